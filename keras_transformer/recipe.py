@@ -1,0 +1,274 @@
+"""A translation recipe: one YAML file, validated, with the paper's settings as defaults."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from keras_transformer.errors import UserError
+
+_PACKAGE = Path(__file__).parent
+SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
+
+
+class _Section(BaseModel):
+    """A part of a recipe: immutable, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TextPair(_Section):
+    """The two line-aligned files of one split, plain or .gz; or one TSV file."""
+
+    source: str = Field(description="File name, or path. A TSV of both sides if target is absent.")
+    target: str | None = Field(None, description="File name, or path.")
+
+
+class Download(_Section):
+    """Where the files are fetched when no folder is given, and how they are recognised."""
+
+    url: str = Field(description="Address of the folder that holds the files.")
+    sha256: dict[str, str] = Field(description="File name: SHA-256 of the file, in hex.")
+
+
+class Generator(_Section):
+    """Pairs of numbers and dates written out in both languages, instead of files."""
+
+    train: int = Field(40_000, gt=0, description="Training pairs.")
+    validation: int = Field(500, gt=0, description="Validation pairs.")
+    test: int = Field(1_000, gt=0, description="Test pairs; no pair is in two splits.")
+
+
+class Data(_Section):
+    """Text to learn from and to be measured on."""
+
+    source_language: str = Field("en", description="ISO 639-1 code.")
+    target_language: str = Field("de", description="ISO 639-1 code.")
+    train: TextPair | None = None
+    validation: TextPair | None = None
+    test: TextPair | None = None
+    generator: Generator | None = None
+    directory: Path | None = Field(None, description="Folder of the files; --data-dir sets it.")
+    download: Download | None = None
+    max_length: int = Field(
+        256, gt=0, description="Pieces per sentence; longer pairs are left out of training."
+    )
+
+    @model_validator(mode="after")
+    def _files_or_generator(self) -> "Data":
+        files = (self.train, self.validation, self.test)
+        if self.generator is None and None in files:
+            raise ValueError("give the files of train, validation and test, or a generator")
+        if self.generator is not None and files != (None, None, None):
+            raise ValueError("give files or a generator, not both")
+        return self
+
+
+class TokenizerSettings(_Section):
+    """SentencePiece model, trained on the training split."""
+
+    model_type: Literal["bpe", "unigram"] = "bpe"
+    vocabulary_size: int = Field(
+        37_000, gt=4, description="Pieces, the four special ones included."
+    )
+    joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
+    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
+
+
+class ModelSettings(_Section):
+    """A preset and what differs from it; None keeps the preset's value."""
+
+    preset: Literal["tiny", "base", "big"] = "base"
+    num_layers: int | None = Field(None, gt=0)
+    d_model: int | None = Field(None, gt=0)
+    num_heads: int | None = Field(None, gt=0)
+    d_ff: int | None = Field(None, gt=0)
+    dropout_rate: float | None = Field(None, ge=0, lt=1)
+    position_encoding: str | None = None
+    activation: str | None = None
+    norm_first: bool | None = None
+    max_length: int | None = Field(None, gt=0, description="Of learned or normalized positions.")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Arguments for `Transformer.from_preset(preset, ...)`."""
+        return self.model_dump(exclude={"preset"}, exclude_none=True)
+
+
+class Training(_Section):
+    """Optimization (§5.3, §5.4) and what is kept of it. A step is an optimizer step."""
+
+    steps: int = Field(100_000, gt=0, description="Optimizer steps in all.")
+    tokens_per_batch: int = Field(
+        25_000, gt=0, description="Target tokens of a micro-batch, eos and padding included."
+    )
+    accumulation_steps: int = Field(1, gt=0, description="Micro-batches per optimizer step.")
+    length_multiple: int = Field(8, gt=0, description="Batch lengths are multiples of it.")
+    warmup_steps: int = Field(4_000, gt=0, description="Optimizer steps of rising rate.")
+    learning_rate_scale: float = Field(1.0, gt=0, description="Factor on the paper's schedule.")
+    peak_learning_rate: float | None = Field(
+        None, gt=0, description="Rate at the end of warm-up, instead of the paper's."
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Probability mass spread over V.")
+    adam_beta_1: float = Field(0.9, ge=0, lt=1)
+    adam_beta_2: float = Field(0.98, ge=0, lt=1)
+    adam_epsilon: float = Field(1e-9, gt=0)
+    dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    jit_compile: bool | Literal["auto"] = "auto"
+    checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
+    keep_checkpoints: int = Field(5, gt=0, description="Newest checkpoints kept on disk.")
+    validation_bleu_sentences: int = Field(
+        100, ge=0, description="Validation sentences translated at each checkpoint, greedily."
+    )
+
+
+class Evaluation(_Section):
+    """Search and scoring of the finished model."""
+
+    average_last: int = Field(5, gt=0, description="Checkpoints averaged into model.keras.")
+    beam_size: int = Field(4, gt=0)
+    length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + n) / 6) ** alpha.")
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
+    lowercase: bool = Field(False, description="Whether BLEU ignores case.")
+
+
+class Recipe(_Section):
+    """Everything that decides a run, apart from the backend.
+
+    Example:
+
+    ```python
+    recipe = load_recipe("quickstart", overrides=["training.steps=100"])
+    recipe.training.warmup_steps
+    ```
+    """
+
+    name: str = Field(min_length=1, pattern=r"^[\w.-]+$", description="Names the run folder.")
+    description: str = ""
+    seed: int = Field(1, ge=0, lt=2**31)
+    data: Data
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: ModelSettings = ModelSettings()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _keeps_what_it_averages(self) -> "Recipe":
+        kept, averaged = self.training.keep_checkpoints, self.evaluation.average_last
+        if kept < averaged:
+            raise ValueError(
+                "training.keep_checkpoints must be at least evaluation.average_last. "
+                f"Received: keep_checkpoints={kept}, average_last={averaged}"
+            )
+        return self
+
+    def to_yaml(self) -> str:
+        """The recipe as a YAML file that `load_recipe` reads back, every default written out."""
+        return yaml.safe_dump(
+            self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True
+        )
+
+    def differences(self, other: "Recipe") -> list[str]:
+        """Keys that differ, as "training.steps (1000 and 2000)"; where the files lie is no key."""
+        mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+        keys = [key for key in mine | others if mine.get(key) != others.get(key)]
+        return [
+            f"{key} ({mine.get(key)!r} and {others.get(key)!r})"
+            for key in keys
+            if key != "data.directory"
+        ]
+
+
+def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and validate a recipe.
+
+    Args:
+        path_or_name: path of a YAML file, or the bare name of one in `./recipes` or shipped with
+            the package ("quickstart").
+        overrides: settings that replace the file's, as "training.steps=100"; values are YAML.
+
+    Returns:
+        The recipe, every key present.
+
+    Raises:
+        UserError: if there is no such file, it is not YAML, a key is unknown (the nearest known
+            one is named) or a value is out of its range.
+    """
+    path = _find(path_or_name)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: a recipe is a mapping of keys to values. Received: {tree!r}")
+    for override in overrides:
+        _apply(override, tree)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_explain(error)}") from None
+
+
+def _find(path_or_name: str | Path) -> Path:
+    path = Path(path_or_name)
+    folders = (Path("recipes"), *SHIPPED_RECIPES)
+    candidates = [path, *(folder / f"{path}.yaml" for folder in folders if path.parent == Path())]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    raise UserError(f"no recipe {path}: give the path of a YAML file or one of {', '.join(names)}")
+
+
+def _apply(override: str, tree: dict[str, Any]) -> None:
+    key, separator, value = override.partition("=")
+    *sections, last = key.split(".")
+    if not separator or not last:
+        raise UserError(f"a setting has the form section.key=value. Received: {override!r}")
+    for section in sections:
+        if tree.get(section) is None:
+            tree[section] = {}
+        tree = tree[section]
+        if not isinstance(tree, dict):
+            raise UserError(f"{section} holds no keys. Received: {override!r}")
+    try:
+        tree[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"the value of {key} must be YAML. Received: {override!r}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    return "; ".join(_explain_one(details) for details in error.errors())
+
+
+def _explain_one(details: Any) -> str:
+    key = ".".join(str(part) for part in details["loc"])
+    if details["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(key, known_keys(), n=1)
+        return f"unknown key {key}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+    if details["type"] == "missing":
+        return f"{key} must be given"
+    message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    return f"{key}: {message}. Received: {key}={details['input']!r}"
+
+
+def known_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
+    """All keys of a recipe in dotted form, such as "training.steps"."""
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        for annotation in (field.annotation, *get_args(field.annotation)):
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                yield from known_keys(annotation, f"{prefix}{name}.")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        inner = isinstance(value, dict)
+        leaves |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return leaves

@@ -1,0 +1,247 @@
+"""A run is a folder: the recipe as used, tokenizer, checkpoints, model, logs and scores."""
+
+import hashlib
+import itertools
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from keras_transformer._files import atomic_write
+from keras_transformer.errors import UserError
+from keras_transformer.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.models.transformer import Transformer
+
+Split = Literal["train", "validation", "test"]
+TextFiles = tuple[Path, Path | None]
+
+
+class Run:
+    """The folder of one training run; every command takes such a folder.
+
+        recipe.yaml       the recipe as used
+        text/             the generated pairs, if the recipe has a generator
+        tokenizer/        as `Tokenizer.save` leaves it
+        store/            train and validation, encoded
+        checkpoints/      step-00001000, step-00002000, ...
+        model.keras       the finished model
+        logs/             for TensorBoard
+        scores.json       every scoring ever made of this run
+
+    Example:
+
+    ```python
+    run = Run.open("runs/quickstart")
+    translator = Translator(run.model(), run.tokenizer())
+    ```
+
+    Args:
+        directory: the folder.
+        recipe: what the run was, or is to be, trained by.
+    """
+
+    def __init__(self, directory: str | Path, recipe: Recipe) -> None:
+        self.directory = Path(directory)
+        self.recipe = recipe
+
+    @classmethod
+    def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
+        """Begin a run in a new folder.
+
+        Raises:
+            UserError: if the folder already holds a run, or a file that the recipe names is
+                missing (no folder is made then).
+        """
+        run = cls(directory, recipe)
+        if run.recipe_path.exists():
+            raise UserError(
+                f"{run.directory} already holds a run: continue it with --resume, "
+                "or name another folder with --run"
+            )
+        for split in ("train", "validation", "test"):
+            run._files_of_recipe(split)
+        with atomic_write(run.recipe_path) as partial:
+            partial.write_text(recipe.to_yaml(), encoding="utf-8")
+        return run
+
+    @classmethod
+    def open(cls, directory: str | Path) -> "Run":
+        """Open an existing run."""
+        path = Path(directory) / "recipe.yaml"
+        if not path.is_file():
+            raise UserError(f"{directory} is no run folder: it holds no recipe.yaml")
+        return cls(directory, load_recipe(path))
+
+    @classmethod
+    def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
+        """Open an existing run to go on with it, by the recipe that it was begun with.
+
+        Raises:
+            UserError: if `recipe` is not the one of the run; the keys that differ are named.
+        """
+        run = cls.open(directory)
+        if differences := run.recipe.differences(recipe):
+            raise UserError(
+                f"{run.directory} was begun with another recipe; they differ in "
+                + ", ".join(differences)
+            )
+        return cls(directory, recipe)
+
+    @property
+    def recipe_path(self) -> Path:
+        return self.directory / "recipe.yaml"
+
+    @property
+    def tokenizer_dir(self) -> Path:
+        return self.directory / "tokenizer"
+
+    @property
+    def store_dir(self) -> Path:
+        return self.directory / "store"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def model_path(self) -> Path:
+        return self.directory / "model.keras"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.directory / "logs"
+
+    @property
+    def scores_path(self) -> Path:
+        return self.directory / "scores.json"
+
+    def checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        return sorted(self.checkpoints_dir.glob("step-*"))
+
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer that belongs to the model."""
+        from keras_transformer.data.tokenizer import Tokenizer
+
+        if not self.tokenizer_dir.is_dir():
+            raise UserError(f"{self.directory} has no tokenizer yet: train it first")
+        return Tokenizer.load(self.tokenizer_dir)
+
+    def model(self) -> "Transformer":
+        """The finished model, for inference."""
+        return load_model(self.model_path)
+
+    def text(self, split: Split) -> TextFiles:
+        """The two files of a split (or one TSV and None), generated on first use if need be."""
+        if self.recipe.data.generator is None:
+            return self._files_of_recipe(split)
+        data = self.recipe.data
+        folder = self.directory / "text"
+        if not folder.is_dir():
+            with atomic_write(folder) as partial:
+                _generate(self.recipe, partial)
+        return (
+            folder / f"{split}.{data.source_language}",
+            folder / f"{split}.{data.target_language}",
+        )
+
+    def scores(self) -> list[dict[str, Any]]:
+        """Every scoring ever made of this run, oldest first."""
+        if not self.scores_path.exists():
+            return []
+        return json.loads(self.scores_path.read_text(encoding="utf-8"))
+
+    def add_score(
+        self,
+        *,
+        split: Split,
+        metric: str,
+        score: float,
+        signature: str,
+        beam_size: int,
+        length_penalty: float,
+    ) -> None:
+        """Append one scoring of `model.keras` to scores.json."""
+        entry = {
+            "split": split,
+            "metric": metric,
+            "score": score,
+            "signature": signature,
+            "checkpoint_sha256": hashlib.sha256(self.model_path.read_bytes()).hexdigest(),
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        with atomic_write(self.scores_path) as partial:
+            partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
+
+    def _files_of_recipe(self, split: Split) -> TextFiles:
+        """Where the recipe's own files of a split lie; downloaded unless a folder is given."""
+        pair = getattr(self.recipe.data, split)
+        source = self._locate(pair.source)
+        return source, None if pair.target is None else self._locate(pair.target)
+
+    def _locate(self, name: str) -> Path:
+        data = self.recipe.data
+        folder = data.directory or Path()
+        for candidate in (folder / name, folder / f"{name}.gz"):
+            if candidate.is_file():
+                return candidate
+        if data.directory or data.download is None or name not in data.download.sha256:
+            raise UserError(f"no file {folder / name}: name the folder that holds it by --data-dir")
+        return _download(name, data.download.url, data.download.sha256[name])
+
+
+def load_model(path: str | Path) -> "Transformer":
+    """Read a .keras file that this package wrote.
+
+    Raises:
+        UserError: if there is no such file, or it is damaged.
+    """
+    import keras
+
+    import keras_transformer.models  # noqa: F401  (registers the classes that the file names)
+
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"no model {path}: has the run been trained?")
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except Exception as error:  # zipfile, json, h5py and Keras each have their own for damage
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is not a complete Keras model file: {reason}") from error
+
+
+def _download(name: str, folder_url: str, sha256: str) -> Path:
+    import keras
+
+    url = f"{folder_url.rstrip('/')}/{name}"
+    try:
+        path = keras.utils.get_file(
+            name, url, file_hash=sha256, cache_subdir=f"keras_transformer/{sha256[:16]}"
+        )
+    except Exception as error:  # get_file raises bare Exception for a failed download
+        raise UserError(f"{url} cannot be fetched; give a folder by --data-dir: {error}") from error
+    return Path(path)
+
+
+def _generate(recipe: Recipe, folder: Path) -> None:
+    """Write the pairs of all splits; no pair is in two of them."""
+    from keras_transformer.data.numbers_and_dates import generate_pairs
+
+    data, sizes = recipe.data, recipe.data.generator
+    counts = {"test": sizes.test, "validation": sizes.validation, "train": sizes.train}
+    pairs = iter(
+        generate_pairs(
+            sum(counts.values()), data.source_language, data.target_language, seed=recipe.seed
+        )
+    )
+    folder.mkdir()
+    for split, count in counts.items():
+        sources, targets = zip(*itertools.islice(pairs, count), strict=True)
+        for language, lines in ((data.source_language, sources), (data.target_language, targets)):
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
