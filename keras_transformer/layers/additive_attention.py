@@ -1,0 +1,74 @@
+"""The attention that came before: a small network scores each query against each key."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AdditiveAttention(keras.layers.Layer):
+    """Scores v^T tanh(W_q q + W_k k) instead of a dot product (§3.2.1, Bahdanau et al. 2015).
+
+    Unlike `keras.layers.AdditiveAttention`, which has no projections of its own, this is the layer
+    of the publication: query and key may differ in width, and W_q, W_k and v are trained.
+
+    Example:
+
+    >>> context = AdditiveAttention(units=32)(query=decoder_state, key=encoder_states)
+
+    Args:
+        units: Width of the hidden layer that scores.
+
+    Call arguments:
+        query: float tensor `(B, T, D_q)`.
+        key: float tensor `(B, S, D_k)`.
+        value: float tensor `(B, S, D_v)`. Defaults to `key`.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
+        return_attention_weights: Whether to return the weights too. Defaults to False.
+
+    Returns:
+        A float tensor `(B, T, D_v)`; with `return_attention_weights` a tuple of it and the weights
+        `(B, T, S)`.
+
+    Source: Bahdanau, Cho and Bengio 2015, Neural Machine Translation by Jointly Learning to Align
+    and Translate, appendix A.1.2.
+    """
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+        dtype = self.dtype_policy
+        self.query_projection = keras.layers.Dense(units, use_bias=False, dtype=dtype, name="query")
+        self.key_projection = keras.layers.Dense(units, dtype=dtype, name="key")
+        self.score_projection = keras.layers.Dense(1, use_bias=False, dtype=dtype, name="score")
+
+    def build(self, query_shape: Any, key_shape: Any) -> None:
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape)
+        self.score_projection.build((None, None, None, self.units))
+        self.built = True
+
+    def call(
+        self,
+        query: Any,
+        key: Any,
+        value: Any = None,
+        padding_mask: Any = None,
+        return_attention_weights: bool = False,
+    ) -> Any:
+        value = key if value is None else value
+        queries = ops.expand_dims(self.query_projection(query), 2)
+        keys = ops.expand_dims(self.key_projection(key), 1)
+        hidden = ops.tanh(queries + keys)  # (B, T, S, units)
+        scores = ops.cast(ops.squeeze(self.score_projection(hidden), -1), "float32")
+        if padding_mask is not None:
+            scores = ops.where(padding_mask[:, None, :], scores, MASKED_SCORE)
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        output = ops.matmul(weights, value)
+        return (output, weights) if return_attention_weights else output
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units}

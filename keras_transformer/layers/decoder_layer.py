@@ -1,0 +1,102 @@
+"""The right half of Figure 1."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.residual_connection import ResidualConnection
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(EncoderLayer):
+    """An encoder layer whose self-attention is causal, with cross-attention to the memory (§3.1).
+
+    Example:
+
+    >>> layer = DecoderLayer(d_model=64, num_heads=4, d_ff=256)
+    >>> y = layer(y, memory=memory, memory_padding_mask=source_ids != 0)
+
+    Args:
+        d_model: Width D of input, memory and output.
+        num_heads: Number of attention heads H.
+        d_ff: Width F of the feed-forward network.
+        dropout_rate: Dropout on the output of each sublayer, in [0, 1). Defaults to 0.1.
+        activation: Activation of the feed-forward network. Defaults to `"relu"`.
+        norm_first: Pre-norm instead of the paper's post-norm. Defaults to False.
+        position_encoding: `PositionalEncoding` that turns the queries and keys of self-attention.
+            Defaults to None.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+        memory: float tensor `(B, S, D)`, the encoder's output.
+        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed where padding
+            follows the real tokens, since no real token sees it. Defaults to None.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None.
+
+    Returns:
+        A float tensor `(B, T, D)`.
+
+    Source: Vaswani et al. 2017, Figure 1 (right).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout_rate: float = 0.1,
+        activation: str = "relu",
+        norm_first: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(d_model, num_heads, d_ff, dropout_rate, activation, norm_first, **kwargs)
+        dtype = self.dtype_policy
+        self.cross_attention = MultiHeadAttention(d_model, num_heads, dtype=dtype)
+        self.cross_attention_residual = ResidualConnection(dropout_rate, norm_first, dtype=dtype)
+
+    def build(self, x_shape: Any) -> None:
+        super().build(x_shape)
+        self.cross_attention.build(x_shape)
+        self.cross_attention_residual.build(x_shape)
+
+    def call(
+        self, x: Any, memory: Any, padding_mask: Any = None, memory_padding_mask: Any = None
+    ) -> Any:
+        attended = self.self_attention(
+            query=self.self_attention_residual.enter(x),
+            padding_mask=padding_mask,
+            use_causal_mask=True,
+        )
+        x = self.self_attention_residual(x, attended)
+        projected = self.cross_attention.project_memory(memory, memory)
+        return self._after_self_attention(x, projected, memory_padding_mask)
+
+    def step(
+        self, x: Any, cache: Any, memory: Any, memory_padding_mask: Any, position: Any
+    ) -> tuple[Any, Any]:
+        """Decodes one new token per beam.
+
+        Args:
+            x: float tensor `(B, N, D)`, the token at `position` of each of N beams.
+            cache: The self-attention's cache, `MultiHeadAttention.init_cache`.
+            memory: The projected memory, `MultiHeadAttention.project_memory`.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token.
+            position: Position of the token, an int or a 0-d int tensor.
+
+        Returns:
+            A tuple of the output `(B, N, D)` and the updated cache.
+        """
+        query = self.self_attention_residual.enter(x)
+        attended, cache = self.self_attention.step(query, cache, position)
+        x = self.self_attention_residual(x, attended)
+        return self._after_self_attention(x, memory, memory_padding_mask), cache
+
+    def _after_self_attention(self, x: Any, memory: Any, memory_padding_mask: Any) -> Any:
+        mask = None if memory_padding_mask is None else memory_padding_mask[:, None, :]
+        query = self.cross_attention_residual.enter(x)
+        attended, _ = self.cross_attention.attend(query, memory, mask)
+        x = self.cross_attention_residual(x, attended)
+        transformed = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual(x, transformed)

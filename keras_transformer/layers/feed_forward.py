@@ -1,0 +1,50 @@
+"""The position-wise feed-forward network."""
+
+from typing import Any
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """Two linear maps with an activation between, the same at every position (§3.3).
+
+    Example:
+
+    >>> FeedForward(d_model=64, d_ff=256)(x).shape      # (B, T, 64)
+
+    Args:
+        d_model: Width D of input and output.
+        d_ff: Width F between the two maps.
+        activation: Name of the activation. The paper's is `"relu"`, the default.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+
+    Returns:
+        A float tensor `(B, T, D)`.
+
+    Source: Vaswani et al. 2017, eq. 2.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: str = "relu", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.activation = activation
+        dtype = self.dtype_policy
+        self.inner = keras.layers.Dense(d_ff, activation=activation, dtype=dtype, name="inner")
+        self.outer = keras.layers.Dense(d_model, dtype=dtype, name="outer")
+
+    def build(self, x_shape: Any) -> None:
+        self.inner.build(x_shape)
+        self.outer.build((*x_shape[:-1], self.d_ff))
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.outer(self.inner(x))
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        sizes = {"d_model": self.d_model, "d_ff": self.d_ff}
+        return {**config, **sizes, "activation": self.activation}

@@ -1,0 +1,77 @@
+"""Three position encodings that fail, each for a reason worth seeing."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.positional_encoding import PositionalEncoding, positions
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class IndexPositionalEncoding(PositionalEncoding):
+    """The raw index as position: grows without bound and drowns the embeddings.
+
+    Example:
+
+    >>> IndexPositionalEncoding()(np.zeros((1, 50, 64), "float32"))                    # added
+    >>> IndexPositionalEncoding(concatenate=True)(np.zeros((1, 50, 64), "float32"))    # appended
+
+    Args:
+        concatenate: False: the index is added to every feature. True: it is appended to the
+            embeddings as further features, and a trained matrix brings the width back to D.
+            Defaults to False.
+
+    Call arguments:
+        embeddings: float tensor `(B, T, D)`.
+        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
+
+    Returns:
+        A float tensor `(B, T, D)` in the compute dtype.
+    """
+
+    def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.concatenate = concatenate
+
+    def build(self, input_shape: Any) -> None:
+        d_model = input_shape[-1]
+        if self.concatenate:
+            self.projection = keras.layers.Dense(d_model, use_bias=False, dtype=self.dtype_policy)
+            self.projection.build((None, None, d_model + self.num_features))
+        self.built = True
+
+    @property
+    def num_features(self) -> int:
+        """Number of features that describe one position."""
+        return 1
+
+    def features(self, indices: Any) -> Any:
+        """Describes positions.
+
+        Args:
+            indices: int32 tensor `(T,)`.
+
+        Returns:
+            A float32 tensor `(T, num_features)`.
+        """
+        return ops.cast(indices, "float32")[:, None]
+
+    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+        batch, length, d_model = ops.shape(embeddings)
+        features = self.features(positions(length, offset))
+        if not self.concatenate:
+            return self.add_to(embeddings, self._over_features(features, d_model))
+        features = ops.cast(features, self.compute_dtype)
+        features = ops.broadcast_to(features, (batch, length, self.num_features))
+        return self.projection(ops.concatenate([embeddings, features], axis=-1))
+
+    def _over_features(self, features: Any, d_model: int) -> Any:
+        """One feature goes to all D; several go to the first ones, the rest stay zero."""
+        if self.num_features == 1:
+            return features
+        padding = max(d_model - self.num_features, 0)
+        return ops.pad(features, ((0, 0), (0, padding)))[:, :d_model]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "concatenate": self.concatenate}

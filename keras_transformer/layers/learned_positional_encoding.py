@@ -1,0 +1,63 @@
+"""A trained vector for every position."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.positional_encoding import PositionalEncoding, positions
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearnedPositionalEncoding(PositionalEncoding):
+    """Adds a trained vector per position, up to a maximum length (§3.5; Table 3, row E).
+
+    Example:
+
+    >>> LearnedPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        max_length: Number of positions that have a vector, in tokens.
+
+    Call arguments:
+        embeddings: float tensor `(B, T, D)`, `offset + T <= max_length`.
+        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
+
+    Returns:
+        A float tensor `(B, T, D)` in the compute dtype.
+
+    Raises:
+        ValueError: If the sequence is known to be longer than `max_length`.
+
+    Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
+    """
+
+    def __init__(self, max_length: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_length = max_length
+
+    def build(self, input_shape: Any) -> None:
+        d_model = input_shape[-1]
+        self.position_embeddings = self.add_weight(
+            name="position_embeddings",
+            shape=(self.max_length, d_model),
+            initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+        )
+        self.built = True
+
+    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+        if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
+            self._check_end(offset + embeddings.shape[1])
+        indices = positions(ops.shape(embeddings)[1], offset)
+        rows = ops.take(self.position_embeddings, indices, axis=0)
+        return self.add_to(embeddings, ops.cast(rows, "float32"))
+
+    def _check_end(self, end: int) -> None:
+        if end > self.max_length:
+            raise ValueError(
+                "A sequence must not be longer than `max_length` positions. "
+                f"Received: max_length={self.max_length}, last position + 1 = {end}"
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "max_length": self.max_length}

@@ -1,0 +1,240 @@
+"""Multi-head attention: self, cross and cached."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.masks import causal_mask
+from keras_transformer.layers.positional_encoding import PositionalEncoding
+from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Attends with several heads and joins what they found (§3.2.2).
+
+    Beside `keras.layers.MultiHeadAttention` it stores query, key, value and output kernels as 2-D
+    matrices, which Glorot initialization and other engines understand; honours every mask it is
+    given; keeps the softmax in float32; takes a rotary position encoding; and decodes one token at a
+    time from cached keys and values (`init_cache`, `step`).
+
+    Example:
+
+    >>> attention = MultiHeadAttention(d_model=64, num_heads=4)
+    >>> y = attention(query=x, use_causal_mask=True)                             # self-attention
+    >>> y = attention(query=x, key=memory, padding_mask=memory_ids != 0)         # cross-attention
+
+    Args:
+        d_model: Width D of the output.
+        num_heads: Number of heads H.
+        d_k: Width K of a query and key head. Defaults to `d_model // num_heads`.
+        d_v: Width of a value head. Defaults to `d_k`.
+        dropout_rate: Dropout on the attention weights, in [0, 1). The paper has none. Defaults to 0.
+        use_bias: Whether the four projections have biases. Defaults to True.
+        use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
+        position_encoding: `PositionalEncoding` whose `rotate` turns queries and keys, for
+            self-attention. Defaults to None.
+
+    Call arguments:
+        query: float tensor `(B, T, D)`.
+        key: float tensor `(B, S, D)`. Defaults to `query`.
+        value: float tensor `(B, S, D)`. Defaults to `key`.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
+        attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend. Defaults to None.
+        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
+        return_attention_weights: Whether to return the weights too. Defaults to False.
+
+    Returns:
+        A float tensor `(B, T, D)`; with `return_attention_weights` a tuple of it and the weights
+        `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
+
+    Source: Vaswani et al. 2017, §3.2.2.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        dropout_rate: float = 0.0,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        position_encoding: PositionalEncoding | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if d_k is None and d_model % num_heads:
+            raise ValueError(
+                "`num_heads` must divide `d_model` where `d_k` is not given. "
+                f"Received: num_heads={num_heads}, d_model={d_model}"
+            )
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_k = d_model // num_heads if d_k is None else d_k
+        self.d_v = self.d_k if d_v is None else d_v
+        self.dropout_rate = dropout_rate
+        self.use_bias = use_bias
+        self.use_scale = use_scale
+        self.position_encoding = position_encoding
+        self.query_projection = self._projection(num_heads * self.d_k, "query")
+        self.key_projection = self._projection(num_heads * self.d_k, "key")
+        self.value_projection = self._projection(num_heads * self.d_v, "value")
+        self.output_projection = self._projection(d_model, "output")
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def _projection(self, units: int, name: str) -> keras.layers.Dense:
+        dtype = self.dtype_policy
+        return keras.layers.Dense(units, use_bias=self.use_bias, dtype=dtype, name=name)
+
+    def build(self, query_shape: Any, key_shape: Any = None, value_shape: Any = None) -> None:
+        key_shape = key_shape or query_shape
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape)
+        self.value_projection.build(value_shape or key_shape)
+        self.output_projection.build((None, None, self.num_heads * self.d_v))
+        self.built = True
+
+    def call(
+        self,
+        query: Any,
+        key: Any = None,
+        value: Any = None,
+        padding_mask: Any = None,
+        attention_mask: Any = None,
+        use_causal_mask: bool = False,
+        return_attention_weights: bool = False,
+    ) -> Any:
+        key = query if key is None else key
+        value = key if value is None else value
+        mask = attention_mask
+        if use_causal_mask:
+            mask = _both(mask, causal_mask(ops.shape(query)[1]))
+        if padding_mask is not None:
+            mask = _both(mask, padding_mask[:, None, :])
+        output, weights = self.attend(query, self.project_memory(key, value), mask)
+        return (output, weights) if return_attention_weights else output
+
+    def project_memory(self, key: Any, value: Any) -> dict[str, Any]:
+        """Projects what is attended to, once for any number of queries.
+
+        Args:
+            key: float tensor `(B, S, D)`.
+            value: float tensor `(B, S, D)`.
+
+        Returns:
+            `{"key": (B, H, S, K), "value": (B, H, S, K_v)}`, float tensors in the compute dtype.
+        """
+        keys = self._rotate(self._split_heads(self.key_projection(key)))
+        return {"key": keys, "value": self._split_heads(self.value_projection(value))}
+
+    def attend(self, query: Any, memory: dict[str, Any], attention_mask: Any) -> tuple[Any, Any]:
+        """Attends to projected keys and values.
+
+        Args:
+            query: float tensor `(B, T, D)`.
+            memory: What `project_memory` returned.
+            attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend, or None.
+
+        Returns:
+            A tuple of the output `(B, T, D)` and the weights `(B, H, T, S)`.
+        """
+        queries = self._rotate(self._split_heads(self.query_projection(query)))
+        if attention_mask is not None:
+            attention_mask = ops.expand_dims(attention_mask, 1)
+        heads, weights = self._attention(queries, memory, attention_mask)
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+        batch, length = ops.shape(heads)[:2]
+        heads = ops.reshape(heads, (batch, length, self.num_heads * self.d_v))
+        return self.output_projection(heads), weights
+
+    def init_cache(self, batch: Any, beam_size: int, max_length: int) -> dict[str, Any]:
+        """Returns empty buffers for the keys and values of `max_length` positions.
+
+        Returns:
+            `{"key": (B, N, H, L, K), "value": (B, N, H, L, K_v)}`, zeros in the compute dtype.
+        """
+        shape = (batch, beam_size, self.num_heads, max_length)
+        return {
+            "key": ops.zeros((*shape, self.d_k), self.compute_dtype),
+            "value": ops.zeros((*shape, self.d_v), self.compute_dtype),
+        }
+
+    def step(self, query: Any, cache: dict[str, Any], position: Any) -> tuple[Any, dict[str, Any]]:
+        """Causal self-attention of one new token per beam, from cached keys and values.
+
+        Args:
+            query: float tensor `(B, N, D)`, the token at `position` of each of N beams.
+            cache: Keys and values of the earlier positions, as `init_cache` lays them out.
+            position: Position of the token, an int or a 0-d int tensor.
+
+        Returns:
+            A tuple of the output `(B, N, D)` and the cache with this token's key and value.
+        """
+        queries, keys = (
+            self._rotate(self._split_beams(projection(query), self.d_k), position)
+            for projection in (self.query_projection, self.key_projection)
+        )
+        values = self._split_beams(self.value_projection(query), self.d_v)
+        start = (0, 0, 0, position, 0)
+        cache = {
+            "key": ops.slice_update(cache["key"], start, keys),
+            "value": ops.slice_update(cache["value"], start, values),
+        }
+        seen = ops.arange(cache["key"].shape[3]) <= position
+        heads, _ = self._attention(queries, cache, seen)
+        batch, beams = ops.shape(query)[:2]
+        heads = ops.reshape(heads, (batch, beams, self.num_heads * self.d_v))
+        return self.output_projection(heads), cache
+
+    def _attention(self, queries: Any, memory: dict[str, Any], mask: Any) -> tuple[Any, Any]:
+        return scaled_dot_product_attention(
+            queries,
+            memory["key"],
+            memory["value"],
+            attention_mask=mask,
+            use_scale=self.use_scale,
+            dropout=self.dropout if self.dropout_rate else None,
+        )
+
+    def _split_heads(self, x: Any) -> Any:
+        """`(B, T, H * K)` to `(B, H, T, K)`."""
+        batch, length, width = ops.shape(x)
+        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def _split_beams(self, x: Any, width: int) -> Any:
+        """`(B, N, H * K)` to `(B, N, H, 1, K)`: one position per beam."""
+        batch, beams = ops.shape(x)[:2]
+        return ops.reshape(x, (batch, beams, self.num_heads, 1, width))
+
+    def _rotate(self, heads: Any, offset: Any = 0) -> Any:
+        if self.position_encoding is None:
+            return heads
+        return self.position_encoding.rotate(heads, offset)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_k": self.d_k,
+            "d_v": self.d_v,
+            "dropout_rate": self.dropout_rate,
+            "use_bias": self.use_bias,
+            "use_scale": self.use_scale,
+            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MultiHeadAttention":
+        encoding = keras.saving.deserialize_keras_object(config["position_encoding"])
+        return cls(**{**config, "position_encoding": encoding})
+
+
+def _both(mask: Any, other: Any) -> Any:
+    return other if mask is None else ops.logical_and(mask, other)

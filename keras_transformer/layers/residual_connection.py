@@ -1,0 +1,55 @@
+"""What stands around every sublayer: dropout, residual connection, layer normalization."""
+
+from typing import Any
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ResidualConnection(keras.layers.Layer):
+    """Adds a sublayer's output to its input and normalizes: "Add & Norm" in Figure 1 (§3.1, §5.4).
+
+    Post-norm, as in the paper: `LayerNorm(x + Dropout(Sublayer(x)))`. Pre-norm:
+    `x + Dropout(Sublayer(LayerNorm(x)))`. What the sublayer gets is `enter(x)`.
+
+    Example:
+
+    >>> residual = ResidualConnection(dropout_rate=0.1)
+    >>> x = residual(x, feed_forward(residual.enter(x)))
+
+    Args:
+        dropout_rate: Dropout on the sublayer's output, in [0, 1).
+        norm_first: True = pre-norm, False = post-norm. Defaults to False.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`, the sublayer's input before normalization.
+        output: float tensor `(B, T, D)`, what the sublayer made of `enter(x)`.
+
+    Returns:
+        A float tensor `(B, T, D)`.
+
+    Source: Vaswani et al. 2017, §3.1 and §5.4; pre-norm: Xiong et al. 2020.
+    """
+
+    def __init__(self, dropout_rate: float, norm_first: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout_rate = dropout_rate
+        self.norm_first = norm_first
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy)
+
+    def build(self, x_shape: Any) -> None:
+        self.norm.build(x_shape)
+        self.built = True
+
+    def enter(self, x: Any) -> Any:
+        """Returns what the sublayer gets: `x`, normalized first under pre-norm."""
+        return self.norm(x) if self.norm_first else x
+
+    def call(self, x: Any, output: Any) -> Any:
+        total = x + self.dropout(output)
+        return total if self.norm_first else self.norm(total)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        return {**config, "dropout_rate": self.dropout_rate, "norm_first": self.norm_first}

@@ -1,0 +1,40 @@
+"""Positions as rotations of queries and keys."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.positional_encoding import PositionalEncoding, sinusoid_angles
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RotaryPositionalEncoding(PositionalEncoding):
+    """Turns each pair of features of queries and keys by an angle that grows with the position.
+
+    The product of a turned query and a turned key depends on the distance of their positions alone.
+    The embeddings pass unchanged; give the layer to `MultiHeadAttention(position_encoding=...)`,
+    which calls `rotate`. Angles and rotation are float32 under every dtype policy.
+
+    Example:
+
+    >>> rotary = RotaryPositionalEncoding()
+    >>> attention = MultiHeadAttention(d_model=64, num_heads=4, position_encoding=rotary)
+
+    Raises:
+        ValueError: If the heads have an odd width.
+
+    Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
+    """
+
+    def rotate(self, heads: Any, offset: Any = 0) -> Any:
+        width = heads.shape[-1]
+        if width % 2:
+            raise ValueError(f"Heads must have an even width to be rotated. Received: d_k={width}")
+        shape = ops.shape(heads)
+        angles = sinusoid_angles(shape[-2], width, offset)
+        pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
+        even, odd = pairs[..., 0], pairs[..., 1]
+        sine, cosine = ops.sin(angles), ops.cos(angles)
+        turned = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
+        return ops.cast(ops.reshape(turned, shape), heads.dtype)

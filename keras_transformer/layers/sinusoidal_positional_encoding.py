@@ -1,0 +1,61 @@
+"""The paper's position encoding."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.positional_encoding import PositionalEncoding, sinusoid_angles
+
+LAYOUTS = ("interleaved", "half_split")
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SinusoidalPositionalEncoding(PositionalEncoding):
+    """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). The table is
+    computed in float32 at every call for the length at hand: there is no maximum length and nothing
+    to save. `keras_hub.layers.SinePositionEncoding` computes it in the compute dtype, where bfloat16
+    merges neighbouring positions from 256 on.
+
+    Example:
+
+    >>> SinusoidalPositionalEncoding()(np.zeros((1, 50, 64), "float32")).shape    # (1, 50, 64)
+
+    Args:
+        layout: `"interleaved"` (the paper: sine at even, cosine at odd features) or `"half_split"`
+            (all sines, then all cosines, of the same angles). Defaults to `"interleaved"`.
+
+    Call arguments:
+        embeddings: float tensor `(B, T, D)`.
+        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
+
+    Returns:
+        A float tensor `(B, T, D)` in the compute dtype.
+
+    Raises:
+        ValueError: If `layout` is unknown.
+
+    Source: Vaswani et al. 2017, §3.5.
+    """
+
+    def __init__(self, layout: str = "interleaved", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if layout not in LAYOUTS:
+            raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
+        self.layout = layout
+
+    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+        length, d_model = ops.shape(embeddings)[1], embeddings.shape[-1]
+        angles = sinusoid_angles(length, d_model, offset)
+        if self.layout == "interleaved":
+            table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+            table = ops.reshape(table, (-1, 2 * angles.shape[-1]))[:, :d_model]
+        else:
+            cosines = ops.cos(angles)[:, : d_model // 2]
+            table = ops.concatenate([ops.sin(angles), cosines], axis=-1)
+        return self.add_to(embeddings, table)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "layout": self.layout}

@@ -1,0 +1,5 @@
+"""Functional models, one a file."""
+
+from keras_transformer.models.transformer import Transformer
+
+__all__ = ["Transformer"]

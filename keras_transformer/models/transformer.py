@@ -1,0 +1,300 @@
+"""The encoder-decoder Transformer as a functional Keras model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.binary_positional_encoding import BinaryPositionalEncoding
+from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.index_positional_encoding import IndexPositionalEncoding
+from keras_transformer.layers.learned_positional_encoding import LearnedPositionalEncoding
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.normalized_index_positional_encoding import (
+    NormalizedIndexPositionalEncoding,
+)
+from keras_transformer.layers.positional_encoding import PositionalEncoding
+from keras_transformer.layers.rotary_positional_encoding import RotaryPositionalEncoding
+from keras_transformer.layers.sinusoidal_positional_encoding import SinusoidalPositionalEncoding
+from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.models.presets import PRESETS
+
+# Name to (constructor, keyword arguments, whether it takes `max_length`).
+POSITION_ENCODINGS: dict[str, tuple[Callable[..., PositionalEncoding], dict[str, Any], bool]] = {
+    "sinusoidal": (SinusoidalPositionalEncoding, {}, False),
+    "sinusoidal_half_split": (SinusoidalPositionalEncoding, {"layout": "half_split"}, False),
+    "learned": (LearnedPositionalEncoding, {}, True),
+    "rotary": (RotaryPositionalEncoding, {}, False),
+    "none": (PositionalEncoding, {}, False),
+    "index": (IndexPositionalEncoding, {}, False),
+    "index_concatenated": (IndexPositionalEncoding, {"concatenate": True}, False),
+    "normalized_index": (NormalizedIndexPositionalEncoding, {}, True),
+    "normalized_index_concatenated": (
+        NormalizedIndexPositionalEncoding,
+        {"concatenate": True},
+        True,
+    ),
+    "binary": (BinaryPositionalEncoding, {}, True),
+    "binary_concatenated": (BinaryPositionalEncoding, {"concatenate": True}, True),
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(keras.Model):
+    """Figure 1: an encoder, a decoder, and one matrix for all embeddings (§3).
+
+    A functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary` work as in
+    every other. For search it also speaks the protocol `init_cache` / `step`, which decodes one
+    token at a time from cached keys and values.
+
+    Example:
+
+    >>> model = Transformer.from_preset("tiny", vocabulary_size=8000)
+    >>> logits = model({"source_ids": source_ids, "target_ids": target_ids})     # (B, T, 8000)
+
+    Args:
+        vocabulary_size: Size V of the joint vocabulary, or of the source's where
+            `target_vocabulary_size` is given.
+        target_vocabulary_size: Size of the target vocabulary. Defaults to None: one joint vocabulary
+            and one matrix for source embedding, target embedding and output projection. If given,
+            target embedding and output projection share one matrix, the source has its own.
+        num_layers: Encoder layers, and decoder layers. Defaults to 6.
+        d_model: Width D. Defaults to 512.
+        num_heads: Attention heads H. Defaults to 8.
+        d_ff: Width F of the feed-forward networks. Defaults to 2048.
+        dropout_rate: Dropout on sublayer outputs and on the sums of embeddings and positions
+            (§5.4), in [0, 1). Defaults to 0.1.
+        position_encoding: A key of `POSITION_ENCODINGS`. Defaults to `"sinusoidal"`.
+        activation: Activation of the feed-forward networks. Defaults to `"relu"`.
+        norm_first: Pre-norm (with a final norm after each stack) instead of the paper's post-norm.
+            Defaults to False.
+        max_length: Longest sequence in tokens, for those position encodings that need one
+            (learned, normalized index, binary). Defaults to 1024.
+        pad_id: Id of padding. Defaults to 0.
+        dtype: Dtype policy of all layers. Defaults to the global policy.
+
+    Call arguments:
+        inputs: `{"source_ids": int (B, S), "target_ids": int (B, T)}`, padded with `pad_id` at the
+            end; `target_ids` start with the beginning-of-sentence id.
+
+    Returns:
+        Logits, a float tensor `(B, T, V)` in the compute dtype; row t predicts token t + 1.
+
+    Raises:
+        ValueError: If `position_encoding` is unknown, or `num_heads` does not divide `d_model`.
+
+    Source: Vaswani et al. 2017.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        target_vocabulary_size: int | None = None,
+        num_layers: int = 6,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        dropout_rate: float = 0.1,
+        position_encoding: str = "sinusoidal",
+        activation: str = "relu",
+        norm_first: bool = False,
+        max_length: int = 1024,
+        pad_id: int = 0,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        positions = _position_encoding(position_encoding, max_length, policy)
+        source_embedding = TokenEmbedding(
+            vocabulary_size,
+            d_model,
+            dtype=policy,
+            name="source_embedding" if target_vocabulary_size else "embedding",
+        )
+        target_embedding = source_embedding
+        if target_vocabulary_size:
+            target_embedding = TokenEmbedding(
+                target_vocabulary_size, d_model, dtype=policy, name="target_embedding"
+            )
+        embedding_dropout = keras.layers.Dropout(
+            dropout_rate, dtype=policy, name="embedding_dropout"
+        )
+        layer_arguments = {
+            "d_model": d_model,
+            "num_heads": num_heads,
+            "d_ff": d_ff,
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+            "norm_first": norm_first,
+            "position_encoding": (
+                positions if isinstance(positions, RotaryPositionalEncoding) else None
+            ),
+            "dtype": policy,
+        }
+        encoder_layers, decoder_layers = (
+            [layer(**layer_arguments, name=f"{name}_{i + 1}") for i in range(num_layers)]
+            for layer, name in ((EncoderLayer, "encoder_layer"), (DecoderLayer, "decoder_layer"))
+        )
+        encoder_norm, decoder_norm = (
+            _final_norm(norm_first, policy, f"{name}_norm") for name in ("encoder", "decoder")
+        )
+
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        source_mask = padding_mask(source_ids, pad_id)
+        x = embedding_dropout(positions(source_embedding(source_ids)))
+        for layer in encoder_layers:
+            x = layer(x, padding_mask=source_mask)
+        memory = encoder_norm(x)
+        y = embedding_dropout(positions(target_embedding(target_ids)))
+        for layer in decoder_layers:
+            y = layer(y, memory=memory, memory_padding_mask=source_mask)
+        logits = target_embedding(decoder_norm(y), reverse=True)
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
+        )
+
+        self.dtype_policy = policy
+        self.vocabulary_size = vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+        self.num_layers = num_layers
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.position_encoding = position_encoding
+        self.activation = activation
+        self.norm_first = norm_first
+        self.max_length = max_length
+        self.pad_id = pad_id
+        self.positions = positions
+        self.target_embedding = target_embedding
+        self.decoder_layers = decoder_layers
+        self.decoder_norm = decoder_norm
+        self._encoder = keras.Function(source_ids, memory)
+
+    @classmethod
+    def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> "Transformer":
+        """Makes a model of a known size.
+
+        Args:
+            preset: `"tiny"`, `"base"` or `"big"`.
+            vocabulary_size: As in the constructor.
+            **overrides: Any argument of the constructor.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        if preset not in PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {list(PRESETS)}. Received: preset={preset!r}"
+            )
+        return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
+
+    def encode(self, source_ids: Any) -> Any:
+        """Runs the encoder.
+
+        Args:
+            source_ids: int tensor `(B, S)`.
+
+        Returns:
+            The memory, a float tensor `(B, S, D)`.
+        """
+        return self._encoder(source_ids)
+
+    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> dict[str, Any]:
+        """Encodes the sources and lays out the decoding cache.
+
+        Args:
+            source_ids: int tensor `(B, S)`.
+            max_length: Positions L that will be decoded at most, in tokens.
+            beam_size: Beams N per sentence. Defaults to 1.
+
+        Returns:
+            `{"beam": ..., "sentence": ...}`: under `"beam"` a list with each decoder layer's
+            self-attention keys and values, leaves `(B, N, H, L, K)`, which search reorders along
+            axis 1; under `"sentence"` the padding mask `(B, S)` and each layer's projected memory
+            `(B, H, S, K)`, which all beams of a sentence share.
+        """
+        memory = self.encode(source_ids)
+        batch = ops.shape(source_ids)[0]
+        attentions = [layer.cross_attention for layer in self.decoder_layers]
+        return {
+            "beam": [
+                layer.self_attention.init_cache(batch, beam_size, max_length)
+                for layer in self.decoder_layers
+            ],
+            "sentence": {
+                "padding_mask": padding_mask(source_ids, self.pad_id),
+                "memory": [attention.project_memory(memory, memory) for attention in attentions],
+            },
+        }
+
+    def step(self, token_ids: Any, cache: dict[str, Any], position: Any) -> tuple[Any, Any]:
+        """Predicts the next token of every beam.
+
+        Args:
+            token_ids: int tensor `(B, N)`, the tokens at `position`.
+            cache: What `init_cache` or the last `step` returned.
+            position: Position of the tokens, an int or a 0-d int tensor; the first is 0.
+
+        Returns:
+            A tuple of the logits, float32 `(B, N, V)`, for position + 1, and the updated cache.
+        """
+        x = self.target_embedding(token_ids)
+        shape = ops.shape(x)
+        x = self.positions(ops.reshape(x, (-1, 1, self.d_model)), offset=position)
+        x = ops.reshape(x, shape)
+        sentence = cache["sentence"]
+        beam = []
+        for layer, own, memory in zip(
+            self.decoder_layers, cache["beam"], sentence["memory"], strict=True
+        ):
+            x, own = layer.step(x, own, memory, sentence["padding_mask"], position)
+            beam.append(own)
+        logits = self.target_embedding(self.decoder_norm(x), reverse=True)
+        return ops.cast(logits, "float32"), {"beam": beam, "sentence": sentence}
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "num_layers": self.num_layers,
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout_rate": self.dropout_rate,
+            "position_encoding": self.position_encoding,
+            "activation": self.activation,
+            "norm_first": self.norm_first,
+            "max_length": self.max_length,
+            "pad_id": self.pad_id,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "name": self.name,
+            "trainable": self.trainable,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Transformer":
+        return cls(**config)
+
+
+def _position_encoding(name: str, max_length: int, dtype: Any) -> PositionalEncoding:
+    if name not in POSITION_ENCODINGS:
+        raise ValueError(
+            f"`position_encoding` must be one of {list(POSITION_ENCODINGS)}. "
+            f"Received: position_encoding={name!r}"
+        )
+    constructor, arguments, takes_max_length = POSITION_ENCODINGS[name]
+    if takes_max_length:
+        arguments = {**arguments, "max_length": max_length}
+    return constructor(**arguments, dtype=dtype, name="positions")
+
+
+def _final_norm(norm_first: bool, dtype: Any, name: str) -> keras.layers.Layer:
+    """Pre-norm leaves the last residual sum unnormalized; post-norm needs nothing more."""
+    if norm_first:
+        return keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype, name=name)
+    return keras.layers.Identity(dtype=dtype, name=name)
