@@ -1,0 +1,110 @@
+"""Run pytest once per backend, in parallel, and hold the outcomes against each other.
+
+Every backend must pass the same tests. A skip must stand in tests/expected_skips.txt, as
+"test: reason"; only tests on real data may skip beyond it, where there is no such data.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+BACKENDS = ("jax", "tensorflow", "torch")  # the slowest first
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Report:
+    """What one backend made of the tests."""
+
+    backend: str
+    status: int
+    passed: set[str]
+    failed: set[str]
+    skipped: dict[str, str]
+
+
+def main(arguments: list[str]) -> int:
+    """Test all backends, print a summary, and return 0 if all is as it should be."""
+    selection = ["-m", ""] if "--slow" in arguments else []
+    selection += [argument for argument in arguments if argument != "--slow"]
+    workers = min(len(BACKENDS), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        reports = list(pool.map(lambda backend: _test(backend, selection, workers), BACKENDS))
+    problems = _problems(reports, whole_suite=not selection)
+    for problem in problems:
+        print(problem)
+    totals = Counter(passed=0, failed=len(problems), skipped=0)
+    for report in reports:
+        totals.update(passed=len(report.passed), failed=len(report.failed))
+        totals.update(skipped=len(report.skipped))
+    print(", ".join(f"{count} {outcome}" for outcome, count in totals.items()))
+    return int(totals["failed"] > 0 or any(report.status for report in reports))
+
+
+def _test(backend: str, selection: list[str], workers: int) -> Report:
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "OMP_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": threads,
+    }
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        xml = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={xml}", *selection]
+        result = subprocess.run(
+            command, cwd=ROOT, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT
+        )
+        seconds = time.monotonic() - start
+        print(f"== {backend}, {seconds:.0f} s ==\n{result.stdout}", flush=True)
+        return _read(backend, result.returncode, xml)
+
+
+def _read(backend: str, status: int, xml: Path) -> Report:
+    report = Report(backend, status, set(), set(), {})
+    for case in ElementTree.parse(xml).iter("testcase") if xml.exists() else ():
+        name = f"{case.get('classname')}.{case.get('name')}".lstrip(".")
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            report.failed.add(name)
+        elif skip is not None:
+            report.skipped[name] = skip.get("message", "")
+        else:
+            report.passed.add(name)
+    return report
+
+
+def _problems(reports: list[Report], whole_suite: bool) -> list[str]:
+    problems = [
+        f"{report.backend}: pytest ended with status {report.status}"
+        for report in reports
+        if report.status and not report.failed
+    ]
+    expected = dict(
+        line.split(": ", 1)
+        for line in (ROOT / "tests" / "expected_skips.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    everywhere = set.intersection(*(report.passed for report in reports))
+    for report in reports:
+        only_here = report.passed - everywhere
+        problems += [f"{name}: passes on {report.backend}, not everywhere" for name in only_here]
+        for name, reason in report.skipped.items():
+            if name not in expected and not reason.startswith("KERAS_TRANSFORMER_DATA"):
+                problems.append(f"{name}: skipped on {report.backend}, unexpectedly: {reason}")
+    if whole_suite:
+        skipped = {name for report in reports for name in report.skipped}
+        problems += [f"{name}: no longer skipped" for name in expected.keys() - skipped]
+    return problems
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
