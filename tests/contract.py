@@ -1,0 +1,163 @@
+"""The contract that every layer of the package keeps, and help to compare layers with NumPy."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+# Sublayers by attribute: the names the NumPy reference knows them by.
+SUBLAYERS = (
+    "query_projection",
+    "key_projection",
+    "value_projection",
+    "output_projection",
+    "score_projection",
+    "projection",
+    "inner",
+    "outer",
+    "norm",
+    "self_attention",
+    "self_attention_residual",
+    "cross_attention",
+    "cross_attention_residual",
+    "feed_forward",
+    "feed_forward_residual",
+)
+# Bits of the significand, and what one rounding after another may add up to.
+HALF_PRECISION_TOLERANCE = {"bfloat16": 2.0**-4, "float16": 2.0**-7}
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def randomize(layer: keras.layers.Layer, seed: int = 0) -> None:
+    """Draws every weight anew, biases and gains too: a zero bias hides what is done with it.
+
+    The same numbers on every backend.
+    """
+    generator = np.random.default_rng(seed)
+    for weight in layer.trainable_weights:
+        noise = generator.normal(size=weight.shape)
+        if weight.name == "gamma":
+            value = 1 + noise / 5
+        elif len(weight.shape) == 1:
+            value = noise / 5
+        else:
+            value = noise * weight.shape[0 if weight.name == "kernel" else -1] ** -0.5
+        weight.assign(value.astype("float32"))
+
+
+def weights_of(layer: keras.layers.Layer) -> dict[str, Any]:
+    """The float64 weights of a layer, nested by sublayer, as `reference` takes them."""
+    if isinstance(layer, keras.Model):
+        return {part.name: weights_of(part) for part in layer.layers if part.weights}
+    sublayers = {name: getattr(layer, name) for name in SUBLAYERS if hasattr(layer, name)}
+    if sublayers:
+        return {name: weights_of(sublayer) for name, sublayer in sublayers.items()}
+    return {weight.name: to_numpy(weight).astype("float64") for weight in layer.trainable_weights}
+
+
+def assert_layer_contract(
+    layer_class: type[keras.layers.Layer],
+    arguments: dict[str, Any],
+    inputs: dict[str, np.ndarray],
+    output_shape: tuple[int, ...],
+    folder: Path,
+) -> None:
+    """Holds a layer to what Keras users expect of one.
+
+    Args:
+        layer_class: Class of the layer.
+        arguments: Constructor arguments.
+        inputs: Arrays by call argument; every axis but the last of a float one may vary in size.
+        output_shape: Shape of the output for `inputs`.
+        folder: Where files may be written.
+    """
+    assert_config_round_trip(layer_class, arguments)
+    model = functional_model(layer_class(**arguments), inputs)
+    randomize(model)
+    assert_symbolic_shape_is_eager_shape(model, inputs, output_shape)
+    assert_half_precision_is_close(layer_class, arguments, model, inputs)
+    assert_saved_is_loaded(model, inputs, folder)
+    assert_compiled_fit_works(model, inputs)
+
+
+def functional_model(layer: keras.layers.Layer, inputs: dict[str, np.ndarray]) -> keras.Model:
+    """A model of this one layer, with every axis left open that may vary."""
+    symbolic = {}
+    for name, array in inputs.items():
+        is_vector = array.dtype.kind == "f"
+        shape = (*(None,) * (array.ndim - 2), array.shape[-1]) if is_vector else (None,)
+        symbolic[name] = keras.Input(shape, dtype=str(array.dtype), name=name)
+    return keras.Model(symbolic, layer(**symbolic))
+
+
+def assert_config_round_trip(layer_class: type, arguments: dict[str, Any]) -> None:
+    layer = layer_class(**arguments, name="a_name")
+    config = json.loads(json.dumps(layer.get_config()))  # no object hides in it
+    clone = layer_class.from_config(config)
+    assert clone.get_config() == layer.get_config()
+    for name, parameter in inspect.signature(layer_class.__init__).parameters.items():
+        if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            assert name in config, f"{layer_class.__name__}: {name} is not in the config"
+            assert hasattr(layer, name), f"{layer_class.__name__}: {name} is no attribute"
+
+
+def assert_symbolic_shape_is_eager_shape(
+    model: keras.Model, inputs: dict[str, np.ndarray], output_shape: tuple[int, ...]
+) -> None:
+    output = model(inputs)
+    assert tuple(output.shape) == output_shape
+    assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    assert model.output.dtype == "float32"
+    assert len(model.output.shape) == len(output_shape)
+    for symbolic, eager in zip(model.output.shape, output_shape, strict=True):
+        assert symbolic in (None, eager)
+    assert model.output.shape[-1] == output_shape[-1]
+
+
+def assert_half_precision_is_close(
+    layer_class: type,
+    arguments: dict[str, Any],
+    model: keras.Model,
+    inputs: dict[str, np.ndarray],
+) -> None:
+    expected = to_numpy(model(inputs))
+    for dtype, tolerance in HALF_PRECISION_TOLERANCE.items():
+        layer = layer_class(**arguments, dtype=f"mixed_{dtype}")
+        layer(**inputs)
+        layer.set_weights(model.get_weights())
+        output = layer(**inputs)
+        assert keras.backend.standardize_dtype(output.dtype) == dtype
+        assert {str(weight.dtype) for weight in layer.weights} <= {"float32"}
+        output = to_numpy(keras.ops.cast(output, "float32"))
+        np.testing.assert_allclose(output, expected, rtol=tolerance, atol=tolerance)
+
+
+def assert_saved_is_loaded(
+    model: keras.Model, inputs: dict[str, np.ndarray], folder: Path
+) -> None:
+    path = folder / "layer.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path, safe_mode=True)
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+
+
+def assert_compiled_fit_works(model: keras.Model, inputs: dict[str, np.ndarray]) -> None:
+    target = np.zeros(model(inputs).shape, "float32")
+    before = [to_numpy(weight) for weight in model.trainable_weights]
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    batch_size = len(target)
+    history = model.fit(inputs, target, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+    if before:
+        first, second = history.history["loss"]
+        assert second < first
+    for old, weight in zip(before, model.trainable_weights, strict=True):
+        assert np.isfinite(to_numpy(weight)).all(), weight.path
+        # A key bias adds the same to all scores of a query: softmax is blind to it.
+        if not weight.path.endswith("key/bias"):
+            assert not np.array_equal(to_numpy(weight), old), f"{weight.path} was not trained"

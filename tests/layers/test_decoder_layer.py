@@ -1,0 +1,106 @@
+"""The right half of Figure 1."""
+
+import numpy as np
+import pytest
+import reference
+from contract import assert_layer_contract, randomize, to_numpy, weights_of
+
+from keras_transformer.layers import DecoderLayer, RotaryPositionalEncoding
+
+B, N, S, T, H, D, F = 2, 2, 7, 5, 3, 12, 11
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+@pytest.fixture
+def memory():
+    return np.random.default_rng(1).normal(size=(B, S, D)).astype("float32")
+
+
+@pytest.fixture
+def memory_padding_mask():
+    return np.arange(S)[None, :] < np.array([[4], [S]])
+
+
+def make_layer(norm_first=False, rotary=False, **arguments):
+    encoding = RotaryPositionalEncoding() if rotary else None
+    layer = DecoderLayer(
+        D, H, F, norm_first=norm_first, position_encoding=encoding, **arguments
+    )
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+def test_contract(x, memory, memory_padding_mask, tmp_path):
+    arguments = {"d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0, "norm_first": True}
+    inputs = {"x": x, "memory": memory, "memory_padding_mask": memory_padding_mask}
+    assert_layer_contract(DecoderLayer, arguments, inputs, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_agrees_with_reference(x, memory, memory_padding_mask, norm_first, rotary):
+    layer = make_layer(norm_first, rotary)
+    expected = reference.decoder_layer(
+        weights_of(layer),
+        x,
+        memory,
+        memory_padding_mask[:, None, :],
+        H,
+        norm_first=norm_first,
+        rotary=rotary,
+    )
+    output = layer(x, memory=memory, memory_padding_mask=memory_padding_mask)
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+def test_future_tokens_do_not_affect_past(x, memory):
+    layer = make_layer()
+    whole = to_numpy(layer(x, memory=memory))
+    x[:, 3:] += 1
+    changed = to_numpy(layer(x, memory=memory))
+    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-6)
+    assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
+
+
+def test_padding_changes_nothing(x, memory, memory_padding_mask):
+    layer = make_layer()
+    target_padding_mask = np.arange(T)[None, :] < np.array([[T], [3]])
+    masks = {"padding_mask": target_padding_mask, "memory_padding_mask": memory_padding_mask}
+    whole = to_numpy(layer(x, memory=memory, **masks))
+    x[~target_padding_mask] = 100
+    memory[~memory_padding_mask] = 100
+    changed = to_numpy(layer(x, memory=memory, **masks))
+    real = target_padding_mask
+    np.testing.assert_allclose(changed[real], whole[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_cached_equals_full_decoding(memory, memory_padding_mask, norm_first, rotary):
+    layer = make_layer(norm_first, rotary)
+    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
+    beams = range(N)
+    full = [
+        to_numpy(layer(x[:, n], memory=memory, memory_padding_mask=memory_padding_mask))
+        for n in beams
+    ]
+    cache = layer.self_attention.init_cache(B, beam_size=N, max_length=T)
+    projected = layer.cross_attention.project_memory(memory, memory)
+    for position in range(T):
+        output, cache = layer.step(
+            x[:, :, position], cache, projected, memory_padding_mask, position
+        )
+        for n in beams:
+            np.testing.assert_allclose(to_numpy(output[:, n]), full[n][:, position], atol=1e-5)
+
+
+def test_dropout_acts_in_training_only(x, memory):
+    layer = make_layer(dropout_rate=0.5)
+    inference = to_numpy(layer(x, memory=memory))
+    np.testing.assert_array_equal(to_numpy(layer(x, memory=memory)), inference)
+    assert np.abs(to_numpy(layer(x, memory=memory, training=True)) - inference).max() > 0.01

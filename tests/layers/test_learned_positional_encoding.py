@@ -1,0 +1,34 @@
+"""A trained vector for every position."""
+
+import numpy as np
+import pytest
+from contract import assert_layer_contract, randomize, to_numpy, weights_of
+
+from keras_transformer.layers import LearnedPositionalEncoding
+
+B, T, D = 2, 5, 7
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+def test_contract(x, tmp_path):
+    arguments = {"max_length": T}
+    inputs = {"embeddings": x}
+    assert_layer_contract(LearnedPositionalEncoding, arguments, inputs, (B, T, D), tmp_path)
+
+
+def test_adds_the_row_of_each_position(x):
+    layer = LearnedPositionalEncoding(max_length=11)
+    layer.build(x.shape)
+    randomize(layer)
+    rows = weights_of(layer)["position_embeddings"]
+    np.testing.assert_allclose(to_numpy(layer(x, offset=3)), x + rows[3 : 3 + T], atol=1e-6)
+
+
+def test_longer_than_the_maximum_is_refused(x):
+    layer = LearnedPositionalEncoding(max_length=T)
+    with pytest.raises(ValueError, match="Received: max_length=5, .* = 6"):
+        layer(x, offset=1)

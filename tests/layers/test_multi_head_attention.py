@@ -1,0 +1,177 @@
+"""Multi-head attention: self, cross, masked, cached."""
+
+import keras
+import numpy as np
+import pytest
+import reference
+from contract import assert_layer_contract, randomize, to_numpy, weights_of
+
+from keras_transformer.layers import MultiHeadAttention, RotaryPositionalEncoding
+
+B, N, T, S, D, H, K, K_V = 2, 2, 5, 7, 15, 3, 4, 11
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+@pytest.fixture
+def memory():
+    return np.random.default_rng(1).normal(size=(B, S, D)).astype("float32")
+
+
+@pytest.fixture
+def padding_mask():
+    return np.arange(S)[None, :] < np.array([[4], [S]])
+
+
+def make_layer(**arguments):
+    layer = MultiHeadAttention(D, H, **arguments)
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"d_k": K, "d_v": K_V, "use_bias": False, "use_scale": False},
+        {"d_k": K, "position_encoding": RotaryPositionalEncoding()},
+    ],
+    ids=["default", "all_switches", "rotary"],
+)
+def test_contract(x, arguments, tmp_path):
+    arguments = {"d_model": D, "num_heads": H, **arguments}
+    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
+
+
+def test_contract_of_cross_attention(x, memory, padding_mask, tmp_path):
+    inputs = {"query": x, "key": memory, "padding_mask": padding_mask}
+    arguments = {"d_model": D, "num_heads": H, "dropout_rate": 0.1}
+    assert_layer_contract(MultiHeadAttention, arguments, inputs, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("use_scale", [True, False])
+def test_cross_attention_agrees_with_reference(x, memory, padding_mask, use_scale):
+    layer = make_layer(d_k=K, d_v=K_V, use_scale=use_scale)
+    value = memory[..., ::-1].copy()
+    output, weights = layer(
+        query=x, key=memory, value=value, padding_mask=padding_mask, return_attention_weights=True
+    )
+    expected_output, expected_weights = reference.multi_head_attention(
+        weights_of(layer), x, memory, value, H, padding_mask[:, None, :], use_scale
+    )
+    assert weights.shape == (B, H, T, S)
+    np.testing.assert_allclose(to_numpy(output), expected_output, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_causal_self_attention_agrees_with_reference(x, rotary):
+    layer = make_layer(d_k=K, position_encoding=RotaryPositionalEncoding() if rotary else None)
+    expected, _ = reference.multi_head_attention(
+        weights_of(layer), x, x, x, H, reference.causal_mask(T), rotary=rotary
+    )
+    np.testing.assert_allclose(to_numpy(layer(x, use_causal_mask=True)), expected, atol=1e-5)
+
+
+def test_all_masks_hold_together(x):
+    layer = make_layer()
+    padding_mask = np.arange(T)[None, :] < np.array([[3], [T]])
+    attention_mask = np.random.default_rng(3).random((B, T, T)) < 0.7
+    weights = to_numpy(
+        layer(
+            x,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            use_causal_mask=True,
+            return_attention_weights=True,
+        )[1]
+    )
+    allowed = padding_mask[:, None, :] & attention_mask & reference.causal_mask(T)
+    has_key = allowed.any(-1)  # rows without any key hold equal weights
+    expected = np.broadcast_to(allowed[:, None], weights.shape).transpose(0, 2, 1, 3)[has_key]
+    weights = weights.transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(weights[has_key] > 0, expected)
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+
+
+def test_future_tokens_do_not_affect_past(x):
+    layer = make_layer()
+    whole = to_numpy(layer(x, use_causal_mask=True))
+    x[:, 3:] += 1
+    changed = to_numpy(layer(x, use_causal_mask=True))
+    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-6)
+    assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
+
+
+def test_padding_changes_nothing(x, memory, padding_mask):
+    layer = make_layer()
+    whole = to_numpy(layer(query=x, key=memory, padding_mask=padding_mask))
+    memory[~padding_mask] = 100
+    changed = to_numpy(layer(query=x, key=memory, padding_mask=padding_mask))
+    np.testing.assert_allclose(changed, whole, atol=1e-6)
+    assert np.abs(to_numpy(layer(query=x, key=memory)) - whole).max() > 0.1
+
+
+def test_fully_masked_row_is_finite(x):
+    output = make_layer()(x, padding_mask=np.zeros((B, T), bool))
+    assert np.isfinite(to_numpy(output)).all()
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_cached_equals_full_decoding(rotary):
+    layer = make_layer(
+        d_k=K, d_v=K_V, position_encoding=RotaryPositionalEncoding() if rotary else None
+    )
+    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
+    full = to_numpy(layer(x.reshape(B * N, T, D), use_causal_mask=True)).reshape(x.shape)
+    cache = layer.init_cache(B, beam_size=N, max_length=T + 2)
+    assert cache["key"].shape == (B, N, H, T + 2, K)
+    assert cache["value"].shape == (B, N, H, T + 2, K_V)
+    for position in range(T):
+        output, cache = layer.step(x[:, :, position], cache, position)
+        np.testing.assert_allclose(to_numpy(output), full[:, :, position], atol=1e-5)
+
+
+def test_dropout_acts_on_the_weights_in_training_only(x):
+    layer = make_layer(dropout_rate=0.5)
+    inference = to_numpy(layer(x))
+    np.testing.assert_array_equal(to_numpy(layer(x)), inference)
+    assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
+
+
+def test_kernels_are_two_dimensional_and_named_as_in_the_paper():
+    layer = MultiHeadAttention(D, H, d_k=K, d_v=K_V)
+    layer.build((None, None, D))
+    shapes = {weight.path.split("/", 1)[1]: weight.shape for weight in layer.weights}
+    assert shapes == {
+        "query/kernel": (D, H * K),
+        "query/bias": (H * K,),
+        "key/kernel": (D, H * K),
+        "key/bias": (H * K,),
+        "value/kernel": (D, H * K_V),
+        "value/bias": (H * K_V,),
+        "output/kernel": (H * K_V, D),
+        "output/bias": (D,),
+    }
+
+
+def test_key_and_value_may_have_their_own_widths(x):
+    layer = MultiHeadAttention(D, H)
+    key = np.ones((B, S, 17), "float32")
+    assert layer(query=x, key=key).shape == (B, T, D)
+    assert layer.key_projection.kernel.shape == (17, D)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="Received: num_heads=4, d_model=15"):
+        MultiHeadAttention(d_model=15, num_heads=4)
+
+
+def test_is_a_layer_of_anybodys_model(x):
+    inputs = keras.Input((None, D))
+    model = keras.Sequential([inputs, MultiHeadAttention(D, H), keras.layers.Dense(1)])
+    assert model(x).shape == (B, T, 1)

@@ -1,0 +1,59 @@
+"""Embedding, scaled, and the output projection with the same matrix."""
+
+import numpy as np
+import pytest
+import reference
+from contract import assert_layer_contract, randomize, to_numpy, weights_of
+
+from keras_transformer.layers import TokenEmbedding
+
+B, T, D, V = 2, 5, 7, 13
+
+
+@pytest.fixture
+def ids():
+    return np.random.default_rng(1).integers(0, V, (B, T)).astype("int32")
+
+
+@pytest.fixture
+def layer(ids):
+    layer = TokenEmbedding(V, D)
+    layer.build(ids.shape)
+    randomize(layer)
+    return layer
+
+
+def test_contract(ids, tmp_path):
+    arguments = {"vocabulary_size": V, "d_model": D}
+    assert_layer_contract(TokenEmbedding, arguments, {"inputs": ids}, (B, T, D), tmp_path)
+
+
+def test_agrees_with_reference(layer, ids):
+    weights = weights_of(layer)
+    vectors = layer(ids)
+    np.testing.assert_allclose(
+        to_numpy(vectors), reference.token_embedding(weights, ids), atol=1e-5
+    )
+    logits = to_numpy(layer(vectors, reverse=True))
+    expected = reference.output_projection(weights, to_numpy(vectors))
+    assert logits.shape == (B, T, V)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_vectors_are_scaled_by_the_root_of_d_model():
+    layer = TokenEmbedding(vocabulary_size=2, d_model=9)
+    layer.build((1, 1))
+    layer.set_weights([np.array([[1.0] * 9, [2.0] * 9])])
+    np.testing.assert_allclose(to_numpy(layer(np.array([[1]]))), [[[6.0] * 9]])
+    # The projection back is not scaled: 9 features of 1 * 2.
+    np.testing.assert_allclose(to_numpy(layer(np.ones((1, 1, 9)), reverse=True)), [[[9.0, 18.0]]])
+
+
+def test_vectors_start_with_unit_variance():
+    layer = TokenEmbedding(vocabulary_size=1000, d_model=64)
+    vectors = to_numpy(layer(np.arange(1000)[None]))
+    np.testing.assert_allclose(vectors.std(), 1.0, atol=0.02)
+
+
+def test_embedding_and_projection_share_one_matrix(layer):
+    assert len(layer.weights) == 1
