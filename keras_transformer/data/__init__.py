@@ -1,0 +1,18 @@
+"""From text files to batches."""
+
+from keras_transformer.data.batch_plan import BatchPlan, BatchShape, evaluation_batches
+from keras_transformer.data.corpus import CorpusError, read_parallel
+from keras_transformer.data.fit_data import fit_data
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.tokenizer import Tokenizer
+
+__all__ = [
+    "BatchPlan",
+    "BatchShape",
+    "CorpusError",
+    "TokenStore",
+    "Tokenizer",
+    "evaluation_batches",
+    "fit_data",
+    "read_parallel",
+]

@@ -1,0 +1,270 @@
+"""Parallel text, encoded once, in memory-mapped files."""
+
+import hashlib
+import itertools
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_transformer._files import atomic_write
+from keras_transformer.data.corpus import Pair
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.errors import UserError
+
+SIDES = ("source", "target")
+
+_SUMMARY = "meta.json"
+_CHUNK = 8_192  # pairs encoded at a time; bounds the memory of building
+
+
+class TokenStore:
+    """The ids of a parallel corpus, in files that are mapped and not read (see `build`).
+
+    A folder of `source.ids`, `target.ids` (the pieces of all sentences one after the other, uint16
+    or uint32), `source.offsets`, `target.offsets` (int64, where each sentence begins, and the end)
+    and `meta.json`; numbers are little-endian. bos and eos are not stored.
+
+    Example:
+
+    ```python
+    pairs = read_parallel("train.en", "train.de")
+    store = TokenStore.build("store", pairs, tokenizer)
+    print(store.report)
+    source_pieces, target_pieces = store.pair(0)
+    ```
+
+    Args:
+        directory: a folder that `build` has written.
+
+    Raises:
+        UserError: if the folder holds no store, or a damaged one.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        summary = _read_summary(self.directory)
+        self._size: int = summary["pairs"]
+        self.fingerprint: str = summary["fingerprint"]
+        self.dropped: dict[str, int] = summary["dropped"]
+        self._offsets = {
+            side: self._map(f"{side}.offsets", np.dtype("<i8"), self._size + 1) for side in SIDES
+        }
+        self._ids = {
+            side: self._map(f"{side}.ids", np.dtype(summary["dtype"]), int(self._offsets[side][-1]))
+            for side in SIDES
+        }
+
+    @classmethod
+    def build(
+        cls,
+        directory: str | Path,
+        pairs: Iterable[Pair],
+        tokenizer: Tokenizer,
+        max_length: int = 256,
+        progress: bool = True,
+    ) -> "TokenStore":
+        """Encode parallel text, unless the folder already holds just that.
+
+        Pairs with an empty side and pairs that are too long are left out and counted. Memory does
+        not grow with the text. The store appears complete or not at all; an older one of other
+        text, tokenizer or length is replaced.
+
+        Args:
+            directory: folder of the store.
+            pairs: (source, target) sentences that can be iterated over more than once, such as
+                `read_parallel` gives.
+            tokenizer: what encodes them.
+            max_length: pieces per sentence, eos not counted; a pair is left out if either side
+                has more.
+            progress: whether to show a progress bar on stderr.
+
+        Returns:
+            The store.
+
+        Raises:
+            UserError: if no pair is left, the disk is full, or the folder holds something else.
+        """
+        if isinstance(pairs, Iterator):
+            raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
+        directory = Path(directory)
+        if (directory / _SUMMARY).exists():
+            store = cls(directory)
+            if store.fingerprint == _fingerprint(pairs, tokenizer, max_length):
+                return store
+        elif directory.exists() and any(directory.iterdir()):
+            raise UserError(f"{directory} is neither empty nor a token store")
+        with atomic_write(directory) as partial:
+            partial.mkdir()
+            _write(partial, pairs, tokenizer, max_length, progress)
+            shutil.rmtree(directory, ignore_errors=True)
+        return cls(directory)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def source_lengths(self) -> np.ndarray:
+        """Pieces of each source sentence, eos not counted: int32 (pairs,)."""
+        return np.diff(self._offsets["source"]).astype(np.int32)
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        """Pieces of each target sentence, eos not counted: int32 (pairs,)."""
+        return np.diff(self._offsets["target"]).astype(np.int32)
+
+    def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target pieces of one pair: unsigned integers (length,)."""
+        chosen = np.array([range(self._size)[index]])
+        return self.pieces("source", chosen), self.pieces("target", chosen)
+
+    def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
+        """Pieces of some sentences of one side ("source" or "target"): int64 (B,)."""
+        offsets = self._offsets[side]
+        return offsets[pairs + 1] - offsets[pairs]
+
+    def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
+        """All pieces of some sentences of one side, one after the other: unsigned integers."""
+        lengths = self.lengths(side, pairs)
+        ends = np.cumsum(lengths)
+        starts = self._offsets[side][pairs]
+        return self._ids[side][np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])]
+
+    @property
+    def report(self) -> str:
+        """What was kept and what was left out, and why, in one line."""
+        kept = f"{self._size:,} pairs kept"
+        if not self.dropped:
+            return kept
+        return f"{kept}, {sum(self.dropped.values()):,} left out: {_list_reasons(self.dropped)}"
+
+    def _map(self, name: str, dtype: np.dtype, count: int) -> np.ndarray:
+        path = self.directory / name
+        size = path.stat().st_size if path.exists() else 0
+        if size != count * dtype.itemsize:
+            raise UserError(
+                f"{path} is damaged, remove {self.directory} to build it again: "
+                f"it must have {count * dtype.itemsize:,} bytes. Received: {size:,} bytes"
+            )
+        return np.asarray(np.memmap(path, dtype, mode="r"))
+
+
+def _read_summary(directory: Path) -> dict[str, Any]:
+    path = directory / _SUMMARY
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{directory} is no token store: it holds no {_SUMMARY}") from None
+    except ValueError:
+        raise UserError(f"{path} is damaged, remove {directory} to build it again") from None
+
+
+def _write(
+    directory: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int, progress: bool
+) -> None:
+    digest = _digest(tokenizer, max_length)
+    dtype = _smallest_dtype(tokenizer)
+    dropped: Counter[str] = Counter()
+    source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
+    with source, target, tqdm(desc="encoding", unit=" pairs", disable=not progress) as bar:
+        for chunk in _chunks(pairs):
+            digest.update(_as_bytes(chunk))
+            kept = _encode(chunk, tokenizer, max_length, dropped)
+            source.append([source_ids for source_ids, _ in kept])
+            target.append([target_ids for _, target_ids in kept])
+            bar.update(len(chunk))
+    if source.count == 0:
+        raise UserError(
+            f"no pair is left to learn from: {dropped.total():,} read, "
+            f"{_list_reasons(dropped) or 'the text is empty'}"
+        )
+    summary = {
+        "pairs": source.count,
+        "dtype": dtype.str,
+        "fingerprint": digest.hexdigest(),
+        "dropped": dropped,
+    }
+    (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+class _SideWriter:
+    """Appends the ids and offsets of one side to their files."""
+
+    def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
+        self.count = 0
+        self._end = 0
+        self._dtype = dtype
+        self._ids = (directory / f"{side}.ids").open("wb")
+        self._offsets = (directory / f"{side}.offsets").open("wb")
+        self._offsets.write(np.zeros(1, "<i8").tobytes())
+
+    def __enter__(self) -> "_SideWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+    def append(self, sentences: list[list[int]]) -> None:
+        lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
+        ends = self._end + np.cumsum(lengths)
+        ids = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype, lengths.sum())
+        self._ids.write(ids.tobytes())
+        self._offsets.write(ends.tobytes())
+        self._end += len(ids)
+        self.count += len(sentences)
+
+
+def _encode(
+    chunk: list[Pair], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
+) -> list[tuple[list[int], list[int]]]:
+    """Ids of the pairs that are fit to learn from; the others are counted by reason."""
+    sources = tokenizer.encode_source([source for source, _ in chunk])
+    targets = tokenizer.encode_target([target for _, target in chunk])
+    kept = []
+    for source, target in zip(sources, targets, strict=True):
+        if not source:
+            dropped["an empty source"] += 1
+        elif not target:
+            dropped["an empty target"] += 1
+        elif max(len(source), len(target)) > max_length:
+            dropped[f"more than {max_length:,} pieces"] += 1
+        else:
+            kept.append((source, target))
+    return kept
+
+
+def _list_reasons(dropped: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
+
+
+def _smallest_dtype(tokenizer: Tokenizer) -> np.dtype:
+    largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
+    return np.dtype("<u2" if largest <= 2**16 else "<u4")
+
+
+def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    iterator = iter(pairs)
+    while chunk := list(itertools.islice(iterator, _CHUNK)):
+        yield chunk
+
+
+def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
+    return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}\n".encode())
+
+
+def _as_bytes(chunk: list[Pair]) -> bytes:
+    return "".join(f"{source}\n{target}\n" for source, target in chunk).encode()
+
+
+def _fingerprint(pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int) -> str:
+    """SHA-256 in hex of everything that decides what the store holds."""
+    digest = _digest(tokenizer, max_length)
+    for chunk in _chunks(pairs):
+        digest.update(_as_bytes(chunk))
+    return digest.hexdigest()

@@ -1,0 +1,229 @@
+"""Strings to subword ids and back."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import sentencepiece
+
+from keras_transformer._files import atomic_write
+from keras_transformer.data.corpus import Pair
+from keras_transformer.errors import UserError
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
+
+_SPECIAL_IDS: dict[str, Any] = {
+    "pad_id": PAD_ID,
+    "unk_id": UNK_ID,
+    "bos_id": BOS_ID,
+    "eos_id": EOS_ID,
+}
+_SUMMARY = "tokenizer.json"
+
+
+class Tokenizer:
+    """Subword units of both languages (§5.1), learned by SentencePiece.
+
+    One joint vocabulary, or one for each language. The model files are SentencePiece's own, so
+    `keras_hub.tokenizers.SentencePieceTokenizer` gives the same ids inside a TensorFlow graph.
+
+    Example:
+
+    ```python
+    tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
+    ids = tokenizer.encode_source(["A dog runs."])
+    tokenizer.save("tokenizer")
+    ```
+
+    Args:
+        source_model: bytes of a SentencePiece model whose ids are pad 0, unk 1, bos 2, eos 3.
+        target_model: the same for the target language; None for one joint vocabulary.
+
+    Raises:
+        UserError: if a model is damaged or has other special ids.
+    """
+
+    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+
+    def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
+        self._models = [source_model] if target_model is None else [source_model, target_model]
+        processors = [_processor(model) for model in self._models]
+        self._source, self._target = processors[0], processors[-1]
+
+    @classmethod
+    def train(
+        cls,
+        pairs: Iterable[Pair],
+        vocabulary_size: int,
+        model_type: Literal["bpe", "unigram"] = "bpe",
+        joint: bool = True,
+        normalization: str = "nmt_nfkc",
+    ) -> "Tokenizer":
+        """Learn the units from parallel text; the same text always gives the same units.
+
+        Every character of the text gets a unit: nothing that was seen in training is unknown.
+
+        Args:
+            pairs: (source, target) sentences, such as `read_parallel` gives. With `joint=False`
+                they are gone through twice.
+            vocabulary_size: number of ids of each vocabulary, the four special ones included.
+            model_type: "bpe" or "unigram".
+            joint: one vocabulary for both languages (the paper's en-de), or one for each.
+            normalization: SentencePiece's rule: "nmt_nfkc"; "nmt_nfkc_cf" lowercases as well;
+                "identity" leaves text that is already tokenized as it is.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            UserError: if the text is empty, or too small or too rich in characters for the
+                vocabulary size; the size that would be possible is named.
+        """
+        options: dict[str, Any] = {
+            "vocab_size": vocabulary_size,
+            "model_type": model_type,
+            "normalization_rule_name": normalization,
+        }
+        if joint:
+            return cls(_train((line for pair in pairs for line in pair), **options))
+        if isinstance(pairs, Iterator):
+            raise TypeError(f"pairs must be iterable twice if not joint. Received: pairs={pairs}")
+        source_model = _train((source for source, _ in pairs), **options)
+        return cls(source_model, _train((target for _, target in pairs), **options))
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Tokenizer":
+        """Read what `save` has written.
+
+        Raises:
+            UserError: if files are missing or damaged.
+        """
+        directory = Path(directory)
+        try:
+            digests = json.loads((directory / _SUMMARY).read_text(encoding="utf-8"))["sha256"]
+            models = [(directory / name).read_bytes() for name in digests]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{directory} holds no complete tokenizer: {error}") from None
+        for (name, digest), model in zip(digests.items(), models, strict=True):
+            if _sha256(model) != digest:
+                raise UserError(f"{directory / name} is damaged: its SHA-256 is not {digest}")
+        return cls(*models)
+
+    def save(self, directory: str | Path) -> None:
+        """Write `source.model`, `target.model` unless joint, and `tokenizer.json`.
+
+        Args:
+            directory: a new or empty folder; it appears complete or not at all.
+        """
+        models = dict(zip(["source.model", "target.model"], self._models, strict=False))
+        summary = {
+            "sha256": {name: _sha256(model) for name, model in models.items()},
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            **_SPECIAL_IDS,
+        }
+        with atomic_write(directory) as partial:
+            partial.mkdir()
+            for name, model in models.items():
+                (partial / name).write_bytes(model)
+            (partial / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+
+    @property
+    def joint(self) -> bool:
+        """Whether source and target share one vocabulary."""
+        return len(self._models) == 1
+
+    @property
+    def source_vocabulary_size(self) -> int:
+        """Number of source ids, the four special ones included."""
+        return self._source.get_piece_size()
+
+    @property
+    def target_vocabulary_size(self) -> int:
+        """Number of target ids, the four special ones included."""
+        return self._target.get_piece_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 in hex of everything that decides the ids."""
+        return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
+
+    def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Ids of the pieces of each source sentence, without bos and eos."""
+        return _encode(self._source, sentences)
+
+    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Ids of the pieces of each target sentence, without bos and eos."""
+        return _encode(self._target, sentences)
+
+    def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
+        """Target sentences of ids; pad, bos and eos give no text, unk gives "⁇"."""
+        return self._target.decode([[int(id) for id in sentence] for sentence in ids])
+
+
+def _encode(
+    processor: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
+) -> list[list[int]]:
+    if isinstance(sentences, str):
+        raise TypeError(f"sentences must be a list of strings. Received: sentences={sentences!r}")
+    return processor.encode(list(sentences))
+
+
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+    except RuntimeError as error:
+        raise UserError(f"not a complete SentencePiece model: {error}") from None
+    received = {name: getattr(processor, name)() for name in _SPECIAL_IDS}
+    if received != _SPECIAL_IDS:
+        raise UserError(f"special ids must be {_SPECIAL_IDS}. Received: {received}")
+    return processor
+
+
+def _train(lines: Iterator[str], **options: Any) -> bytes:
+    failures: list[Exception] = []  # SentencePiece would turn those of its input into its own
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_watch(lines, failures),
+            model_writer=model,
+            character_coverage=1.0,
+            minloglevel=2,
+            **_SPECIAL_IDS,
+            **options,
+        )
+    except RuntimeError as error:
+        raise failures[0] if failures else _explain(error, options["vocab_size"]) from None
+    return model.getvalue()
+
+
+def _watch(lines: Iterator[str], failures: list[Exception]) -> Iterator[str]:
+    try:
+        yield from lines
+    except Exception as error:
+        failures.append(error)
+        raise
+
+
+def _explain(error: RuntimeError, vocabulary_size: int) -> Exception:
+    message = str(error)
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return UserError("a tokenizer cannot be trained on empty text")
+    if bound := re.search(r"Please set it to a value <= (\d+)", message):
+        rule = f"at most {bound[1]}"
+    elif bound := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        rule = f"at least {bound[1]}, one for each character,"
+    else:
+        return error
+    return UserError(
+        f"vocabulary_size must be {rule} for this text. Received: vocabulary_size={vocabulary_size}"
+    )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
