@@ -1,0 +1,68 @@
+"""Compiling a function of a model: the one place of the package that differs by backend."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+
+def compile_function(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+    """Compiles `function(model, *tensors, **options)`, once for every shape and set of options.
+
+    TensorFlow and JAX compile the whole loop of a search; PyTorch has no such compiler for loops
+    and runs eagerly in inference mode. The model's weights are read at every call: training may go
+    on between calls and nothing is compiled again.
+
+    Example:
+
+    >>> search = compile_function(beam_search, model)
+    >>> result = search(source_ids, max_length=60, beam_size=4)
+
+    Args:
+        function: Made of `keras.ops`; returns tensors in any nested structure.
+        model: First argument of `function`.
+
+    Returns:
+        A function of the other arguments. Positional ones are arrays or tensors; those by name are
+        Python values that can be hashed, each new set of them compiles anew.
+
+    Raises:
+        ValueError: If the backend is not one of TensorFlow, JAX and PyTorch.
+    """
+    backend = keras.config.backend()
+    if backend not in _COMPILERS:
+        raise ValueError(f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}")
+    return _COMPILERS[backend](function, model)
+
+
+def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+    """A graph refers to variables, it does not hold their values."""
+    import tensorflow as tf
+
+    return tf.function(functools.partial(function, model), autograph=False)
+
+
+def _jax(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+    """A trace holds the values that it sees, so the weights go in as an argument."""
+    import jax
+
+    @functools.partial(jax.jit, static_argnames="options")
+    def stateless(weights: list[Any], tensors: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+        with keras.StatelessScope(state_mapping=zip(model.variables, weights, strict=True)):
+            return function(model, *tensors, **dict(options))
+
+    def call(*tensors: Any, **options: Any) -> Any:
+        weights = [variable.value for variable in model.variables]
+        return stateless(weights, tensors, options=tuple(sorted(options.items())))
+
+    return call
+
+
+def _torch(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+    import torch
+
+    return torch.inference_mode()(functools.partial(function, model))
+
+
+_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
