@@ -1,0 +1,156 @@
+"""Numbers and dates written out in two languages: real language without a corpus."""
+
+import copy
+import datetime
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from babel import Locale
+
+NUMBERS = 1_000_000  # 0 ... 999,999
+FIRST_DAY = datetime.date(1700, 1, 1)
+DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
+
+_SHARE_OF_DATES = 0.25
+_SMALL_NUMBER = 1_000  # numbers well below it are all about equally likely to be drawn
+
+# What Babel leaves out where a day or a month is written in figures.
+_PATTERNS = {"de": "EEEE, 'der' d. MMMM y"}
+_ORDINAL_DAYS = {"en"}
+_ORDINAL_FIRST_DAYS = {"fr", "it"}
+_YEARS_IN_HUNDREDS = {"da", "de", "en", "nl"}
+_IRREGULAR_MONTHS = {"ko": {"육월": "유월", "십월": "시월"}}
+
+
+def generate_pairs(
+    count: int, source_language: str = "en", target_language: str = "de", seed: int = 0
+) -> list[tuple[str, str]]:
+    """Draw numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
+
+    Three quarters are numbers, small ones more often than large ones, so that all lengths occur;
+    the rest are dates with their weekday. num2words and Babel write them; the extra `quickstart`
+    installs both.
+
+    Example:
+
+    ```python
+    pairs = generate_pairs(51_500, "en", "de", seed=1)
+    test, validation, train = pairs[:1_000], pairs[1_000:1_500], pairs[1_500:]
+    # ("Monday, January fifth, seventeen eighty-nine",
+    #  "Montag, der fünfte Januar siebzehnhundertneunundachtzig")
+    ```
+
+    Args:
+        count: how many pairs, all different, in random order; there are 1,146,097.
+        source_language: code of a language that num2words and Babel both know, such as "en",
+            "de", "fr" or "ko".
+        target_language: another such code.
+        seed: decides what is drawn, an integer >= 0.
+
+    Returns:
+        `count` pairs of (source, target) text.
+
+    Raises:
+        UserError: if num2words or Babel is not installed, or does not know a language.
+    """
+    if not 0 <= count <= NUMBERS + DAYS:
+        raise ValueError(f"count must be in 0 ... {NUMBERS + DAYS:,}. Received: count={count}")
+    source, target = _Writer(source_language), _Writer(target_language)
+    return [(source.write(item), target.write(item)) for item in _draw(count, seed)]
+
+
+def _draw(count: int, seed: int) -> list[int]:
+    """Distinct items: n for the number n, NUMBERS + n for day n of the four centuries."""
+    rng = np.random.default_rng(seed)
+    weights = np.empty(NUMBERS + DAYS)
+    weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
+    weights[:NUMBERS] *= (1 - _SHARE_OF_DATES) / weights[:NUMBERS].sum()
+    weights[NUMBERS:] = _SHARE_OF_DATES / DAYS
+    # The largest of log(weight) + Gumbel noise are a weighted draw without replacement.
+    keys = np.log(weights) + rng.gumbel(size=len(weights))
+    return rng.permutation(np.argpartition(-keys, count - 1)[:count]).tolist() if count else []
+
+
+class _Writer:
+    """Writes numbers and dates in words of one language."""
+
+    def __init__(self, language: str) -> None:
+        self._language = language
+        self._converter = _converter(language)
+        self._locale = _locale(language)
+        pattern = _PATTERNS.get(language) or self._locale.date_formats["full"].pattern
+        self._ordinal_days = language in _ORDINAL_DAYS or "d." in pattern
+        self._tokens = re.findall(
+            r"'([^']*)'|([A-Za-z]+)|([^A-Za-z']+)", pattern.replace("d.", "d")
+        )
+
+    def write(self, item: int) -> str:
+        if item < NUMBERS:
+            return self._converter.to_cardinal(item)
+        return self._write_date(FIRST_DAY + datetime.timedelta(days=item - NUMBERS))
+
+    def _write_date(self, date: datetime.date) -> str:
+        return "".join(
+            self._write_field(field, date) if field else quoted or other
+            for quoted, field, other in self._tokens
+        )
+
+    def _write_field(self, field: str, date: datetime.date) -> str:
+        """One field of a date in Unicode's notation, such as "EEEE" for the weekday."""
+        from babel.dates import format_date
+
+        if field.startswith("d"):
+            return self._write_day(date.day)
+        if field.startswith("y"):
+            return self._write_year(date.year)
+        name = format_date(date, field, self._locale)
+        words = re.sub(r"\d+", lambda figures: self._converter.to_cardinal(int(figures[0])), name)
+        return _IRREGULAR_MONTHS.get(self._language, {}).get(words, words)
+
+    def _write_day(self, day: int) -> str:
+        if self._ordinal_days or (day == 1 and self._language in _ORDINAL_FIRST_DAYS):
+            try:
+                return self._converter.to_ordinal(day)
+            except NotImplementedError:
+                pass
+        return self._converter.to_cardinal(day)
+
+    def _write_year(self, year: int) -> str:
+        if self._language in _YEARS_IN_HUNDREDS:
+            return self._converter.to_year(year)
+        return self._converter.to_cardinal(year)
+
+
+def _converter(language: str) -> Any:
+    """The converter of num2words, without its names of powers that we never reach.
+
+    It tries all of them, up to 10**600, for every number; without them it is four times as fast.
+    """
+    try:
+        from num2words import CONVERTER_CLASSES
+    except ImportError:
+        raise UserError(
+            "num2words is missing: pip install keras3-transformer[quickstart]"
+        ) from None
+    if language not in CONVERTER_CLASSES:
+        raise UserError(f"num2words must know the language. Received: language={language!r}")
+    converter = copy.copy(CONVERTER_CLASSES[language])
+    if cards := getattr(converter, "cards", None):
+        converter.cards = type(cards)((n, name) for n, name in cards.items() if n <= NUMBERS)
+    return converter
+
+
+def _locale(language: str) -> "Locale":
+    try:
+        from babel import Locale, UnknownLocaleError
+    except ImportError:
+        raise UserError("Babel is missing: pip install keras3-transformer[quickstart]") from None
+    try:
+        return Locale.parse(language)
+    except (UnknownLocaleError, ValueError):
+        raise UserError(f"Babel must know the language. Received: language={language!r}") from None
