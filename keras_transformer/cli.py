@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from keras_transformer._files import atomic_write, is_disk_full
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import load_recipe
 from keras_transformer.run import Run
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding import Translator
 
 
 class _UserErrors(click.Group):
@@ -129,20 +132,24 @@ def translate_command(
     from keras_transformer.decoding import Translator
 
     opened = Run.open(run)
-    sentences = _sentences(file)
     evaluation = opened.recipe.evaluation
+    beam_size = beam_size or evaluation.beam_size
+    if n_best > beam_size:
+        raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
+    sentences = _sentences(file)
     translator = Translator(
         opened.model(),
         opened.tokenizer(),
-        beam_size=beam_size or evaluation.beam_size,
+        beam_size=beam_size,
         length_penalty=evaluation.length_penalty if length_penalty is None else length_penalty,
     )
-    hypotheses = translator.translate_nbest(sentences, n_best=n_best, progress=output is not None)
-    lines = [
+    _refuse_too_long(sentences, translator)
+    found = translator.translate_nbest(sentences, n_best=n_best, progress=output is not None)
+    lines = (
         f"{hypothesis.score:.4f}\t{hypothesis.text}\n" if scores else f"{hypothesis.text}\n"
-        for best in hypotheses
+        for best in found
         for hypothesis in best
-    ]
+    )
     if output is None:
         click.echo("".join(lines), nl=False)
         return
@@ -191,7 +198,7 @@ def average_command(run: Path, last: int) -> None:
 
 
 def _sentences(file: Path | None) -> list[str]:
-    from keras_transformer.data import read_lines
+    from keras_transformer.data.corpus import read_lines
 
     if file:
         return list(read_lines(file))
@@ -199,3 +206,13 @@ def _sentences(file: Path | None) -> list[str]:
         return [line.decode().rstrip("\r\n") for line in click.get_binary_stream("stdin")]
     except UnicodeDecodeError as error:
         raise UserError(f"standard input must be UTF-8: {error}") from None
+
+
+def _refuse_too_long(sentences: list[str], translator: "Translator") -> None:
+    """The library would translate only the beginning; in a file that would go unnoticed."""
+    longest = translator.model.max_length - 1
+    for number, pieces in enumerate(translator.tokenizer.encode_source(sentences), start=1):
+        if len(pieces) > longest:
+            raise UserError(
+                f"sentence {number} has {len(pieces):,} pieces; the model takes at most {longest:,}"
+            )

@@ -5,11 +5,11 @@ import itertools
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe, load_recipe
+from keras_transformer.recipe import Generator, Recipe, load_recipe
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizer import Tokenizer
@@ -61,8 +61,9 @@ class Run:
                 f"{run.directory} already holds a run: continue it with --resume, "
                 "or name another folder with --run"
             )
-        for split in ("train", "validation", "test"):
-            run._files_of_recipe(split)
+        if recipe.data.generator is None:
+            for split in get_args(Split):
+                run._files_of_recipe(split)
         with atomic_write(run.recipe_path) as partial:
             partial.write_text(recipe.to_yaml(), encoding="utf-8")
         return run
@@ -136,13 +137,13 @@ class Run:
 
     def text(self, split: Split) -> TextFiles:
         """The two files of a split (or one TSV and None), generated on first use if need be."""
-        if self.recipe.data.generator is None:
-            return self._files_of_recipe(split)
         data = self.recipe.data
+        if data.generator is None:
+            return self._files_of_recipe(split)
         folder = self.directory / "text"
         if not folder.is_dir():
             with atomic_write(folder) as partial:
-                _generate(self.recipe, partial)
+                _generate(self.recipe, data.generator, partial)
         return (
             folder / f"{split}.{data.source_language}",
             folder / f"{split}.{data.target_language}",
@@ -228,20 +229,16 @@ def _download(name: str, folder_url: str, sha256: str) -> Path:
     return Path(path)
 
 
-def _generate(recipe: Recipe, folder: Path) -> None:
+def _generate(recipe: Recipe, sizes: Generator, folder: Path) -> None:
     """Write the pairs of all splits; no pair is in two of them."""
     from keras_transformer.data.numbers_and_dates import generate_pairs
 
-    data, sizes = recipe.data, recipe.data.generator
+    languages = recipe.data.source_language, recipe.data.target_language
     counts = {"test": sizes.test, "validation": sizes.validation, "train": sizes.train}
-    pairs = iter(
-        generate_pairs(
-            sum(counts.values()), data.source_language, data.target_language, seed=recipe.seed
-        )
-    )
+    pairs = iter(generate_pairs(sum(counts.values()), *languages, seed=recipe.seed))
     folder.mkdir()
     for split, count in counts.items():
-        sources, targets = zip(*itertools.islice(pairs, count), strict=True)
-        for language, lines in ((data.source_language, sources), (data.target_language, targets)):
+        sides = zip(*itertools.islice(pairs, count), strict=True)
+        for language, lines in zip(languages, sides, strict=True):
             text = "".join(f"{line}\n" for line in lines)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
