@@ -1,7 +1,7 @@
 """From text files to batches."""
 
 from keras_transformer.data.batch_plan import BatchPlan, BatchShape, evaluation_batches
-from keras_transformer.data.corpus import CorpusError, read_parallel
+from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.data.fit_data import fit_data
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
@@ -14,5 +14,6 @@ __all__ = [
     "Tokenizer",
     "evaluation_batches",
     "fit_data",
+    "read_lines",
     "read_parallel",
 ]

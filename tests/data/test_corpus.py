@@ -1,0 +1,93 @@
+import gzip
+
+import pytest
+
+from keras_transformer.data import CorpusError, read_lines, read_parallel
+from keras_transformer.errors import UserError
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def test_files_are_read_line_by_line(tmp_path):
+    source = write(tmp_path / "s", b"one\n\ntwo\n")
+    target = write(tmp_path / "t", "eins\nnichts\nzwei ü\n".encode())
+    pairs = [("one", "eins"), ("", "nichts"), ("two", "zwei ü")]
+    text = read_parallel(source, target)
+    assert list(text) == pairs
+    assert list(text) == pairs  # again
+
+
+def test_gzip_is_recognised_by_its_content(tmp_path):
+    packed = gzip.compress("grüße\nzwei\n".encode())
+    assert list(read_lines(write(tmp_path / "a.gz", packed))) == ["grüße", "zwei"]
+    assert list(read_lines(write(tmp_path / "a.txt", packed))) == ["grüße", "zwei"]
+    assert list(read_lines(write(tmp_path / "b.gz", b"plain\n"))) == ["plain"]
+
+
+def test_only_newline_ends_a_line(tmp_path):
+    line = "a\u2028b\u2029c\u0085d\x0be\x0cf\rg\x1ch"
+    assert list(read_lines(write(tmp_path / "s", f"{line}\nnext".encode()))) == [line, "next"]
+
+
+def test_carriage_return_before_newline_is_dropped(tmp_path):
+    assert list(read_lines(write(tmp_path / "s", b"one\r\ntwo\r\n"))) == ["one", "two"]
+
+
+def test_byte_order_mark_is_no_text(tmp_path):
+    assert list(read_lines(write(tmp_path / "s", b"\xef\xbb\xbfone\ntwo"))) == ["one", "two"]
+
+
+def test_missing_newline_at_the_end_adds_or_loses_nothing(tmp_path):
+    assert list(read_lines(write(tmp_path / "s", b"one\ntwo"))) == ["one", "two"]
+    assert list(read_lines(write(tmp_path / "t", b"one\ntwo\n"))) == ["one", "two"]
+    assert list(read_lines(write(tmp_path / "u", b""))) == []
+
+
+def test_tab_separated_file(tmp_path):
+    path = write(tmp_path / "pairs.tsv", b"one\teins\ntwo\tzwei\n")
+    assert list(read_parallel(path)) == [("one", "eins"), ("two", "zwei")]
+
+
+@pytest.mark.parametrize("line", [b"no tab", b"a\tb\tc"])
+def test_tab_separated_line_must_have_two_fields(tmp_path, line):
+    path = write(tmp_path / "pairs.tsv", b"one\teins\n" + line + b"\n")
+    with pytest.raises(CorpusError, match=r"pairs\.tsv, line 2:"):
+        list(read_parallel(path))
+
+
+@pytest.mark.parametrize(("source_count", "target_count"), [(3, 5), (5, 3), (0, 1), (4, 5)])
+def test_unequal_numbers_of_lines_are_refused(tmp_path, source_count, target_count):
+    source = write(tmp_path / "text.en", b"x\n" * source_count)
+    target = write(tmp_path / "text.de", b"y\n" * target_count)
+    with pytest.raises(CorpusError) as caught:
+        list(read_parallel(source, target))
+    assert f"text.en with {source_count} " in str(caught.value)
+    assert str(caught.value).endswith(f"text.de with {target_count}")
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path):
+    path = write(tmp_path / "text.de", b"gut\nsch\xf6n\n")
+    with pytest.raises(CorpusError, match=r"text\.de, line 2: .*0xf6 at column 4"):
+        list(read_lines(path))
+
+
+def test_missing_file_and_folder_are_named(tmp_path):
+    with pytest.raises(CorpusError, match="absent.en: cannot be read: No such file"):
+        list(read_lines(tmp_path / "absent.en"))
+    with pytest.raises(CorpusError, match="cannot be read: Is a directory"):
+        list(read_lines(tmp_path))
+
+
+def test_truncated_gzip_is_refused(tmp_path):
+    packed = gzip.compress(b"".join(b"line %d\n" % number for number in range(1_000)))
+    path = write(tmp_path / "text.gz", packed[: len(packed) // 2])
+    with pytest.raises(CorpusError, match=r"text\.gz, after line \d+: damaged gzip file"):
+        list(read_lines(path))
+
+
+def test_a_corpus_error_is_one_line_to_the_user():
+    assert issubclass(CorpusError, UserError)
+    assert issubclass(CorpusError, ValueError)
