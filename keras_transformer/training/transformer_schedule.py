@@ -73,9 +73,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32") + 1.0
-        highest = self.peak if self.d_model is None else (self.d_model * self.warmup_steps) ** -0.5
         decay = ops.sqrt(self.warmup_steps / step)
-        return self.scale * highest * ops.minimum(step / self.warmup_steps, decay)
+        return self._highest() * ops.minimum(step / self.warmup_steps, decay)
+
+    def _highest(self) -> float:
+        peak = (self.d_model * self.warmup_steps) ** -0.5 if self.peak is None else self.peak
+        return self.scale * peak
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -1,0 +1,187 @@
+"""Checkpoints that are complete or not there, and resume bit for bit."""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_transformer.models  # noqa: F401  (registers the classes that a checkpoint names)
+from keras_transformer._files import atomic_write
+from keras_transformer.errors import UserError
+
+_MODEL = "model.keras"
+_RANDOM = "random.npz"
+_STATE = "state.json"
+
+
+def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> Path:
+    """Write all that training needs to go on from here, and remove the oldest checkpoints.
+
+    A checkpoint is the folder `step-00001000` of `model.keras` (weights and optimizer),
+    `random.npz` (states of the random generators) and `state.json` (the step, and SHA-256 of the
+    other files). It is written beside and renamed, so a folder of that name is complete.
+
+    Args:
+        directory: Folder of the checkpoints.
+        model: Compiled Keras model.
+        step: Integer, optimizer steps made.
+        keep: Integer, how many of the newest checkpoints remain.
+
+    Returns:
+        The new checkpoint's folder.
+
+    Raises:
+        UserError: If the disk is full; earlier checkpoints are unharmed.
+    """
+    directory = Path(directory)
+    path = directory / f"step-{step:08d}"
+    with atomic_write(path) as partial:
+        partial.mkdir()
+        model.save(partial / _MODEL)
+        np.savez(partial / _RANDOM, allow_pickle=False, **_random_state(model))
+        state = {
+            "step": step,
+            "sha256": {name: _sha256(partial / name) for name in (_MODEL, _RANDOM)},
+        }
+        (partial / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+    for old in sorted(directory.glob("step-*"))[:-keep]:
+        _remove(old)
+    return path
+
+
+def load_checkpoint(path: str | Path) -> tuple[Any, int]:
+    """Read a checkpoint, and set the global random generators to where they were.
+
+    Args:
+        path: Folder of one checkpoint.
+
+    Returns:
+        The compiled model, and the optimizer steps made.
+
+    Raises:
+        UserError: If the checkpoint is incomplete or damaged.
+    """
+    path = Path(path)
+    step = verify_checkpoint(path)
+    model = keras.saving.load_model(path / _MODEL)
+    with np.load(path / _RANDOM) as state:
+        _set_random_state(model, dict(state))
+    return model, step
+
+
+def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
+    """Read the newest undamaged checkpoint of a folder.
+
+    A damaged one is warned of, and renamed so that it does not stand in the way.
+
+    Args:
+        directory: Folder of the checkpoints.
+
+    Returns:
+        What `load_checkpoint` does, or `None` if there is no checkpoint.
+
+    Raises:
+        UserError: If there are checkpoints, but all are damaged.
+    """
+    directory = Path(directory)
+    paths = sorted(directory.glob("step-*"), reverse=True)
+    for path in paths:
+        try:
+            return load_checkpoint(path)
+        except UserError as error:
+            damaged = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(damaged, ignore_errors=True)
+            os.replace(path, damaged)
+            warnings.warn(f"{error}; going back to the one before", stacklevel=2)
+    if paths:
+        raise UserError(f"every checkpoint in {directory} is damaged")
+    return None
+
+
+def verify_checkpoint(path: str | Path) -> int:
+    """Check that every file of a checkpoint is as it was written.
+
+    Args:
+        path: Folder of one checkpoint.
+
+    Returns:
+        The optimizer steps made.
+
+    Raises:
+        UserError: If a file is missing or differs.
+    """
+    path = Path(path)
+    try:
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        digests, step = state["sha256"], int(state["step"])
+        damaged = [name for name in (_MODEL, _RANDOM) if _sha256(path / name) != digests[name]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
+    if damaged:
+        raise UserError(f"checkpoint {path} is damaged: {damaged[0]} is not as it was written")
+    return step
+
+
+def load_checkpoint_model(path: str | Path) -> Any:
+    """Read the model of a checkpoint, without optimizer.
+
+    Raises:
+        UserError: If the checkpoint is incomplete or damaged.
+    """
+    verify_checkpoint(path)
+    return keras.saving.load_model(Path(path) / _MODEL, compile=False)
+
+
+def remove_unfinished(directory: str | Path) -> None:
+    """Remove what a killed process left half written or half removed."""
+    for path in Path(directory).glob(".*"):
+        shutil.rmtree(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint so that at no moment half of one goes by its name."""
+    hidden = path.with_name(f".removed-{path.name}")
+    os.replace(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def _random_state(model: Any) -> dict[str, np.ndarray]:
+    """All that dropout draws from. A `.keras` file holds none of it."""
+    seeds = [keras.ops.convert_to_numpy(variable) for variable in _seed_variables(model)]
+    state = {f"seed_{index}": seed for index, seed in enumerate(seeds)}
+    if keras.config.backend() == "torch":
+        import torch
+
+        state["torch"] = torch.get_rng_state().numpy()
+        for index, device in enumerate(torch.cuda.get_rng_state_all()):
+            state[f"torch_cuda_{index}"] = device.numpy()
+    return state
+
+
+def _set_random_state(model: Any, state: dict[str, np.ndarray]) -> None:
+    for index, variable in enumerate(_seed_variables(model)):
+        variable.assign(state[f"seed_{index}"])
+    if keras.config.backend() == "torch" and "torch" in state:
+        import torch
+
+        torch.set_rng_state(torch.from_numpy(state["torch"]))
+        for index in range(torch.cuda.device_count()):
+            if (key := f"torch_cuda_{index}") in state:
+                torch.cuda.set_rng_state(torch.from_numpy(state[key]), index)
+
+
+def _seed_variables(model: Any) -> list[Any]:
+    """States of the model's `keras.random.SeedGenerator`s, in the order of its layers."""
+    weights = {id(variable) for variable in model.non_trainable_weights}
+    return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,167 @@
+"""Training by a recipe."""
+
+from contextlib import closing
+from typing import Any
+
+import keras
+
+from keras_transformer.data import (
+    BatchPlan,
+    Tokenizer,
+    TokenStore,
+    evaluation_batches,
+    fit_data,
+    read_parallel,
+)
+from keras_transformer.models import Transformer
+from keras_transformer.recipe import Recipe
+from keras_transformer.run import Run, Split
+from keras_transformer.training.averaging import average_checkpoints
+from keras_transformer.training.callbacks import (
+    Checkpoints,
+    ProgressBar,
+    Reporter,
+    StepReports,
+    StopAfter,
+    Validation,
+)
+from keras_transformer.training.checkpoint import load_newest_checkpoint, remove_unfinished
+from keras_transformer.training.masked_accuracy import MaskedAccuracy
+from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
+from keras_transformer.training.perplexity import Perplexity
+from keras_transformer.training.tensorboard import TensorBoardWriter
+from keras_transformer.training.transformer_adam import TransformerAdam
+from keras_transformer.training.transformer_schedule import TransformerSchedule
+from keras_transformer.training.validation_translations import ValidationTranslations
+
+
+def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
+    """Train by a recipe, from text files to `model.keras`.
+
+    An epoch of `model.fit` is the interval between two checkpoints. The same recipe gives the same
+    weights, bit for bit, on the same machine and backend, whether or not it was stopped between.
+
+    Example:
+
+    ```python
+    recipe = load_recipe("quickstart")
+    train(recipe, Run.create("runs/quickstart", recipe))
+    ```
+
+    Args:
+        recipe: What to train.
+        run: The folder that gets tokenizer, encoded text, checkpoints, logs and the model.
+        resume: Whether to go on from the newest checkpoint in `run`, if there is one.
+
+    Raises:
+        UserError: If the text, a checkpoint or the disk does not allow to go on.
+    """
+    keras.utils.set_random_seed(recipe.seed)
+    settings = recipe.training
+    tokenizer = _tokenizer(recipe, run)
+    store = _store("train", recipe, run, tokenizer)
+    plan = BatchPlan(
+        store,
+        settings.tokens_per_batch,
+        seed=recipe.seed,
+        accumulation_steps=settings.accumulation_steps,
+        length_multiple=settings.length_multiple,
+    )
+    remove_unfinished(run.checkpoints_dir)
+    resumed = load_newest_checkpoint(run.checkpoints_dir) if resume else None
+    model, step = resumed or (_compiled_model(recipe, tokenizer), 0)
+    if step < settings.steps:
+        _fit(model, plan, step, recipe, run, tokenizer)
+    average_checkpoints(run.checkpoints()[-recipe.evaluation.average_last :], run.model_path)
+
+
+def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
+    if run.tokenizer_dir.is_dir():
+        return run.tokenizer()
+    settings = recipe.tokenizer
+    tokenizer = Tokenizer.train(
+        read_parallel(*run.text("train")),
+        settings.vocabulary_size,
+        model_type=settings.model_type,
+        joint=settings.joint,
+        normalization=settings.normalization,
+    )
+    tokenizer.save(run.tokenizer_dir)
+    return tokenizer
+
+
+def _store(split: Split, recipe: Recipe, run: Run, tokenizer: Tokenizer) -> TokenStore:
+    pairs = read_parallel(*run.text(split))
+    store = TokenStore.build(run.store_dir / split, pairs, tokenizer, recipe.data.max_length)
+    print(f"{split}: {store.report}")
+    return store
+
+
+def _compiled_model(recipe: Recipe, tokenizer: Tokenizer) -> Transformer:
+    settings = recipe.training
+    model = Transformer.from_preset(
+        recipe.model.preset,
+        tokenizer.source_vocabulary_size,
+        target_vocabulary_size=None if tokenizer.joint else tokenizer.target_vocabulary_size,
+        pad_id=tokenizer.pad_id,
+        dtype=settings.dtype_policy,
+        **recipe.model.overrides,
+    )
+    peak = settings.peak_learning_rate
+    schedule = TransformerSchedule(
+        d_model=model.d_model if peak is None else None,
+        warmup_steps=settings.warmup_steps,
+        peak=peak,
+        scale=settings.learning_rate_scale,
+    )
+    accumulation = settings.accumulation_steps
+    optimizer = TransformerAdam(
+        schedule,
+        beta_1=settings.adam_beta_1,
+        beta_2=settings.adam_beta_2,
+        epsilon=settings.adam_epsilon,
+        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
+    )
+    model.compile(
+        optimizer,
+        loss=MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
+        metrics=[MaskedAccuracy(model.pad_id), Perplexity(model.pad_id)],
+        jit_compile=settings.jit_compile,
+    )
+    return model
+
+
+def _fit(
+    model: Any, plan: BatchPlan, step: int, recipe: Recipe, run: Run, tokenizer: Tokenizer
+) -> None:
+    settings = recipe.training
+    accumulation, interval = settings.accumulation_steps, settings.checkpoint_every
+    validation_store = _store("validation", recipe, run, tokenizer)
+    translations = None
+    with closing(TensorBoardWriter(run.logs_dir, first_step=step + 1)) as writer:
+        progress = ProgressBar(settings.steps, accumulation, step)
+        reporters: list[Reporter] = [writer, progress]
+        if settings.validation_bleu_sentences:
+            translations = ValidationTranslations(model, tokenizer, run, writer)
+        model.fit(
+            fit_data(plan.batches(step)),
+            initial_epoch=step // interval,
+            epochs=-(-settings.steps // interval),
+            steps_per_epoch=interval * accumulation,
+            shuffle=False,
+            verbose=0,
+            callbacks=[
+                StopAfter(settings.steps, accumulation),
+                progress,
+                StepReports(reporters, plan.tokens, accumulation),
+                Checkpoints(run.checkpoints_dir, settings.keep_checkpoints, accumulation),
+                Validation(
+                    evaluation_batches(
+                        validation_store, settings.tokens_per_batch, settings.length_multiple
+                    ),
+                    reporters,
+                    accumulation,
+                    further=translations,
+                ),
+            ],
+        )
