@@ -1,0 +1,188 @@
+import resource
+
+import numpy as np
+import pytest
+from parallel_text import SENTENCES, RepeatingTokenizer, store_of_lengths
+
+from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_parallel
+from keras_transformer.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=120)
+
+
+def build(directory, pairs, tokenizer, **options):
+    return TokenStore.build(directory, pairs, tokenizer, progress=False, **options)
+
+
+def test_it_holds_the_pieces_of_every_pair(tmp_path, tokenizer):
+    store = build(tmp_path / "store", SENTENCES, tokenizer)
+    assert len(store) == len(SENTENCES)
+    for index, (source, target) in enumerate(SENTENCES):
+        source_pieces, target_pieces = store.pair(index)
+        assert source_pieces.tolist() == tokenizer.encode_source([source])[0]
+        assert target_pieces.tolist() == tokenizer.encode_target([target])[0]
+        assert store.source_lengths[index] == len(source_pieces)
+        assert store.target_lengths[index] == len(target_pieces)
+    assert store.pair(-1)[0].tolist() == store.pair(len(SENTENCES) - 1)[0].tolist()
+    with pytest.raises(IndexError):
+        store.pair(len(SENTENCES))
+
+
+def test_text_of_several_chunks(tmp_path):
+    lengths = [(1 + i % 3, 1 + i % 5) for i in range(20_000)]
+    store = store_of_lengths(tmp_path / "store", lengths)
+    assert store.source_lengths.tolist() == [source for source, _ in lengths]
+    assert store.target_lengths.tolist() == [target for _, target in lengths]
+    for index in (0, 8_191, 8_192, 19_999):
+        source, target = store.pair(index)
+        assert source.tolist() == [10 + index] * lengths[index][0]
+        assert target.tolist() == [10 + index] * lengths[index][1]
+
+
+def test_ids_take_two_bytes_where_they_can(tmp_path):
+    class LargeTokenizer(RepeatingTokenizer):
+        target_vocabulary_size = 65_537
+
+    small = build(tmp_path / "small", [("2 64999", "3 7")], RepeatingTokenizer())
+    large = build(tmp_path / "large", [("2 7", "3 65536")], LargeTokenizer())
+    assert (tmp_path / "small" / "source.ids").stat().st_size == 2 * 2
+    assert (tmp_path / "large" / "target.ids").stat().st_size == 3 * 4
+    assert small.pair(0)[0].tolist() == [64_999] * 2
+    assert large.pair(0)[1].tolist() == [65_536] * 3
+
+
+def test_it_reports_what_was_left_out(tmp_path, tokenizer):
+    pairs = [*SENTENCES, ("", "leer"), ("empty", " "), ("", ""), ("word " * 10_000, "wort")]
+    store = build(tmp_path / "store", pairs, tokenizer, max_length=64)
+    assert len(store) == len(SENTENCES)
+    assert store.report == (
+        "6 pairs kept, 4 left out: "
+        "2 with an empty source, 1 with an empty target, 1 with more than 64 pieces"
+    )
+    assert TokenStore(tmp_path / "store").report == store.report
+    assert build(tmp_path / "all", SENTENCES, tokenizer).report == "6 pairs kept"
+
+
+def test_longest_sentence_allowed_is_kept(tmp_path):
+    lengths = [(4, 9), (9, 4), (4, 10), (10, 4)]
+    pairs = [(f"{source} 7", f"{target} 7") for source, target in lengths]
+    store = build(tmp_path / "store", pairs, RepeatingTokenizer(), max_length=9)
+    assert store.target_lengths.tolist() == [9, 4]
+
+
+def test_no_pair_left_is_an_error(tmp_path, tokenizer):
+    with pytest.raises(UserError, match="no pair is left .* 1 with an empty target"):
+        build(tmp_path / "store", [("a dog", "")], tokenizer)
+    with pytest.raises(UserError, match="no pair is left .* the text is empty"):
+        build(tmp_path / "store", [], tokenizer)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_text_is_not_encoded_again(tmp_path, tokenizer):
+    class CountingTokenizer(RepeatingTokenizer):
+        calls = 0
+
+        def encode_source(self, sentences):
+            self.calls += 1
+            return super().encode_source(sentences)
+
+    counting = CountingTokenizer()
+    build(tmp_path / "store", [("1 7", "2 7")], counting)
+    store = build(tmp_path / "store", [("1 7", "2 7")], counting)
+    assert counting.calls == 1
+    assert store.pair(0)[1].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("change", ["text", "sides", "tokenizer", "max_length"])
+def test_a_change_of_anything_builds_it_anew(tmp_path, change):
+    class OtherTokenizer(RepeatingTokenizer):
+        fingerprint = "other"
+
+    pairs, tokenizer, max_length = [("1 7", "2 7")], RepeatingTokenizer(), 5
+    first = build(tmp_path / "store", pairs, tokenizer, max_length=max_length)
+    if change == "text":
+        pairs = [("1 7", "2 8")]
+    elif change == "sides":
+        pairs = [("2 7", "1 7")]
+    elif change == "tokenizer":
+        tokenizer = OtherTokenizer()
+    else:
+        max_length = 1
+        pairs = [*pairs, ("1 7", "1 7")]
+    second = build(tmp_path / "store", pairs, tokenizer, max_length=max_length)
+    assert first.fingerprint != second.fingerprint
+    assert second.fingerprint == TokenStore(tmp_path / "store").fingerprint
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, tokenizer):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="neither empty nor a token store"):
+        build(tmp_path, SENTENCES, tokenizer)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["source.ids", "target.ids", "source.offsets", "target.offsets"])
+def test_truncated_store_is_refused(tmp_path, tokenizer, name):
+    build(tmp_path / "store", SENTENCES, tokenizer)
+    path = tmp_path / "store" / name
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match=rf"{name} is damaged, remove .* to build it again"):
+        TokenStore(tmp_path / "store")
+    path.unlink()
+    with pytest.raises(UserError, match="Received: 0 bytes"):
+        TokenStore(tmp_path / "store")
+
+
+def test_damaged_or_missing_summary_is_refused(tmp_path, tokenizer):
+    build(tmp_path / "store", SENTENCES, tokenizer)
+    (tmp_path / "store" / "meta.json").write_text('{"pairs": 6,')
+    with pytest.raises(UserError, match="meta.json is damaged"):
+        TokenStore(tmp_path / "store")
+    with pytest.raises(UserError, match="is no token store"):
+        TokenStore(tmp_path)
+
+
+def test_broken_text_leaves_the_old_store(tmp_path, tokenizer):
+    build(tmp_path / "store", SENTENCES, tokenizer)
+    (tmp_path / "s").write_text("a dog\na cat\n")
+    (tmp_path / "t").write_text("ein hund\n")
+    with pytest.raises(CorpusError):
+        build(tmp_path / "store", read_parallel(tmp_path / "s", tmp_path / "t"), tokenizer)
+    assert len(TokenStore(tmp_path / "store")) == len(SENTENCES)
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "s", "t"}
+
+
+def test_full_disk_leaves_nothing_half_made(tmp_path):
+    pairs = [("50 7", "50 7")] * 1_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # a file may grow no further
+    try:
+        with pytest.raises(UserError, match="no space left on the disk for .*store"):
+            build(tmp_path / "store", pairs, RepeatingTokenizer())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+    assert len(build(tmp_path / "store", pairs, RepeatingTokenizer())) == 1_000
+
+
+def test_generator_is_refused(tmp_path, tokenizer):
+    with pytest.raises(TypeError, match="iterable more than once"):
+        build(tmp_path / "store", (pair for pair in SENTENCES), tokenizer)
+
+
+def test_progress_goes_to_stderr(tmp_path, tokenizer, capsys):
+    TokenStore.build(tmp_path / "store", SENTENCES, tokenizer)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "6 pairs" in captured.err
+
+
+def test_pieces_of_some_sentences_in_their_order(tmp_path):
+    store = store_of_lengths(tmp_path / "store", [(1, 2), (2, 1), (3, 3)])
+    chosen = np.array([2, 0, 1], np.int32)
+    assert store.lengths("source", chosen).tolist() == [3, 1, 2]
+    assert store.pieces("source", chosen).tolist() == [12, 12, 12, 10, 11, 11]
+    assert store.pieces("target", chosen).tolist() == [12, 12, 12, 10, 10, 11]
