@@ -138,9 +138,7 @@ def assert_half_precision_is_close(
         np.testing.assert_allclose(output, expected, rtol=tolerance, atol=tolerance)
 
 
-def assert_saved_is_loaded(
-    model: keras.Model, inputs: dict[str, np.ndarray], folder: Path
-) -> None:
+def assert_saved_is_loaded(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path) -> None:
     path = folder / "layer.keras"
     model.save(path)
     loaded = keras.saving.load_model(path, safe_mode=True)

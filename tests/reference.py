@@ -272,9 +272,7 @@ def transformer(weights, config, source_ids, target_ids):
 
     x = embed(target_embedding, target_ids)
     for i in range(1, config["num_layers"] + 1):
-        x = decoder_layer(
-            weights[f"decoder_layer_{i}"], x, memory, memory_mask, **layer_arguments
-        )
+        x = decoder_layer(weights[f"decoder_layer_{i}"], x, memory, memory_mask, **layer_arguments)
     if config["norm_first"]:
         x = layer_normalization(weights["decoder_norm"], x)
     return output_projection(target_embedding, x)

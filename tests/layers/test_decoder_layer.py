@@ -27,9 +27,7 @@ def memory_padding_mask():
 
 def make_layer(norm_first=False, rotary=False, **arguments):
     encoding = RotaryPositionalEncoding() if rotary else None
-    layer = DecoderLayer(
-        D, H, F, norm_first=norm_first, position_encoding=encoding, **arguments
-    )
+    layer = DecoderLayer(D, H, F, norm_first=norm_first, position_encoding=encoding, **arguments)
     layer.build((B, T, D))
     randomize(layer)
     return layer

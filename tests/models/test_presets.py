@@ -1,0 +1,55 @@
+"""Sizes of known Transformers, to the last parameter."""
+
+import keras
+import pytest
+
+from keras_transformer.models import Transformer
+from keras_transformer.models.presets import PRESETS
+
+
+def parameters(num_layers, d_model, d_ff, vocabulary_size):
+    """The count by hand, layer by layer: kernels, biases, and gain and bias of each norm."""
+    attention = 4 * (d_model * d_model + d_model)
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
+    norm = 2 * d_model
+    encoder_layer = attention + norm + feed_forward + norm
+    decoder_layer = encoder_layer + attention + norm
+    return vocabulary_size * d_model + num_layers * (encoder_layer + decoder_layer)
+
+
+def test_tiny_has_as_many_parameters_as_published():
+    model = Transformer.from_preset("tiny", vocabulary_size=9728)
+    assert model.count_params() == parameters(4, 128, 256, 9728)
+    assert round(model.count_params() / 1e6, 2) == 2.57
+
+
+def test_base_has_63_082_496_parameters():
+    model = Transformer.from_preset("base", vocabulary_size=37000)
+    assert model.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
+
+
+@pytest.mark.slow
+def test_big_has_214_245_376_parameters():
+    model = Transformer.from_preset("big", vocabulary_size=37000)
+    assert model.count_params() == parameters(6, 1024, 4096, 37000) == 214_245_376
+    keras.utils.clear_session(free_memory=True)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_those_of_the_papers(preset):
+    expected = {
+        "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
+        "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout_rate": 0.1},
+        "big": {"num_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout_rate": 0.3},
+    }  # fmt: skip
+    assert PRESETS[preset] == expected[preset]
+
+
+def test_overrides_win_over_the_preset():
+    model = Transformer.from_preset("tiny", vocabulary_size=13, num_layers=1, d_ff=11)
+    assert (model.num_layers, model.d_ff, model.d_model) == (1, 11, 128)
+
+
+def test_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match="Received: preset='huge'"):
+        Transformer.from_preset("huge", vocabulary_size=13)

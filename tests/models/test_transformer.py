@@ -1,0 +1,227 @@
+"""The model of Figure 1, whole."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+import reference
+from contract import to_numpy, weights_of
+from small_models import LENGTH, TARGET_V, VARIANTS, B, S, T, V, inputs_of, new_model, small_model
+
+from keras_transformer.models import Transformer
+
+N = 3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_agrees_with_reference(variant):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    expected = reference.transformer(weights_of(model), model.get_config(), **inputs)
+    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_cached_equals_full_decoding(variant):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    target_size = model.target_vocabulary_size or V
+    # Every beam has its own tokens.
+    beams = np.random.default_rng(3).integers(6, target_size, (B, N, T)).astype("int32")
+    full = [
+        to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": beams[:, n]}))
+        for n in range(N)
+    ]
+    cache = model.init_cache(inputs["source_ids"], max_length=T + 2, beam_size=N)
+    for position in range(T):
+        logits, cache = model.step(beams[:, :, position], cache, position)
+        assert logits.shape == (B, N, target_size)
+        for n in range(N):
+            np.testing.assert_allclose(to_numpy(logits[:, n]), full[n][:, position], atol=1e-5)
+
+
+def test_cache_is_laid_out_for_search():
+    model = small_model()
+    cache = model.init_cache(inputs_of(model)["source_ids"], max_length=LENGTH, beam_size=N)
+    for leaf in keras.tree.flatten(cache["beam"]):
+        assert leaf.shape[:2] == (B, N)
+    for leaf in keras.tree.flatten(cache["sentence"]):
+        assert leaf.shape[0] == B
+
+
+def test_position_may_be_a_tensor():
+    model = small_model()
+    source_ids, token_ids = inputs_of(model)["source_ids"], np.full((B, 1), 4, "int32")
+    cache = model.init_cache(source_ids, max_length=T)
+    by_number, _ = model.step(token_ids, cache, 3)
+    by_tensor, _ = model.step(token_ids, cache, keras.ops.convert_to_tensor(3, "int32"))
+    np.testing.assert_allclose(to_numpy(by_tensor), to_numpy(by_number), atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+def test_future_tokens_do_not_affect_past(variant):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    whole = to_numpy(model(inputs))
+    target_ids = inputs["target_ids"].copy()
+    target_ids[:, 3:] = (target_ids[:, 3:] + 1) % V
+    changed = to_numpy(model({**inputs, "target_ids": target_ids}))
+    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-6)
+    assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
+
+
+@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+def test_padding_changes_nothing(variant):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    padded = {
+        name: np.pad(ids, ((0, 0), (0, 3)), constant_values=model.pad_id)
+        for name, ids in inputs.items()
+    }
+    np.testing.assert_allclose(to_numpy(model(padded))[:, :T], to_numpy(model(inputs)), atol=1e-5)
+
+
+def test_sentences_of_a_batch_do_not_affect_each_other():
+    model = small_model()
+    inputs = inputs_of(model)
+    alone = to_numpy(model({name: ids[1:] for name, ids in inputs.items()}))
+    np.testing.assert_allclose(to_numpy(model(inputs))[1:], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch, source, target", [(1, 1, 1), (3, 2, 11), (5, 11, 3)])
+def test_takes_other_batch_and_sequence_lengths(batch, source, target):
+    model = small_model()
+    inputs = inputs_of(model, batch, source, target)
+    expected = reference.transformer(weights_of(model), model.get_config(), **inputs)
+    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
+
+
+def test_symbolic_shape_is_eager_shape():
+    model = small_model("separate_vocabularies")
+    assert model.output.shape == (None, None, TARGET_V)
+    assert model.output.dtype == "float32"
+    assert model(inputs_of(model)).shape == (B, T, TARGET_V)
+
+
+@pytest.mark.parametrize("variant", ["sinusoidal", "separate_vocabularies", "learned", "pre_norm"])
+def test_gradient_flows_to_every_weight(variant):
+    model = new_model(variant, num_layers=1, dropout_rate=0.0)
+    inputs = inputs_of(model, batch=LENGTH, source=LENGTH, target=LENGTH)
+    before = [to_numpy(weight) for weight in model.trainable_weights]
+    model.compile(keras.optimizers.SGD(1.0), sparse_crossentropy())
+    model.train_on_batch(inputs, inputs["target_ids"])
+    for old, weight in zip(before, model.trainable_weights, strict=True):
+        # A key bias adds the same to all scores of a query: softmax is blind to it.
+        if not weight.path.endswith("key/bias"):
+            assert np.abs(to_numpy(weight) - old).max() > 1e-6, weight.path
+
+
+def test_rows_of_padding_train_to_finite_weights():
+    model = new_model(num_layers=1)
+    inputs = inputs_of(model)
+    for ids in inputs.values():
+        ids[1] = model.pad_id
+    assert np.isfinite(to_numpy(model(inputs))).all()
+    model.compile("sgd", sparse_crossentropy())
+    model.train_on_batch(inputs, inputs["target_ids"])
+    assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_mixed_precision(dtype):
+    full = new_model(num_layers=1)
+    # The global policy is what gives float16 its loss scaling.
+    keras.config.set_dtype_policy(f"mixed_{dtype}")
+    try:
+        half = new_model(num_layers=1)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    inputs = inputs_of(half)
+    expected = to_numpy(full(inputs))
+    logits = half(inputs)
+    assert keras.backend.standardize_dtype(logits.dtype) == dtype
+    close = {"rtol": 0, "atol": {"bfloat16": 2**-3, "float16": 2**-6}[dtype]}
+    np.testing.assert_allclose(to_numpy(keras.ops.cast(logits, "float32")), expected, **close)
+
+    cache = half.init_cache(inputs["source_ids"], max_length=T)
+    step_logits, _ = half.step(inputs["target_ids"][:, :1], cache, 0)
+    assert keras.backend.standardize_dtype(step_logits.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(step_logits), expected[:, :1], **close)
+
+    half.compile("adam", sparse_crossentropy())
+    losses = [half.train_on_batch(inputs, inputs["target_ids"]) for _ in range(5)]
+    assert losses[-1] < losses[0]
+    assert {str(weight.dtype) for weight in half.trainable_weights} == {"float32"}
+
+
+def test_dropout_acts_in_training_only():
+    model = new_model(num_layers=1, dropout_rate=0.5)
+    inputs = inputs_of(model)
+    inference = to_numpy(model(inputs))
+    np.testing.assert_array_equal(to_numpy(model(inputs)), inference)
+    assert np.abs(to_numpy(model(inputs, training=True)) - inference).max() > 0.1
+
+
+def test_predict_equals_call():
+    model = small_model()
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), to_numpy(model(inputs)), atol=1e-5)
+
+
+def test_joint_vocabulary_has_one_matrix_and_separate_ones_two():
+    def matrices(variant):
+        weights = small_model(variant).trainable_weights
+        return {weight.shape for weight in weights if weight.shape[0] in (V, TARGET_V)}
+
+    assert matrices("sinusoidal") == {(V, 12)}
+    assert matrices("separate_vocabularies") == {(V, 12), (TARGET_V, 12)}
+    assert sum(weight.shape == (V, 12) for weight in small_model().weights) == 1
+
+
+@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+def test_config_round_trip(variant):
+    model = small_model(variant)
+    config = json.loads(json.dumps(model.get_config()))
+    assert Transformer.from_config(config).get_config() == model.get_config()
+    for name, parameter in inspect.signature(Transformer).parameters.items():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            assert name in config
+            assert name == "dtype" or getattr(model, name) == config[name]
+
+
+@pytest.mark.parametrize("variant", ["sinusoidal", "learned", "index_concatenated", "all_at_once"])
+def test_saved_is_loaded(variant, tmp_path):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path, safe_mode=True)
+    assert type(loaded) is Transformer
+    assert loaded.get_config() == model.get_config()
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+
+
+def test_half_precision_policy_is_saved(tmp_path):
+    model = new_model(num_layers=1, dtype="mixed_bfloat16")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.dtype_policy.name == "mixed_bfloat16"
+    logits = loaded(inputs_of(loaded))
+    assert keras.backend.standardize_dtype(logits.dtype) == "bfloat16"
+
+
+def test_unknown_position_encoding_is_refused():
+    with pytest.raises(ValueError, match="Received: position_encoding='spiral'"):
+        Transformer(V, position_encoding="spiral")
+
+
+def test_longer_than_max_length_is_refused_where_positions_are_learned():
+    model = small_model("learned")
+    with pytest.raises(ValueError, match=f"max_length={LENGTH}"):
+        model(inputs_of(model, source=LENGTH + 1))
+
+
+def sparse_crossentropy():
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -1,0 +1,177 @@
+"""Two witnesses of the whole model, `reference` and PyTorch's own Transformer, and proof that both
+can fail."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from contract import to_numpy, weights_of
+from keras import ops
+from small_models import inputs_of, new_model, small_model
+
+from keras_transformer.layers import SinusoidalPositionalEncoding, TokenEmbedding
+from keras_transformer.layers import multi_head_attention as multi_head_attention_module
+from keras_transformer.layers.positional_encoding import sinusoid_angles
+from keras_transformer.models import Transformer
+
+# --- PyTorch's Transformer with our weights --------------------------------------------------
+
+
+def torch_logits(model: Transformer, inputs: dict) -> np.ndarray:
+    """What `torch.nn.Transformer` makes of the weights of `model`.
+
+    Embeddings, positions and the output projection are not part of it and come from `reference`.
+    """
+    weights = weights_of(model)
+    joint = model.target_vocabulary_size is None
+    source_embedding = weights["embedding" if joint else "source_embedding"]
+    target_embedding = weights["embedding" if joint else "target_embedding"]
+
+    def embed(embedding, ids):
+        x = reference.token_embedding(embedding, ids)
+        x = reference.encode_positions(None, x, model.position_encoding)
+        return torch.from_numpy(x)
+
+    padding = torch.from_numpy(~reference.padding_mask(inputs["source_ids"], model.pad_id))
+    future = torch.from_numpy(~reference.causal_mask(inputs["target_ids"].shape[1]))
+    with torch.no_grad():
+        x = torch_transformer(model, weights)(
+            src=embed(source_embedding, inputs["source_ids"]),
+            tgt=embed(target_embedding, inputs["target_ids"]),
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_mask=future,
+        )
+    return reference.output_projection(target_embedding, x.numpy())
+
+
+def torch_transformer(model: Transformer, weights: dict) -> torch.nn.Transformer:
+    transformer = torch.nn.Transformer(
+        d_model=model.d_model,
+        nhead=model.num_heads,
+        num_encoder_layers=model.num_layers,
+        num_decoder_layers=model.num_layers,
+        dim_feedforward=model.d_ff,
+        dropout=0.0,
+        activation=model.activation,
+        layer_norm_eps=reference.LAYER_NORM_EPSILON,
+        batch_first=True,
+        norm_first=model.norm_first,
+        dtype=torch.float64,
+        device="cpu",
+    ).eval()
+    for name, stack in (("encoder", transformer.encoder), ("decoder", transformer.decoder)):
+        for i, layer in enumerate(stack.layers, start=1):
+            copy_layer(weights[f"{name}_layer_{i}"], layer)
+        if model.norm_first:
+            copy_norm(weights[f"{name}_norm"], stack.norm)
+        else:
+            stack.norm = None  # the paper has no norm after its last layer
+    return transformer
+
+
+def copy_layer(weights: dict, layer: torch.nn.Module) -> None:
+    copy_attention(weights["self_attention"], layer.self_attn)
+    copy_norm(weights["self_attention_residual"]["norm"], layer.norm1)
+    last_norm = layer.norm2
+    if "cross_attention" in weights:
+        copy_attention(weights["cross_attention"], layer.multihead_attn)
+        copy_norm(weights["cross_attention_residual"]["norm"], layer.norm2)
+        last_norm = layer.norm3
+    copy_dense(weights["feed_forward"]["inner"], layer.linear1)
+    copy_dense(weights["feed_forward"]["outer"], layer.linear2)
+    copy_norm(weights["feed_forward_residual"]["norm"], last_norm)
+
+
+def copy_attention(weights: dict, attention: torch.nn.MultiheadAttention) -> None:
+    inputs = [weights[f"{name}_projection"] for name in ("query", "key", "value")]
+    copy(np.concatenate([part["kernel"].T for part in inputs]), attention.in_proj_weight)
+    copy(np.concatenate([part["bias"] for part in inputs]), attention.in_proj_bias)
+    copy_dense(weights["output_projection"], attention.out_proj)
+
+
+def copy_dense(weights: dict, linear: torch.nn.Linear) -> None:
+    copy(weights["kernel"].T, linear.weight)
+    copy(weights["bias"], linear.bias)
+
+
+def copy_norm(weights: dict, norm: torch.nn.LayerNorm) -> None:
+    copy(weights["gamma"], norm.weight)
+    copy(weights["beta"], norm.bias)
+
+
+def copy(array: np.ndarray, parameter: torch.nn.Parameter) -> None:
+    with torch.no_grad():
+        parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+def reference_logits(model: Transformer, inputs: dict) -> np.ndarray:
+    return reference.transformer(weights_of(model), model.get_config(), **inputs)
+
+
+WITNESSES = {"reference": reference_logits, "torch": torch_logits}
+
+# --- Defects that were found in published Transformers ---------------------------------------
+
+
+def without_scaling(self, inputs, reverse=False):
+    if reverse:
+        return ops.matmul(inputs, ops.transpose(self.embeddings))
+    return ops.take(self.embeddings, inputs, axis=0)
+
+
+def with_sine_and_cosine_swapped(self, embeddings, offset=0):
+    angles = sinusoid_angles(ops.shape(embeddings)[1], embeddings.shape[-1], offset)
+    table = ops.stack([ops.cos(angles), ops.sin(angles)], axis=-1)
+    return embeddings + ops.reshape(table, (-1, embeddings.shape[-1]))
+
+
+def showing_one_token_of_the_future(length):
+    positions = ops.arange(length)
+    return (positions[None, :] <= positions[:, None] + 1)[None]
+
+
+def hiding_the_token_itself(length):
+    positions = ops.arange(length)
+    return (positions[None, :] < positions[:, None])[None]
+
+
+DEFECTS = {
+    "missing sqrt(d_model)": (TokenEmbedding, "call", without_scaling),
+    "swapped sine and cosine": (
+        SinusoidalPositionalEncoding,
+        "call",
+        with_sine_and_cosine_swapped,
+    ),
+    "mask off by one, open": (
+        multi_head_attention_module,
+        "causal_mask",
+        showing_one_token_of_the_future,
+    ),
+    "mask off by one, closed": (
+        multi_head_attention_module,
+        "causal_mask",
+        hiding_the_token_itself,
+    ),
+}
+
+
+@pytest.mark.parametrize("witness", WITNESSES)
+@pytest.mark.parametrize(
+    "variant", ["sinusoidal", "sinusoidal_half_split", "pre_norm", "gelu", "separate_vocabularies"]
+)
+def test_witness_agrees(witness, variant):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    expected = WITNESSES[witness](model, inputs)
+    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("witness", WITNESSES)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_witness_sees_the_defect(witness, defect, monkeypatch):
+    monkeypatch.setattr(*DEFECTS[defect])
+    model = new_model(num_layers=1)
+    inputs = inputs_of(model)
+    expected = WITNESSES[witness](model, inputs)
+    assert np.abs(to_numpy(model(inputs)) - expected).max() > 0.01
