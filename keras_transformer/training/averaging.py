@@ -8,6 +8,7 @@ import numpy as np
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
 from keras_transformer.training.checkpoint import load_checkpoint_model
+from keras_transformer.training.without_tensorflow import without_tensorflow
 
 
 def average_checkpoints(paths: Sequence[str | Path], output: str | Path) -> None:
@@ -39,5 +40,5 @@ def average_checkpoints(paths: Sequence[str | Path], output: str | Path) -> None
         for total, weight in zip(totals, weights, strict=True):
             total += weight
     model.set_weights([total / len(paths) for total in totals])
-    with atomic_write(output) as partial:
+    with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)

@@ -14,6 +14,7 @@ import numpy as np
 import keras_transformer.models  # noqa: F401  (registers the classes that a checkpoint names)
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
+from keras_transformer.training.without_tensorflow import without_tensorflow
 
 _MODEL = "model.keras"
 _RANDOM = "random.npz"
@@ -41,7 +42,7 @@ def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> 
     """
     directory = Path(directory)
     path = directory / f"step-{step:08d}"
-    with atomic_write(path) as partial:
+    with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
         model.save(partial / _MODEL)
         np.savez(partial / _RANDOM, allow_pickle=False, **_random_state(model))

@@ -33,6 +33,7 @@ from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.transformer_adam import TransformerAdam
 from keras_transformer.training.transformer_schedule import TransformerSchedule
 from keras_transformer.training.validation_translations import ValidationTranslations
+from keras_transformer.training.without_tensorflow import without_tensorflow
 
 
 def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
@@ -56,7 +57,8 @@ def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
     Raises:
         UserError: If the text, a checkpoint or the disk does not allow to go on.
     """
-    keras.utils.set_random_seed(recipe.seed)
+    with without_tensorflow():
+        keras.utils.set_random_seed(recipe.seed)
     settings = recipe.training
     tokenizer = _tokenizer(recipe, run)
     store = _store("train", recipe, run, tokenizer)
