@@ -34,7 +34,7 @@ class BatchPlan:
 
     ```python
     plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
-    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, epochs=8)
+    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, epochs=8, shuffle=False)
     ```
 
     Args:
@@ -128,11 +128,12 @@ class BatchPlan:
             yield from self.micro_batches(step)
 
     def _shape(self, source_length: int, target_length: int) -> BatchShape:
-        batch_size = self.tokens_per_batch // max(target_length, -(-source_length // 2))
+        tokens_per_sentence = max(target_length, -(-source_length // 2))
+        batch_size = self.tokens_per_batch // tokens_per_sentence
         if batch_size == 0:
             raise UserError(
-                f"tokens_per_batch must be at least {max(target_length, source_length // 2)}, "
-                f"to hold the longest sentence. Received: tokens_per_batch={self.tokens_per_batch}"
+                f"tokens_per_batch must be at least {tokens_per_sentence}, to hold the longest "
+                f"sentence. Received: tokens_per_batch={self.tokens_per_batch}"
             )
         if batch_size > 8:
             batch_size -= batch_size % 8

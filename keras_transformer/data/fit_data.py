@@ -16,8 +16,9 @@ def fit_data(batches: Iterable[Batch]) -> Any:
     Example:
 
     ```python
-    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000)
-    model.evaluate(fit_data(evaluation_batches(store, tokens_per_batch=4_096)))
+    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, shuffle=False)
+    batches = evaluation_batches(store, tokens_per_batch=4_096)
+    model.evaluate(fit_data(batches), steps=len(batches))
     ```
 
     Args:

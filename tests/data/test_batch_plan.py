@@ -1,0 +1,213 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from parallel_text import RepeatingTokenizer, store_of_lengths
+
+from keras_transformer.data import (
+    BatchPlan,
+    Tokenizer,
+    TokenStore,
+    evaluation_batches,
+    read_parallel,
+)
+from keras_transformer.errors import UserError
+
+FIRST_ID = 10  # pair i consists of the id 10 + i
+
+
+def some_lengths(count=503):
+    rng = np.random.default_rng(5)
+    source = rng.integers(1, 40, count)
+    return [(int(length), max(1, int(length + rng.integers(-3, 4)))) for length in source]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return store_of_lengths(tmp_path_factory.mktemp("plan") / "store", some_lengths(), FIRST_ID)
+
+
+def pairs_of(batch):
+    """Numbers of the pairs in a batch; source and target must be of the same pair."""
+    inputs, labels, _ = batch
+    real = labels[:, 0] != 0
+    assert (inputs["source_ids"][real, 0] == labels[real, 0]).all()
+    return (labels[real, 0] - FIRST_ID).tolist()
+
+
+def assert_equal(first, second):
+    for key in ("source_ids", "target_ids"):
+        np.testing.assert_array_equal(first[0][key], second[0][key])
+    np.testing.assert_array_equal(first[1], second[1])
+    np.testing.assert_array_equal(first[2], second[2])
+
+
+def test_ids_and_labels_by_hand(tmp_path):
+    store = store_of_lengths(tmp_path / "store", [(3, 1), (1, 2)], first_id=7)
+    plan = BatchPlan(store, tokens_per_batch=12, length_multiple=4, shuffle=False)
+    inputs, labels, sample_weight = plan.batch(0)
+    assert inputs["source_ids"].tolist() == [[7, 7, 7, 3], [8, 3, 0, 0], [0, 0, 0, 0]]
+    assert inputs["target_ids"].tolist() == [[2, 7, 0, 0], [2, 8, 8, 0], [0, 0, 0, 0]]
+    assert labels.tolist() == [[7, 3, 0, 0], [8, 8, 3, 0], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(
+        sample_weight, np.float32([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]) / np.float32(5)
+    )
+    ids = {inputs["source_ids"].dtype, inputs["target_ids"].dtype, labels.dtype}
+    assert ids == {np.dtype(np.int32)}
+    assert sample_weight.dtype == np.float32
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_sentence_exactly_once_a_pass(store, shuffle):
+    plan = BatchPlan(store, tokens_per_batch=300, shuffle=shuffle)
+    for start in (0, plan.batches_per_pass):
+        steps = range(start, start + plan.batches_per_pass)
+        seen = [pair for step in steps for pair in pairs_of(plan.batch(step))]
+        assert sorted(seen) == list(range(len(store)))
+
+
+def test_batches_have_the_sentences_whole(store):
+    plan = BatchPlan(store, tokens_per_batch=300)
+    for step in range(plan.batches_per_pass):
+        inputs, labels, _ = plan.batch(step)
+        for source, target, label in zip(
+            inputs["source_ids"], inputs["target_ids"], labels, strict=True
+        ):
+            if label[0] == 0:
+                assert not source.any() and not target.any() and not label.any()
+                continue
+            source_pieces, target_pieces = store.pair(int(label[0]) - FIRST_ID)
+            assert source[source != 0].tolist() == [*source_pieces, 3]
+            assert label[label != 0].tolist() == [*target_pieces, 3]
+            assert target[target != 0].tolist() == [2, *target_pieces]
+
+
+def test_a_step_is_a_function_of_seed_and_step(store):
+    plan = BatchPlan(store, tokens_per_batch=300, seed=4, accumulation_steps=3)
+    forward = [plan.micro_batches(step) for step in range(100)]
+    other = BatchPlan(store, tokens_per_batch=300, seed=4, accumulation_steps=3)
+    for step in (99, 0, 57, 58):
+        for micro in (2, 0, 1):
+            assert_equal(other.batch(step, micro), forward[step][micro])
+
+
+def test_resumed_batches_are_those_of_an_uninterrupted_run(store):
+    plan = BatchPlan(store, tokens_per_batch=300, accumulation_steps=2)
+    uninterrupted = plan.batches()
+    expected = [next(uninterrupted) for _ in range(100)]
+    resumed = plan.batches(start_step=40)
+    for batch in expected[80:]:
+        assert_equal(next(resumed), batch)
+
+
+def test_seeds_and_passes_give_other_orders(store):
+    plan, other = (BatchPlan(store, tokens_per_batch=300, seed=seed) for seed in (1, 2))
+    size = plan.batches_per_pass
+    first, second = (
+        [pairs_of(plan.batch(s)) for s in range(p * size, p * size + size)] for p in (0, 1)
+    )
+    assert first != second
+    assert first != [pairs_of(other.batch(step)) for step in range(size)]
+    assert {frozenset(pairs) for pairs in first} != {frozenset(pairs) for pairs in second}
+
+
+def test_long_and_short_batches_are_mixed(store):
+    plan = BatchPlan(store, tokens_per_batch=300)
+    widths = [plan.batch(step)[1].shape[1] for step in range(plan.batches_per_pass)]
+    assert widths != sorted(widths)
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2, 7])
+def test_weights_of_a_step_make_the_mean_over_its_tokens(store, accumulation_steps):
+    plan = BatchPlan(store, tokens_per_batch=300, accumulation_steps=accumulation_steps)
+    for step in range(int(plan.steps_per_pass) + 2):  # beyond the end of a pass
+        micro_batches = plan.micro_batches(step)
+        real = [labels != 0 for _, labels, _ in micro_batches]
+        assert plan.tokens(step) == sum(mask.sum() for mask in real)
+        for mask, (_, _, sample_weight) in zip(real, micro_batches, strict=True):
+            expected = mask * np.float32(accumulation_steps / plan.tokens(step))
+            np.testing.assert_array_equal(sample_weight, expected)
+
+
+def test_few_fixed_shapes_near_the_budget(store):
+    plan = BatchPlan(store, tokens_per_batch=400, length_multiple=4, max_shapes=5)
+    seen = {
+        (*plan.batch(step)[0]["source_ids"].shape, plan.batch(step)[1].shape[1])
+        for step in range(plan.batches_per_pass)
+    }
+    assert seen == set(plan.shapes)
+    assert len(plan.shapes) <= 5
+    for batch_size, source_length, target_length in plan.shapes:
+        assert source_length % 4 == target_length % 4 == 0
+        assert batch_size % 8 == 0 or batch_size < 8
+        assert 200 <= batch_size * target_length <= 400
+        assert batch_size * source_length <= 2 * 400
+
+
+def test_only_one_batch_of_a_pass_is_incomplete(store):
+    plan = BatchPlan(store, tokens_per_batch=300)
+    incomplete = [
+        step for step in range(plan.batches_per_pass) if (plan.batch(step)[1][:, 0] == 0).any()
+    ]
+    assert len(incomplete) <= 1
+
+
+def test_steps_per_pass_counts_optimizer_steps(store):
+    plan = BatchPlan(store, tokens_per_batch=300, accumulation_steps=4)
+    assert plan.steps_per_pass == plan.batches_per_pass / 4
+
+
+def test_a_corpus_smaller_than_a_batch(tmp_path):
+    store = store_of_lengths(tmp_path / "store", [(2, 3)])
+    plan = BatchPlan(store, tokens_per_batch=4_096, accumulation_steps=2)
+    assert plan.batches_per_pass == 1
+    assert [pairs_of(batch) for batch in plan.micro_batches(0)] == [[0], [0]]
+    assert plan.tokens(0) == 8
+
+
+def test_batch_too_small_for_the_longest_sentence_is_refused(store):
+    with pytest.raises(UserError, match="at least 48, .* Received: tokens_per_batch=40"):
+        BatchPlan(store, tokens_per_batch=40)
+
+
+@pytest.mark.parametrize(("step", "micro"), [(-1, 0), (0, 2), (0, -1)])
+def test_step_and_micro_batch_out_of_range_are_refused(store, step, micro):
+    plan = BatchPlan(store, tokens_per_batch=300, accumulation_steps=2)
+    with pytest.raises(ValueError, match=f"Received: step={step}, micro={micro}"):
+        plan.batch(step, micro)
+
+
+def test_evaluation_has_every_sentence_once_with_weight_one(store):
+    batches = evaluation_batches(store, tokens_per_batch=300)
+    seen = [pair for batch in batches for pair in pairs_of(batch)]
+    assert sorted(seen) == list(range(len(store)))
+    for _, labels, sample_weight in batches:
+        np.testing.assert_array_equal(sample_weight, np.float32(labels != 0))
+
+
+def test_memory_stays_under_32_bytes_a_pair(tmp_path):
+    count = 150_000
+    pairs = [("1 7", "1 7"), ("2 7", "1 7"), ("9 7", "12 7")] * (count // 3)
+    store = TokenStore.build(tmp_path / "store", pairs, RepeatingTokenizer(), progress=False)
+    tracemalloc.start()
+    try:
+        plan = BatchPlan(store, tokens_per_batch=4_096)
+        plan.batch(0)
+        plan.batch(plan.batches_per_pass)  # the second pass, with the first still cached
+        resident, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 32 * count
+    assert resident <= 16 * count
+
+
+@pytest.mark.parametrize(("length_multiple", "share"), [(8, 0.78), (4, 0.85)])
+def test_little_padding_on_multi30k(tmp_path, data_dir, length_multiple, share):
+    names = (f"multi30k/train.lc.norm.tok.{language}.gz" for language in ("en", "de"))
+    text = read_parallel(*(data_dir / name for name in names))
+    tokenizer = Tokenizer.train(text, vocabulary_size=9_700, normalization="identity")
+    store = TokenStore.build(tmp_path / "store", text, tokenizer, progress=False)
+    plan = BatchPlan(store, tokens_per_batch=4_096, length_multiple=length_multiple)
+    steps = range(plan.batches_per_pass)
+    real = sum(plan.tokens(step) for step in steps)
+    assert real / sum(plan.batch(step)[1].size for step in steps) >= share

@@ -1,0 +1,109 @@
+import datetime
+import random
+import sys
+from collections import Counter
+
+import pytest
+from num2words import num2words
+
+from keras_transformer.data.numbers_and_dates import (
+    FIRST_DAY,
+    NUMBERS,
+    _draw,
+    _Writer,
+    generate_pairs,
+)
+from keras_transformer.errors import UserError
+
+
+BASTILLE = datetime.date(1789, 7, 14)
+
+
+def written(language, date):
+    return _Writer(language).write(NUMBERS + (date - FIRST_DAY).days)
+
+
+def test_numbers_in_words():
+    assert _Writer("en").write(26) == "twenty-six"
+    assert _Writer("de").write(26) == "sechsundzwanzig"
+    assert _Writer("fr").write(999_999) == "neuf cent quatre-vingt-dix-neuf mille neuf cent " + (
+        "quatre-vingt-dix-neuf"
+    )
+    assert _Writer("ko").write(0) == "영"
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Tuesday, July fourteenth, seventeen eighty-nine"),
+        ("de", "Dienstag, der vierzehnte Juli siebzehnhundertneunundachtzig"),
+        ("fr", "mardi quatorze juillet mille sept cent quatre-vingt-neuf"),
+        ("ko", "천칠백팔십구년 칠월 십사일 화요일"),
+        ("es", "martes, catorce de julio de mil setecientos ochenta y nueve"),
+    ],
+)
+def test_dates_in_words(language, text):
+    assert written(language, BASTILLE) == text
+
+
+def test_irregular_dates():
+    assert written("fr", datetime.date(2000, 1, 1)) == "samedi premier janvier deux mille"
+    assert written("ko", datetime.date(2001, 6, 1)) == "이천일년 유월 일일 금요일"
+    assert written("ko", datetime.date(2001, 10, 1)) == "이천일년 시월 일일 월요일"
+    # num2words has no ordinals in Czech
+    assert written("cs", datetime.date(2000, 5, 5)) == "pátek pět května dva tisíce"
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "ko", "es", "ru", "ja"])
+def test_numbers_are_those_of_num2words(language):
+    writer = _Writer(language)
+    numbers = [0, 1, 2, 10, 21, 100, 101, 1_000, 1_001, 100_000, 999_999]
+    for number in numbers + random.Random(7).sample(range(NUMBERS), 50):
+        assert writer.write(number) == num2words(number, lang=language)
+
+
+def test_pairs_are_distinct_on_both_sides():
+    pairs = generate_pairs(2_000, "en", "de", seed=1)
+    assert len(pairs) == 2_000
+    assert len({source for source, _ in pairs}) == 2_000
+    assert len({target for _, target in pairs}) == 2_000
+    assert not any(character.isdigit() for pair in pairs for side in pair for character in side)
+
+
+def test_the_seed_decides():
+    assert generate_pairs(50, seed=1) == generate_pairs(50, seed=1)
+    assert generate_pairs(50, seed=1) != generate_pairs(50, seed=2)
+
+
+def test_a_language_does_not_change_what_is_drawn():
+    german, french = (generate_pairs(50, "en", language, seed=1) for language in ("de", "fr"))
+    assert [source for source, _ in german] == [source for source, _ in french]
+    assert german != french
+
+
+def test_numbers_of_all_lengths_and_dates_occur():
+    items = _draw(2_000, seed=1)
+    digits = Counter(len(str(item)) for item in items if item < NUMBERS)
+    assert sum(digits.values()) == pytest.approx(0.75 * 2_000, rel=0.1)
+    assert digits[1] + digits[2] + digits[3] > 100
+    assert min(digits[4], digits[5], digits[6]) > 300
+
+
+def test_nothing_and_too_much():
+    assert generate_pairs(0) == []
+    with pytest.raises(ValueError, match=r"0 \.\.\. 1,146,097\. Received: count=2000000"):
+        generate_pairs(2_000_000)
+
+
+def test_unknown_language_is_refused():
+    with pytest.raises(UserError, match="Received: language='klingon'"):
+        generate_pairs(1, "en", "klingon")
+
+
+@pytest.mark.parametrize("package", ["num2words", "babel"])
+def test_missing_package_is_named(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        UserError, match=r"is missing: pip install keras3-transformer\[quickstart\]"
+    ):
+        generate_pairs(1)
