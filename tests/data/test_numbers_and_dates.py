@@ -15,7 +15,6 @@ from keras_transformer.data.numbers_and_dates import (
 )
 from keras_transformer.errors import UserError
 
-
 BASTILLE = datetime.date(1789, 7, 14)
 
 
