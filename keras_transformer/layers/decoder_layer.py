@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.residual_connection import ResidualConnection
 
 
@@ -49,9 +50,19 @@ class DecoderLayer(EncoderLayer):
         dropout_rate: float = 0.1,
         activation: str = "relu",
         norm_first: bool = False,
+        position_encoding: PositionalEncoding | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(d_model, num_heads, d_ff, dropout_rate, activation, norm_first, **kwargs)
+        super().__init__(
+            d_model,
+            num_heads,
+            d_ff,
+            dropout_rate,
+            activation,
+            norm_first,
+            position_encoding,
+            **kwargs,
+        )
         dtype = self.dtype_policy
         self.cross_attention = MultiHeadAttention(d_model, num_heads, dtype=dtype)
         self.cross_attention_residual = ResidualConnection(dropout_rate, norm_first, dtype=dtype)

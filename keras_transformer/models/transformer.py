@@ -107,54 +107,30 @@ class Transformer(keras.Model):
     ) -> None:
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         positions = _position_encoding(position_encoding, max_length, policy)
-        source_embedding = TokenEmbedding(
-            vocabulary_size,
-            d_model,
-            dtype=policy,
-            name="source_embedding" if target_vocabulary_size else "embedding",
+        rotary = positions if isinstance(positions, RotaryPositionalEncoding) else None
+        sizes = (d_model, num_heads, d_ff, dropout_rate, activation, norm_first, rotary)
+        encoder_layers = _stack(EncoderLayer, "encoder_layer", num_layers, sizes, policy)
+        decoder_layers = _stack(DecoderLayer, "decoder_layer", num_layers, sizes, policy)
+        encoder_norm = _final_norm(norm_first, policy, "encoder_norm")
+        decoder_norm = _final_norm(norm_first, policy, "decoder_norm")
+        source_embedding, target_embedding = _token_embeddings(
+            vocabulary_size, target_vocabulary_size, d_model, policy
         )
-        target_embedding = source_embedding
-        if target_vocabulary_size:
-            target_embedding = TokenEmbedding(
-                target_vocabulary_size, d_model, dtype=policy, name="target_embedding"
-            )
-        embedding_dropout = keras.layers.Dropout(
-            dropout_rate, dtype=policy, name="embedding_dropout"
-        )
-        layer_arguments = {
-            "d_model": d_model,
-            "num_heads": num_heads,
-            "d_ff": d_ff,
-            "dropout_rate": dropout_rate,
-            "activation": activation,
-            "norm_first": norm_first,
-            "position_encoding": (
-                positions if isinstance(positions, RotaryPositionalEncoding) else None
-            ),
-            "dtype": policy,
-        }
-        encoder_layers, decoder_layers = (
-            [layer(**layer_arguments, name=f"{name}_{i + 1}") for i in range(num_layers)]
-            for layer, name in ((EncoderLayer, "encoder_layer"), (DecoderLayer, "decoder_layer"))
-        )
-        encoder_norm, decoder_norm = (
-            _final_norm(norm_first, policy, f"{name}_norm") for name in ("encoder", "decoder")
-        )
+        dropout = keras.layers.Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         source_mask = padding_mask(source_ids, pad_id)
-        x = embedding_dropout(positions(source_embedding(source_ids)))
+        x = dropout(positions(source_embedding(source_ids)))
         for layer in encoder_layers:
             x = layer(x, padding_mask=source_mask)
         memory = encoder_norm(x)
-        y = embedding_dropout(positions(target_embedding(target_ids)))
+        y = dropout(positions(target_embedding(target_ids)))
         for layer in decoder_layers:
             y = layer(y, memory=memory, memory_padding_mask=source_mask)
         logits = target_embedding(decoder_norm(y), reverse=True)
-        super().__init__(
-            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
-        )
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        super().__init__(inputs=inputs, outputs=logits, **kwargs)
 
         self.dtype_policy = policy
         self.vocabulary_size = vocabulary_size
@@ -291,6 +267,25 @@ def _position_encoding(name: str, max_length: int, dtype: Any) -> PositionalEnco
     if takes_max_length:
         arguments = {**arguments, "max_length": max_length}
     return constructor(**arguments, dtype=dtype, name="positions")
+
+
+def _token_embeddings(
+    vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
+) -> tuple[TokenEmbedding, TokenEmbedding]:
+    """The embeddings of source and target: one and the same for a joint vocabulary."""
+    if target_vocabulary_size is None:
+        joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
+        return joint, joint
+    return (
+        TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="source_embedding"),
+        TokenEmbedding(target_vocabulary_size, d_model, dtype=dtype, name="target_embedding"),
+    )
+
+
+def _stack(
+    layer: type[EncoderLayer], name: str, num_layers: int, sizes: tuple[Any, ...], dtype: Any
+) -> list[Any]:
+    return [layer(*sizes, dtype=dtype, name=f"{name}_{i + 1}") for i in range(num_layers)]
 
 
 def _final_norm(norm_first: bool, dtype: Any, name: str) -> keras.layers.Layer:
