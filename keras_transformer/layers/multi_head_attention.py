@@ -16,8 +16,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Beside `keras.layers.MultiHeadAttention` it stores query, key, value and output kernels as 2-D
     matrices, which Glorot initialization and other engines understand; honours every mask it is
-    given; keeps the softmax in float32; takes a rotary position encoding; and decodes one token at a
-    time from cached keys and values (`init_cache`, `step`).
+    given; keeps the softmax in float32; takes a rotary position encoding; and decodes one token
+    at a time from cached keys and values (`init_cache`, `step`).
 
     Example:
 
@@ -30,7 +30,7 @@ class MultiHeadAttention(keras.layers.Layer):
         num_heads: Number of heads H.
         d_k: Width K of a query and key head. Defaults to `d_model // num_heads`.
         d_v: Width of a value head. Defaults to `d_k`.
-        dropout_rate: Dropout on the attention weights, in [0, 1). The paper has none. Defaults to 0.
+        dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0, as in the paper.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         position_encoding: `PositionalEncoding` whose `rotate` turns queries and keys, for
@@ -41,7 +41,8 @@ class MultiHeadAttention(keras.layers.Layer):
         key: float tensor `(B, S, D)`. Defaults to `query`.
         value: float tensor `(B, S, D)`. Defaults to `key`.
         padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
-        attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend. Defaults to None.
+        attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend. Defaults to
+            None.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         return_attention_weights: Whether to return the weights too. Defaults to False.
 

@@ -31,11 +31,12 @@ def scaled_dot_product_attention(
             None: all attend to all.
         use_scale: Whether to divide the scores by sqrt(d_k). Without it they have variance d_k, and
             the softmax saturates. Defaults to True.
-        dropout: Function applied to the weights, such as a `keras.layers.Dropout`. Defaults to None.
+        dropout: Function applied to the weights, such as a `keras.layers.Dropout`. Defaults to
+            None.
 
     Returns:
-        A tuple of the output, float `(..., T, K_v)`, and the attention weights, float `(..., T, S)`,
-        both in the dtype of `query`.
+        A tuple of the output, float `(..., T, K_v)`, and the attention weights before dropout, float
+        `(..., T, S)`, both in the dtype of `value`.
 
     Source: Vaswani et al. 2017, eq. 1.
     """

@@ -15,9 +15,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). The table is
-    computed in float32 at every call for the length at hand: there is no maximum length and nothing
-    to save. `keras_hub.layers.SinePositionEncoding` computes it in the compute dtype, where bfloat16
-    merges neighbouring positions from 256 on.
+    computed in float32 at every call for the length at hand: there is no maximum length and
+    nothing to save. `keras_hub.layers.SinePositionEncoding` computes it in the compute dtype, where
+    bfloat16 merges neighbouring positions from 256 on.
 
     Example:
 

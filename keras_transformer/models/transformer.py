@@ -45,8 +45,8 @@ POSITION_ENCODINGS: dict[str, tuple[Callable[..., PositionalEncoding], dict[str,
 class Transformer(keras.Model):
     """Figure 1: an encoder, a decoder, and one matrix for all embeddings (§3).
 
-    A functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary` work as in
-    every other. For search it also speaks the protocol `init_cache` / `step`, which decodes one
+    A functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary` work as
+    in every other. For search it also speaks the protocol `init_cache` / `step`, which decodes one
     token at a time from cached keys and values.
 
     Example:
@@ -57,9 +57,10 @@ class Transformer(keras.Model):
     Args:
         vocabulary_size: Size V of the joint vocabulary, or of the source's where
             `target_vocabulary_size` is given.
-        target_vocabulary_size: Size of the target vocabulary. Defaults to None: one joint vocabulary
-            and one matrix for source embedding, target embedding and output projection. If given,
-            target embedding and output projection share one matrix, the source has its own.
+        target_vocabulary_size: Size of the target vocabulary. Defaults to None: one joint
+            vocabulary, and one matrix for source embedding, target embedding and output projection.
+            If given, target embedding and output projection share one matrix, the source has its
+            own.
         num_layers: Encoder layers, and decoder layers. Defaults to 6.
         d_model: Width D. Defaults to 512.
         num_heads: Attention heads H. Defaults to 8.
