@@ -35,8 +35,8 @@ def scaled_dot_product_attention(
             None.
 
     Returns:
-        A tuple of the output, float `(..., T, K_v)`, and the attention weights before dropout, float
-        `(..., T, S)`, both in the dtype of `value`.
+        A tuple of the output, float `(..., T, K_v)`, and the attention weights before dropout,
+        float `(..., T, S)`, both in the dtype of `value`.
 
     Source: Vaswani et al. 2017, eq. 1.
     """

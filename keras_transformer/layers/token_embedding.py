@@ -12,8 +12,9 @@ class TokenEmbedding(keras.layers.Layer):
     """Ids to vectors times sqrt(d_model), and back to logits with the same matrix (§3.4).
 
     The matrix is drawn from N(0, 1 / d_model), so that the scaled vectors have unit variance and
-    the logits of the tied projection start at a moderate size. `keras_hub.layers.ReversibleEmbedding`
-    ties the matrix too, but leaves the scaling and the matching initialization to its user.
+    the logits of the tied projection start at a moderate size.
+    `keras_hub.layers.ReversibleEmbedding` ties the matrix too, but leaves the scaling and the
+    matching initialization to its user.
 
     Example:
 
