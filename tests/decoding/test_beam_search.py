@@ -1,0 +1,216 @@
+"""Beam search against hand-made models, exhaustive search and a plain Python beam search."""
+
+import functools
+
+import numpy as np
+import pytest
+from contract import to_numpy
+from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+
+from keras_transformer.decoding import SearchResult, beam_search, compile_function, greedy_search
+
+A, Z, V = 4, 5, 6
+SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
+# Greedy search goes to A, but the best sentence is Z eos.
+GARDEN_PATH = {BOS: {A: 0.6, Z: 0.4}, A: {A: 0.5, EOS: 0.3, Z: 0.2}, Z: {EOS: 0.9, A: 0.1}}
+
+
+PREFIX_MODEL = PrefixModel(9)
+# The same shapes and options in most tests: compiled once.
+OPTIONS = {"max_length": 7, "beam_size": 3, "n_best": 3}
+
+
+@functools.cache
+def compiled(model):
+    return compile_function(beam_search, model)
+
+
+def search(model, source_ids=SOURCES, max_lengths=None, **options):
+    return SearchResult(*map(to_numpy, compiled(model)(source_ids, max_lengths, **options)))
+
+
+def penalty(length, length_penalty):
+    return ((5 + length) / 6) ** length_penalty
+
+
+def trimmed(ids):
+    return [int(token) for token in ids if token != PAD]
+
+
+def all_hypotheses(model, source, max_length, length_penalty):
+    """Every possible hypothesis as (score, ids), best first."""
+    hypotheses, prefixes = [], [((), 0.0)]
+    while prefixes:
+        ids, total = prefixes.pop()
+        for token, log_probability in enumerate(model.log_probabilities(source, ids)):
+            longer = ((*ids, token), total + log_probability)
+            if token in (PAD, BOS):
+                continue
+            if token == EOS or len(longer[0]) == max_length:
+                hypotheses.append((longer[1] / penalty(len(longer[0]), length_penalty), longer[0]))
+            else:
+                prefixes.append(longer)
+    return sorted(hypotheses, reverse=True)
+
+
+def plain_beam_search(model, source, beam_size, max_length, length_penalty):
+    """The rules of `beam_search` with lists; runs on until N have finished or none is left."""
+    live, finished = [((), 0.0)], []
+    for length in range(1, max_length + 1):
+        candidates = [
+            (total + log_probability, (*ids, token))
+            for ids, total in live
+            for token, log_probability in enumerate(model.log_probabilities(source, ids))
+            if token not in (PAD, BOS)
+        ]
+        candidates.sort(reverse=True)
+        ends = [ids[-1] == EOS or length == max_length for _, ids in candidates]
+        finished += [
+            (total / penalty(length, length_penalty), ids)
+            for (total, ids), end in list(zip(candidates, ends, strict=True))[:beam_size]
+            if end
+        ]
+        if len(finished) >= beam_size:
+            break
+        going_on = [pair for pair, end in zip(candidates, ends, strict=True) if not end]
+        live = [(ids, total) for total, ids in going_on[:beam_size]]
+    return sorted(finished, reverse=True)
+
+
+def test_finds_what_greedy_search_misses():
+    model = BigramModel(GARDEN_PATH, V)
+    greedy = greedy_search(model, SOURCES[:1], max_length=4)
+    beam = search(model, SOURCES[:1], max_length=4, beam_size=2)
+    assert trimmed(beam.ids[0, 0]) == [Z, EOS]
+    np.testing.assert_allclose(beam.log_probabilities, [[np.log(0.4 * 0.9)]], rtol=1e-5)
+    np.testing.assert_allclose(beam.scores, beam.log_probabilities / penalty(2, 0.6), rtol=1e-6)
+    assert beam.lengths.tolist() == [[2]]
+    assert to_numpy(greedy.ids)[0, 0, 0] == A
+    assert to_numpy(greedy.log_probabilities)[0, 0] < beam.log_probabilities[0, 0]
+
+
+def test_beam_of_one_equals_greedy():
+    model = PrefixModel(V)
+    greedy = SearchResult(*map(to_numpy, greedy_search(model, SOURCES, max_length=6)))
+    beam = search(model, SOURCES, max_length=6, beam_size=1, length_penalty=0.0)
+    assert len(set(greedy.lengths.ravel())) > 1
+    for of_beam, of_greedy in zip(beam, greedy, strict=True):
+        np.testing.assert_allclose(of_beam, of_greedy, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_a_wide_beam_equals_exhaustive_search(length_penalty):
+    """121 hypotheses: 1, 3 and 9 of up to three tokens, and 27 prefixes with any of 4 tokens."""
+    model = PrefixModel(V)
+    result = search(
+        model,
+        SOURCES,
+        max_length=4,
+        beam_size=128,
+        n_best=128,
+        length_penalty=length_penalty,
+    )
+    for row, source in enumerate(SOURCES):
+        expected = all_hypotheses(model, source, 4, length_penalty)
+        assert len(expected) == 121
+        np.testing.assert_allclose(result.scores[row, :121], [s for s, _ in expected], rtol=1e-5)
+        found = [tuple(trimmed(ids)) for ids in result.ids[row, :121]]
+        assert set(found) == {ids for _, ids in expected}
+        assert found[0] == expected[0][1]
+        # There are no others.
+        assert np.isneginf(result.scores[row, 121:]).all()
+        assert (result.lengths[row, 121:] == 0).all()
+
+
+def test_agrees_with_plain_beam_search():
+    result = search(PREFIX_MODEL, **OPTIONS)
+    for row, source in enumerate(SOURCES):
+        expected = plain_beam_search(PREFIX_MODEL, source, 3, 7, 0.6)[:3]
+        assert [tuple(trimmed(ids)) for ids in result.ids[row]] == [ids for _, ids in expected]
+        np.testing.assert_allclose(result.scores[row], [s for s, _ in expected], rtol=1e-5)
+
+
+def test_n_best_are_sorted_distinct_and_begin_with_the_best():
+    three = search(PREFIX_MODEL, **OPTIONS)
+    one = search(PREFIX_MODEL, **{**OPTIONS, "n_best": 1})
+    assert (np.diff(three.scores, axis=1) <= 0).all()
+    for row in range(len(SOURCES)):
+        assert len({tuple(ids) for ids in three.ids[row]}) == 3
+    np.testing.assert_array_equal(one.ids[:, 0], three.ids[:, 0])
+    np.testing.assert_allclose(one.scores[:, 0], three.scores[:, 0], rtol=1e-6)
+
+
+def test_length_penalty_favours_the_longer():
+    """Eos at once has probability 1/2, A eos 0.36; they are equal at log 0.36 / log 0.5 = 1.474,
+    where (7/6)^alpha is 1.474, so at alpha = 2.52."""
+    model = BigramModel({BOS: {EOS: 0.5, A: 0.4, Z: 0.1}, A: {EOS: 0.9, Z: 0.1}, Z: {EOS: 1.0}}, V)
+    for length_penalty, expected in ((2.4, [EOS]), (2.6, [A, EOS])):
+        result = search(
+            model, SOURCES[:1], max_length=3, beam_size=2, length_penalty=length_penalty
+        )
+        assert trimmed(result.ids[0, 0]) == expected
+
+
+def test_stops_as_soon_as_no_live_beam_can_win():
+    """Eos has probability 0.9 at once. What lives has 0.1, which at 20 tokens could still score
+    log 0.1 / (25/6) = -0.55 and at 130 tokens log 0.1 / (135/6) = -0.10; log 0.9 is -0.105."""
+    model = BigramModel({BOS: {EOS: 0.9, A: 0.1}, A: {A: 1.0}}, V)
+    for limit, stops in ((20, True), (130, False)):
+        limits = np.full(len(SOURCES), limit)
+        result = search(model, SOURCES, limits, max_length=130, beam_size=3, length_penalty=1.0)
+        assert (result.steps == 1) == stops
+
+
+def test_stops_after_as_many_hypotheses_as_beams():
+    model = BigramModel({BOS: {A: 0.6, EOS: 0.4}, A: {A: 0.6, EOS: 0.4}}, V)
+    result = search(model, SOURCES[:1], max_length=40, beam_size=3, n_best=3, length_penalty=4.0)
+    assert result.steps == 3
+    assert sorted(map(trimmed, result.ids[0])) == [[EOS], [A, EOS], [A, A, EOS]]
+
+
+def test_each_sentence_is_cut_at_its_own_maximum_length():
+    model = BigramModel({BOS: {A: 0.8, Z: 0.2}, A: {A: 1.0}, Z: {A: 1.0}}, V)
+    limits = np.array([1, 2, 4, 9, 3])
+    result = search(model, SOURCES, limits, max_length=5, beam_size=2, n_best=2)
+    assert result.lengths[:, 0].tolist() == [1, 2, 4, 5, 3]
+    assert trimmed(result.ids[2, 0]) == [A, A, A, A]
+    assert trimmed(result.ids[2, 1]) == [Z, A, A, A]
+    expected = np.log(0.8) / penalty(np.array([1, 2, 4, 5, 3]), 0.6)
+    np.testing.assert_allclose(result.scores[:, 0], expected, rtol=1e-5)
+
+
+def test_a_sentence_does_not_depend_on_its_batch():
+    together = search(PREFIX_MODEL, **OPTIONS)
+    alone = [
+        search(PREFIX_MODEL, np.repeat(source[None], len(SOURCES), axis=0), **OPTIONS)
+        for source in SOURCES
+    ]
+    # Some sentences are closed while others go on.
+    assert len({int(result.steps) for result in alone}) > 1
+    assert together.steps == max(result.steps for result in alone)
+    for row, result in enumerate(alone):
+        np.testing.assert_array_equal(result.ids[0], together.ids[row])
+        np.testing.assert_allclose(result.scores[0], together.scores[row], rtol=1e-6)
+
+
+def test_nothing_follows_eos():
+    result = search(PREFIX_MODEL, **OPTIONS)
+    for ids in result.ids.reshape(-1, 7):
+        assert EOS not in trimmed(ids)[:-1]
+    np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
+
+
+def test_padding_and_bos_are_never_chosen():
+    model = BigramModel({BOS: {PAD: 0.4, BOS: 0.4, A: 0.2}, A: {PAD: 0.9, EOS: 0.1}}, V)
+    result = search(model, SOURCES[:1], max_length=4, beam_size=2)
+    assert trimmed(result.ids[0, 0]) == [A, EOS]
+    np.testing.assert_allclose(result.log_probabilities, [[np.log(0.2 * 0.1)]], rtol=1e-5)
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="Received: n_best=3, beam_size=2"):
+        beam_search(PREFIX_MODEL, SOURCES, max_length=4, beam_size=2, n_best=3)
+    with pytest.raises(ValueError, match="Received: n_best=0, beam_size=2"):
+        beam_search(PREFIX_MODEL, SOURCES, max_length=4, beam_size=2, n_best=0)
+    with pytest.raises(ValueError, match="Received: length_penalty=-1"):
+        beam_search(PREFIX_MODEL, SOURCES, max_length=4, length_penalty=-1)

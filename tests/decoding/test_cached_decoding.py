@@ -1,0 +1,79 @@
+"""Search over the Transformer's cache agrees with search that runs the whole model every step."""
+
+import functools
+
+import numpy as np
+import pytest
+from contract import to_numpy
+from keras import ops
+from small_models import VARIANTS, inputs_of, small_model
+
+from keras_transformer.decoding import SearchResult, beam_search, compile_function
+
+L, N = 8, 3
+QUICK = ("sinusoidal", "all_at_once")
+
+
+class Uncached:
+    """The search protocol without cached keys and values: the cache is what was decoded so far."""
+
+    def __init__(self, model):
+        self.model = model
+        self.variables = model.variables
+
+    def init_cache(self, source_ids, max_length, beam_size=1):
+        shape = (source_ids.shape[0], beam_size, max_length)
+        target_ids = ops.full(shape, self.model.pad_id, dtype="int32")
+        return {"beam": target_ids, "sentence": source_ids}
+
+    def step(self, token_ids, cache, position):
+        batch, beam_size, length = cache["beam"].shape
+        target_ids = ops.where(ops.arange(length) == position, token_ids[..., None], cache["beam"])
+        inputs = {
+            "source_ids": ops.repeat(cache["sentence"], beam_size, axis=0),
+            "target_ids": ops.reshape(target_ids, (batch * beam_size, length)),
+        }
+        logits = ops.take(self.model(inputs), position, axis=1)
+        logits = ops.reshape(logits, (batch, beam_size, -1))
+        return logits, {"beam": target_ids, "sentence": cache["sentence"]}
+
+
+def search(model, source_ids, pad_id):
+    function = compile_function(beam_search, model)
+    result = function(source_ids, max_length=L, beam_size=N, n_best=N, pad_id=pad_id)
+    return SearchResult(*map(to_numpy, result))
+
+
+@functools.cache
+def source_ids_and_cached_search(variant):
+    model = small_model(variant)
+    # The first sentence is padded.
+    source_ids = inputs_of(model, batch=4)["source_ids"]
+    return source_ids, search(model, source_ids, model.pad_id)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+)
+def test_cached_equals_full_decoding(variant):
+    model = small_model(variant)
+    source_ids, cached = source_ids_and_cached_search(variant)
+    full = search(Uncached(model), source_ids, model.pad_id)
+    np.testing.assert_array_equal(cached.ids, full.ids)
+    np.testing.assert_allclose(cached.scores, full.scores, atol=1e-5)
+    assert cached.steps == full.steps
+
+
+def test_log_probabilities_are_those_of_the_model():
+    """By one forward pass over the whole hypothesis, summed by NumPy."""
+    model = small_model("sinusoidal")
+    source_ids, result = source_ids_and_cached_search("sinusoidal")
+    for rank in range(N):
+        ids = result.ids[:, rank]
+        target_ids = np.concatenate([np.full((4, 1), 2), ids[:, :-1]], axis=1).astype("int32")
+        logits = to_numpy(model({"source_ids": source_ids, "target_ids": target_ids}))
+        log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        chosen = np.take_along_axis(log_probabilities, ids[..., None], axis=-1)[..., 0]
+        expected = np.where(ids != model.pad_id, chosen, 0.0).sum(axis=-1)
+        np.testing.assert_allclose(result.log_probabilities[:, rank], expected, atol=1e-4)

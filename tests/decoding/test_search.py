@@ -1,0 +1,46 @@
+"""What greedy and beam search have in common."""
+
+import numpy as np
+from contract import to_numpy
+from fake_models import BOS, EOS, PAD
+
+from keras_transformer.decoding.search import (
+    count_tokens,
+    empty_ids,
+    limits_of,
+    next_log_probabilities,
+    write_at,
+)
+
+B, N, V, L = 2, 3, 7, 5
+
+
+def test_padding_and_bos_are_impossible_and_the_rest_is_not_renormalized():
+    logits = np.random.default_rng(0).normal(size=(B, N, V)).astype("float32")
+    expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    expected[..., [PAD, BOS]] = -np.inf
+    found = to_numpy(next_log_probabilities(logits, PAD, BOS))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_empty_ids_are_bos_and_padding():
+    expected = [[[BOS, PAD, PAD]] * N] * B
+    np.testing.assert_array_equal(to_numpy(empty_ids((B, N, 3), BOS, PAD)), expected)
+
+
+def test_writes_tokens_at_a_position():
+    ids = np.arange(B * N * L).reshape(B, N, L)
+    tokens = np.full((B, N), EOS)
+    expected = ids.copy()
+    expected[:, :, 1] = EOS
+    np.testing.assert_array_equal(to_numpy(write_at(ids, tokens, 1)), expected)
+
+
+def test_limits_are_the_longest_length_or_less():
+    np.testing.assert_array_equal(to_numpy(limits_of(None, 3, 9)), [9, 9, 9])
+    np.testing.assert_array_equal(to_numpy(limits_of(np.array([4, 9, 20]), 3, 9)), [4, 9, 9])
+
+
+def test_counts_tokens_that_are_not_padding():
+    ids = np.array([[[5, EOS, PAD], [5, 6, EOS]]])
+    np.testing.assert_array_equal(to_numpy(count_tokens(ids, PAD)), [[2, 3]])
