@@ -13,12 +13,14 @@ _BackendAdam: Any = type(keras.optimizers.Adam.__new__(keras.optimizers.Adam))
 class TransformerAdam(_BackendAdam):
     """Adam with β₁ = 0.9, β₂ = 0.98 and ε = 1e-9 (§5.3), for accumulated gradients too.
 
-    It differs from `keras.optimizers.Adam` in its defaults and in two points:
+    It differs from `keras.optimizers.Adam` in its defaults and in three points:
 
     - A schedule is called with the number of optimizer steps made, also under
       `gradient_accumulation_steps`, where Keras would count micro-batches.
     - `gradient_norm` holds the global norm of the last step's gradient, over all micro-batches and
       before clipping, at no further pass over the model.
+    - A token that is twice in a batch counts the same on TensorFlow as elsewhere: there, Keras
+      squares the parts of an embedding's gradient before it sums them.
 
     Example:
 
@@ -62,10 +64,9 @@ class TransformerAdam(_BackendAdam):
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         """Keras calls this once a step, on the gradients that the step will use."""
-        squares = [
-            ops.sum(ops.square(ops.cast(gradient, "float32")))
-            for gradient in grads
-            if gradient is not None
-        ]
+        # TensorFlow's sparse gradients may name a row twice, and squaring them would not sum such
+        # rows first. Reshaping makes them dense; dense ones it leaves alone.
+        grads = [ops.reshape(gradient, gradient.shape) for gradient in grads]
+        squares = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
         self.gradient_norm.assign(ops.sqrt(sum(squares)))
         return super()._clip_gradients(grads)
