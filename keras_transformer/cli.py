@@ -6,6 +6,7 @@ Commands import what they need when they run, so that --help and a wrong argumen
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from keras_transformer.decoding import Translator
 
 
+class _Failure(click.ClickException):
+    exit_code = 2
+
+
 class _UserErrors(click.Group):
     """Shows what the user can mend as one line and exits with 2; a defect keeps its traceback."""
 
@@ -34,9 +39,7 @@ class _UserErrors(click.Group):
             if not is_disk_full(error):
                 raise
             message = f"no space left on the disk: {error}"
-        failure = click.ClickException(" ".join(message.split()))
-        failure.exit_code = 2
-        raise failure
+        raise _Failure(" ".join(message.split()))
 
 
 @click.group(cls=_UserErrors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -203,7 +206,7 @@ def _sentences(file: Path | None) -> list[str]:
     if file:
         return list(read_lines(file))
     try:
-        return [line.decode().rstrip("\r\n") for line in click.get_binary_stream("stdin")]
+        return [line.decode().rstrip("\r\n") for line in sys.stdin.buffer]
     except UnicodeDecodeError as error:
         raise UserError(f"standard input must be UTF-8: {error}") from None
 

@@ -1,0 +1,40 @@
+"""What must hold of the project as a whole."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import keras_transformer
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "keras_transformer"
+
+
+def test_every_file_of_the_package_has_a_test_file():
+    missing = []
+    for path in PACKAGE.rglob("*.py"):
+        if not path.name.startswith("__"):
+            relative = path.relative_to(PACKAGE)
+            test = ROOT / "tests" / relative.parent / f"test_{relative.name.lstrip('_')}"
+            if not test.exists() or "def test_" not in test.read_text():
+                missing.append(str(test.relative_to(ROOT)))
+    assert missing == []
+
+
+def test_package_files_do_not_import_a_backend_or_keras_internals_at_module_level():
+    forbidden = re.compile(
+        r"^(import|from) (tensorflow|torch|jax|keras_hub|keras_nlp|keras\.src)\b", re.MULTILINE
+    )
+    offenders = [path for path in PACKAGE.rglob("*.py") if forbidden.search(path.read_text())]
+    assert offenders == []
+
+
+def test_version_is_stated_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dynamic"] == ["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", keras_transformer.__version__)
+
+
+def test_expected_skips_have_a_reason():
+    for line in (ROOT / "tests" / "expected_skips.txt").read_text().splitlines():
+        assert line.startswith("#") or re.fullmatch(r"tests\.\S+: \S.*", line)

@@ -1,0 +1,58 @@
+"""The public API is a decision, not an accident."""
+
+import inspect
+import subprocess
+import sys
+
+import keras
+
+import keras_transformer
+
+PUBLIC = """
+    AdditiveAttention BatchPlan BinaryPositionalEncoding CorpusError DecoderLayer EncoderLayer
+    FeedForward Hypothesis IndexPositionalEncoding LearnedPositionalEncoding MaskedAccuracy
+    MaskedCrossentropy MultiHeadAttention NormalizedIndexPositionalEncoding Perplexity
+    PositionalEncoding Recipe ResidualConnection RotaryPositionalEncoding Run SearchResult
+    SelfAttention SinusoidalPositionalEncoding TokenEmbedding TokenStore Tokenizer Transformer
+    TransformerAdam TransformerSchedule Translator UserError average_checkpoints beam_search
+    causal_mask evaluation_batches fit_data greedy_search load_recipe padding_mask read_parallel
+    scaled_dot_product_attention train
+""".split()
+
+
+def run_python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_public_names_are_these():
+    assert sorted(keras_transformer.__all__) == sorted(PUBLIC)
+    assert set(PUBLIC) <= set(vars(keras_transformer))
+
+
+def test_public_names_are_documented():
+    for name in PUBLIC:
+        assert inspect.getdoc(getattr(keras_transformer, name)), name
+
+
+def test_import_alone_does_not_load_keras_and_first_use_loads_everything():
+    code = (
+        "import sys, keras_transformer.cli as c, keras_transformer as k; before = 'keras' in "
+        "sys.modules; k.Transformer; from keras_transformer.models import Transformer; "
+        "print(before, k.Transformer is Transformer, 'Translator' in vars(k))"
+    )
+    assert run_python(code) == "False True True"
+
+
+def test_import_after_keras_registers_the_classes_and_loads_no_second_backend():
+    code = (
+        "import sys, keras, keras_transformer; "
+        "print(keras.saving.get_registered_object('keras_transformer>Transformer').__name__, "
+        "*sorted({'jax', 'tensorflow', 'torch'} & set(sys.modules)))"
+    )
+    assert run_python(code) == f"Transformer {keras.backend.backend()}"
+
+
+def test_unknown_name_is_an_attribute_error():
+    assert not hasattr(keras_transformer, "Transfromer")
