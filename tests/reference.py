@@ -1,9 +1,9 @@
 """The whole Transformer in plain NumPy, forward only: the truth the package is held to.
 
 It knows nothing of Keras. Everything is float64 and written as the papers write it, one function a
-formula, never the fast way. `weights` is a nested dictionary of arrays, keyed by the names of layers
-and sublayers; masks are boolean, True = may attend. Shape letters as everywhere: B batch, S source,
-T target, D d_model, H heads, K d_k, V vocabulary.
+formula, never the fast way. `weights` is a nested dictionary of arrays, keyed by the names of
+layers and sublayers; masks are boolean, True = may attend. Shape letters as everywhere: B batch,
+S source, T target, D d_model, H heads, K d_k, V vocabulary.
 """
 
 import math
@@ -101,7 +101,7 @@ def append_features(weights, x, features):
 
 
 def encode_positions(weights, x, encoding, max_length=None, offset=0):
-    """Position encodings that change the embeddings (B, T, D); rotary ones leave them as they are."""
+    """Adds positions to the embeddings (B, T, D); a rotary encoding leaves them unchanged."""
     length, d_model = x.shape[1:]
     if encoding in ("none", "rotary"):
         return x

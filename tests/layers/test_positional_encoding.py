@@ -52,22 +52,25 @@ def test_base_changes_nothing():
     np.testing.assert_array_equal(to_numpy(encoding.rotate(x)), x)
 
 
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding, as_tensor):
+def parts():
+    """Offset (a number or a tensor), start and stop of pieces of a sequence of LENGTH tokens."""
+    for offset in (0, 3, 7):
+        yield offset, offset, offset + 4
+    yield keras.ops.convert_to_tensor(3, "int32"), 3, 7
+
+
+def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding):
     x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
     whole = to_numpy(encoding(x))
-    for start, stop in ((0, 4), (3, 4), (4, LENGTH)):
-        offset = keras.ops.convert_to_tensor(start, "int32") if as_tensor else start
+    for offset, start, stop in parts():
         part = to_numpy(encoding(x[:, start:stop], offset=offset))
         np.testing.assert_allclose(part, whole[:, start:stop], atol=1e-6)
 
 
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding, as_tensor):
+def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
     heads = np.random.default_rng(0).normal(size=(B, H, LENGTH, K)).astype("float32")
     whole = to_numpy(encoding.rotate(heads))
-    for start, stop in ((0, 4), (3, 4), (4, LENGTH)):
-        offset = keras.ops.convert_to_tensor(start, "int32") if as_tensor else start
+    for offset, start, stop in parts():
         part = to_numpy(encoding.rotate(heads[:, :, start:stop], offset=offset))
         np.testing.assert_allclose(part, whole[:, :, start:stop], atol=1e-6)
 

@@ -42,7 +42,7 @@ def test_first_two_positions_by_hand():
 
 @pytest.mark.parametrize("layout", TABLES)
 def test_positions_are_not_rounded_in_half_precision(layout):
-    # bfloat16 has 8 bits: it would count 1000 and 1001 as one position, and sin(1000) is not sin(1001).
+    # bfloat16 has 8 bits and takes 1000 and 1001 for one position; their sines differ by 0.1.
     layer = SinusoidalPositionalEncoding(layout, dtype="mixed_bfloat16")
     encoded = layer(np.zeros((1, 2, 6), "float32"), offset=1000)
     encoded = to_numpy(encoded).astype("float32")[0]

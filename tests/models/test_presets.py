@@ -35,14 +35,24 @@ def test_big_has_214_245_376_parameters():
     keras.utils.clear_session(free_memory=True)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_are_those_of_the_papers(preset):
-    expected = {
-        "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
-        "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout_rate": 0.1},
-        "big": {"num_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout_rate": 0.3},
-    }  # fmt: skip
-    assert PRESETS[preset] == expected[preset]
+@pytest.mark.parametrize(
+    "preset, num_layers, d_model, num_heads, d_ff, dropout_rate",
+    [
+        ("tiny", 4, 128, 4, 256, 0.3),
+        ("base", 6, 512, 8, 2048, 0.1),
+        ("big", 6, 1024, 16, 4096, 0.3),
+    ],
+)
+def test_presets_are_those_of_the_papers(
+    preset, num_layers, d_model, num_heads, d_ff, dropout_rate
+):
+    assert PRESETS[preset] == {
+        "num_layers": num_layers,
+        "d_model": d_model,
+        "num_heads": num_heads,
+        "d_ff": d_ff,
+        "dropout_rate": dropout_rate,
+    }
 
 
 def test_overrides_win_over_the_preset():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 from contract import to_numpy, weights_of
-from small_models import LENGTH, TARGET_V, VARIANTS, B, S, T, V, inputs_of, new_model, small_model
+from small_models import LENGTH, TARGET_V, VARIANTS, B, T, V, inputs_of, new_model, small_model
 
 from keras_transformer.models import Transformer
 
