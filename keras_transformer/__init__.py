@@ -60,8 +60,8 @@ if TYPE_CHECKING or "keras" in sys.modules:
         TransformerAdam,
         TransformerSchedule,
         average_checkpoints,
-        train,
     )
+    from keras_transformer.training.train import train
 
 __all__ = [
     "AdditiveAttention",
