@@ -65,8 +65,8 @@ class TransformerAdam(_BackendAdam):
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         """Keras calls this once a step, on the gradients that the step will use."""
         # TensorFlow's sparse gradients may name a row twice, and squaring them would not sum such
-        # rows first. Reshaping makes them dense; dense ones it leaves alone.
-        grads = [ops.reshape(gradient, gradient.shape) for gradient in grads]
-        squares = [ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in grads]
+        # rows first. Reshaping makes them dense, whether or not the number of rows is known.
+        flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
+        squares = [ops.sum(ops.square(gradient)) for gradient in flat]
         self.gradient_norm.assign(ops.sqrt(sum(squares)))
         return super()._clip_gradients(grads)
