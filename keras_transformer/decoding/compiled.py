@@ -37,7 +37,10 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Callab
 
 
 def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
-    """A graph refers to variables, it does not hold their values."""
+    """A graph refers to variables, it does not hold their values.
+
+    Without XLA: a step of beam search takes about as long on a CPU, and compiling half as long.
+    """
     import tensorflow as tf
 
     return tf.function(functools.partial(function, model), autograph=False)

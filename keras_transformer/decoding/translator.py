@@ -127,7 +127,7 @@ class Translator:
                 for index, hypotheses in zip(batch.indices, found, strict=False):
                     results[index] = hypotheses
                 bar.update(len(batch.indices))
-            bar.update(bar.total - bar.n)
+            bar.update(len(sentences) - int(bar.n))  # The blank ones.
         return results
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
