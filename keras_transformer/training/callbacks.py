@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 from tqdm import tqdm
 
 from keras_transformer.data import fit_data
@@ -46,6 +47,44 @@ class StepCallback(keras.callbacks.Callback):
 
     def on_step_begin(self, steps: int) -> None:
         """Act when `steps` optimizer steps have been made, or are under way on the device."""
+
+
+class Reseed(StepCallback):
+    """Makes the random state of dropout a function of seed and step, at the begin of every epoch.
+
+    So no random state needs to be kept: an epoch is the same in whichever process it runs, and
+    whatever else has drawn random numbers before.
+
+    Args:
+        seed: Integer >= 0.
+        accumulation_steps: Micro-batches per optimizer step.
+    """
+
+    def __init__(self, seed: int, accumulation_steps: int = 1) -> None:
+        super().__init__(accumulation_steps)
+        self.seed = seed
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        # Not on_epoch_begin: PyTorch's DataLoader draws a number after it.
+        if batch == 0:
+            self._reseed(self.step)
+        super().on_train_batch_begin(batch)
+
+    def _reseed(self, step: int) -> None:
+        generators = _seed_generator_states(self.model)
+        seeds = np.random.SeedSequence([self.seed, step]).generate_state(len(generators) + 1) >> 1
+        for generator, seed in zip(generators, seeds[1:], strict=True):
+            generator.assign([seed, 0])
+        if keras.config.backend() == "torch":  # whose dropout draws from the global generator
+            import torch
+
+            torch.manual_seed(int(seeds[0]))
+
+
+def _seed_generator_states(model: Any) -> list[Any]:
+    """States of the model's `keras.random.SeedGenerator`s, in the order of its layers."""
+    weights = {id(variable) for variable in model.non_trainable_weights}
+    return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
 
 
 class StopAfter(StepCallback):

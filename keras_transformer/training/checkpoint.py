@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 import keras_transformer.models  # noqa: F401  (registers the classes that a checkpoint names)
 from keras_transformer._files import atomic_write
@@ -17,16 +16,16 @@ from keras_transformer.errors import UserError
 from keras_transformer.training.without_tensorflow import without_tensorflow
 
 _MODEL = "model.keras"
-_RANDOM = "random.npz"
 _STATE = "state.json"
 
 
 def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> Path:
     """Write all that training needs to go on from here, and remove the oldest checkpoints.
 
-    A checkpoint is the folder `step-00001000` of `model.keras` (weights and optimizer),
-    `random.npz` (states of the random generators) and `state.json` (the step, and SHA-256 of the
-    other files). It is written beside and renamed, so a folder of that name is complete.
+    A checkpoint is the folder `step-00001000` of `model.keras` (weights and optimizer) and
+    `state.json` (the step, and the SHA-256 of `model.keras`). It is written beside and renamed, so
+    a folder of that name is complete. Data and dropout need no state, since they are functions of
+    seed and step (see `BatchPlan` and `Reseed`).
 
     Args:
         directory: Folder of the checkpoints.
@@ -45,11 +44,7 @@ def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> 
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
         model.save(partial / _MODEL)
-        np.savez(partial / _RANDOM, allow_pickle=False, **_random_state(model))
-        state = {
-            "step": step,
-            "sha256": {name: _sha256(partial / name) for name in (_MODEL, _RANDOM)},
-        }
+        state = {"step": step, "sha256": _sha256(partial / _MODEL)}
         (partial / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
     for old in sorted(directory.glob("step-*"))[:-keep]:
         _remove(old)
@@ -57,7 +52,7 @@ def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> 
 
 
 def load_checkpoint(path: str | Path) -> tuple[Any, int]:
-    """Read a checkpoint, and set the global random generators to where they were.
+    """Read a checkpoint.
 
     Args:
         path: Folder of one checkpoint.
@@ -70,10 +65,7 @@ def load_checkpoint(path: str | Path) -> tuple[Any, int]:
     """
     path = Path(path)
     step = verify_checkpoint(path)
-    model = keras.saving.load_model(path / _MODEL)
-    with np.load(path / _RANDOM) as state:
-        _set_random_state(model, dict(state))
-    return model, step
+    return keras.saving.load_model(path / _MODEL), step
 
 
 def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
@@ -106,7 +98,7 @@ def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
 
 
 def verify_checkpoint(path: str | Path) -> int:
-    """Check that every file of a checkpoint is as it was written.
+    """Check that a checkpoint is as it was written.
 
     Args:
         path: Folder of one checkpoint.
@@ -120,12 +112,12 @@ def verify_checkpoint(path: str | Path) -> int:
     path = Path(path)
     try:
         state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        digests, step = state["sha256"], int(state["step"])
-        damaged = [name for name in (_MODEL, _RANDOM) if _sha256(path / name) != digests[name]]
+        step, sha256 = int(state["step"]), state["sha256"]
+        damaged = _sha256(path / _MODEL) != sha256
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {path} is incomplete: {error}") from None
     if damaged:
-        raise UserError(f"checkpoint {path} is damaged: {damaged[0]} is not as it was written")
+        raise UserError(f"checkpoint {path} is damaged: {_MODEL} is not as it was written")
     return step
 
 
@@ -150,37 +142,6 @@ def _remove(path: Path) -> None:
     hidden = path.with_name(f".removed-{path.name}")
     os.replace(path, hidden)
     shutil.rmtree(hidden)
-
-
-def _random_state(model: Any) -> dict[str, np.ndarray]:
-    """All that dropout draws from. A `.keras` file holds none of it."""
-    seeds = [keras.ops.convert_to_numpy(variable) for variable in _seed_variables(model)]
-    state = {f"seed_{index}": seed for index, seed in enumerate(seeds)}
-    if keras.config.backend() == "torch":
-        import torch
-
-        state["torch"] = torch.get_rng_state().numpy()
-        for index, device in enumerate(torch.cuda.get_rng_state_all()):
-            state[f"torch_cuda_{index}"] = device.numpy()
-    return state
-
-
-def _set_random_state(model: Any, state: dict[str, np.ndarray]) -> None:
-    for index, variable in enumerate(_seed_variables(model)):
-        variable.assign(state[f"seed_{index}"])
-    if keras.config.backend() == "torch" and "torch" in state:
-        import torch
-
-        torch.set_rng_state(torch.from_numpy(state["torch"]))
-        for index in range(torch.cuda.device_count()):
-            if (key := f"torch_cuda_{index}") in state:
-                torch.cuda.set_rng_state(torch.from_numpy(state[key]), index)
-
-
-def _seed_variables(model: Any) -> list[Any]:
-    """States of the model's `keras.random.SeedGenerator`s, in the order of its layers."""
-    weights = {id(variable) for variable in model.non_trainable_weights}
-    return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
 
 
 def _sha256(path: Path) -> str:

@@ -21,6 +21,7 @@ from keras_transformer.training.callbacks import (
     Checkpoints,
     ProgressBar,
     Reporter,
+    Reseed,
     StepReports,
     StopAfter,
     Validation,
@@ -154,6 +155,7 @@ def _fit(
             verbose=0,
             callbacks=[
                 StopAfter(settings.steps, accumulation),
+                Reseed(recipe.seed, accumulation),
                 progress,
                 StepReports(reporters, plan.tokens, accumulation),
                 Checkpoints(run.checkpoints_dir, settings.keep_checkpoints, accumulation),
