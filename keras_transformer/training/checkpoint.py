@@ -44,7 +44,7 @@ def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> 
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
         model.save(partial / _MODEL)
-        state = {"step": step, "sha256": _sha256(partial / _MODEL)}
+        state = {"step": step, "sha256": {_MODEL: _sha256(partial / _MODEL)}}
         (partial / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
     for old in sorted(directory.glob("step-*"))[:-keep]:
         _remove(old)
@@ -71,7 +71,7 @@ def load_checkpoint(path: str | Path) -> tuple[Any, int]:
 def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
     """Read the newest undamaged checkpoint of a folder.
 
-    A damaged one is warned of, and renamed so that it does not stand in the way.
+    Newer ones that are damaged are warned of, and renamed so that they do not stand in the way.
 
     Args:
         directory: Folder of the checkpoints.
@@ -80,20 +80,21 @@ def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
         What `load_checkpoint` does, or `None` if there is no checkpoint.
 
     Raises:
-        UserError: If there are checkpoints, but all are damaged.
+        UserError: If there are checkpoints, but all are damaged; nothing is renamed then.
     """
-    directory = Path(directory)
-    paths = sorted(directory.glob("step-*"), reverse=True)
-    for path in paths:
+    damaged: dict[Path, UserError] = {}
+    for path in sorted(Path(directory).glob("step-*"), reverse=True):
         try:
-            return load_checkpoint(path)
+            found = load_checkpoint(path)
         except UserError as error:
-            damaged = path.with_name(f"damaged-{path.name}")
-            shutil.rmtree(damaged, ignore_errors=True)
-            os.replace(path, damaged)
-            warnings.warn(f"{error}; going back to the one before", stacklevel=2)
-    if paths:
-        raise UserError(f"every checkpoint in {directory} is damaged")
+            damaged[path] = error
+            continue
+        for newer, reason in damaged.items():
+            warnings.warn(f"{reason}; going on from {path.name}", stacklevel=2)
+            _rename(newer, newer.with_name(f"damaged-{newer.name}"))
+        return found
+    if damaged:
+        raise next(iter(damaged.values()))
     return None
 
 
@@ -112,8 +113,8 @@ def verify_checkpoint(path: str | Path) -> int:
     path = Path(path)
     try:
         state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        step, sha256 = int(state["step"]), state["sha256"]
-        damaged = _sha256(path / _MODEL) != sha256
+        step = int(state["step"])
+        damaged = _sha256(path / _MODEL) != state["sha256"][_MODEL]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {path} is incomplete: {error}") from None
     if damaged:
@@ -140,8 +141,13 @@ def remove_unfinished(directory: str | Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a checkpoint so that at no moment half of one goes by its name."""
     hidden = path.with_name(f".removed-{path.name}")
-    os.replace(path, hidden)
+    _rename(path, hidden)
     shutil.rmtree(hidden)
+
+
+def _rename(path: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(path, target)
 
 
 def _sha256(path: Path) -> str:

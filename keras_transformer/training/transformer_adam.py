@@ -64,9 +64,12 @@ class TransformerAdam(_BackendAdam):
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         """Keras calls this once a step, on the gradients that the step will use."""
-        # TensorFlow's sparse gradients may name a row twice, and squaring them would not sum such
-        # rows first. Reshaping makes them dense, whether or not the number of rows is known.
         flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
         squares = [ops.sum(ops.square(gradient)) for gradient in flat]
         self.gradient_norm.assign(ops.sqrt(sum(squares)))
         return super()._clip_gradients(grads)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        # TensorFlow's sparse gradients may name a row twice, and squaring them would not sum such
+        # rows first. Reshaping makes them dense.
+        super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)

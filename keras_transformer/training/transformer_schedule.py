@@ -57,14 +57,18 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: float = 1.0,
     ) -> None:
         super().__init__()
-        if (d_model is None) == (peak is None):
-            raise ValueError(
-                "Exactly one of `d_model` and `peak` must be given. "
-                f"Received: d_model={d_model}, peak={peak}"
-            )
         if warmup_steps < 1:
             raise ValueError(
                 f"`warmup_steps` must be at least 1. Received: warmup_steps={warmup_steps}"
+            )
+        if d_model is not None and peak is None:
+            self._highest = scale * (d_model * warmup_steps) ** -0.5
+        elif peak is not None and d_model is None:
+            self._highest = scale * peak
+        else:
+            raise ValueError(
+                "Exactly one of `d_model` and `peak` must be given. "
+                f"Received: d_model={d_model}, peak={peak}"
             )
         self.d_model = d_model
         self.warmup_steps = warmup_steps
@@ -74,11 +78,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32") + 1.0
         decay = ops.sqrt(self.warmup_steps / step)
-        return self._highest() * ops.minimum(step / self.warmup_steps, decay)
-
-    def _highest(self) -> float:
-        peak = (self.d_model * self.warmup_steps) ** -0.5 if self.peak is None else self.peak
-        return self.scale * peak
+        return self._highest * ops.minimum(step / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -1,0 +1,39 @@
+"""Event files are TensorBoard's, and need no TensorFlow."""
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from keras_transformer.training import TensorBoardWriter
+
+
+def events(directory):
+    accumulator = EventAccumulator(str(directory))
+    accumulator.Reload()
+    return accumulator
+
+
+def test_tensorboard_reads_scalars(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.report(1, {"loss": 4.0, "learning_rate": 0.5})
+        writer.report(2, {"loss": 2.0})
+    found = events(tmp_path)
+    assert [(scalar.step, scalar.value) for scalar in found.Scalars("loss")] == [(1, 4.0), (2, 2.0)]
+    assert [scalar.value for scalar in found.Scalars("learning_rate")] == [0.5]
+
+
+def test_tensorboard_reads_text(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.report_text(3, "translations", "zwölf | двенадцать")
+    found = events(tmp_path)
+    assert "translations" in found.PluginTagToContent("text")
+    (text,) = found.Tensors("translations")
+    assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "zwölf | двенадцать")
+
+
+def test_a_resumed_run_hides_what_it_repeats(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.report(1, {"loss": 4.0})
+        writer.report(2, {"loss": 3.0})
+    with TensorBoardWriter(tmp_path, first_step=2) as writer:
+        writer.report(2, {"loss": 2.0})
+    scalars = events(tmp_path).Scalars("loss")
+    assert [(scalar.step, scalar.value) for scalar in scalars] == [(1, 4.0), (2, 2.0)]
