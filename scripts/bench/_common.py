@@ -1,0 +1,109 @@
+"""What the benchmarks share: workers that are timed in turn, tables and JSON files."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+THREADS = 2
+ROOT = Path(__file__).parents[2]
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "JAX_PLATFORMS": "cpu",
+    "OMP_NUM_THREADS": str(THREADS),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTEROP_THREADS": str(THREADS),
+    "TF_NUM_INTRAOP_THREADS": str(THREADS),
+}
+
+
+def limit_threads() -> None:
+    """Keep this process and its workers on `THREADS` cores; JAX knows no other way."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+
+
+class Worker:
+    """A child process that works on request and sleeps in between, its program serving `serve`.
+
+    `send` and `receive` are apart so that several workers can be started at the same time.
+    """
+
+    def __init__(self, program: Path, *arguments: str, **environment: str) -> None:
+        self._command = [sys.executable, str(program), *arguments]
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment},
+        )
+
+    def send(self, action: str, *arguments: Any) -> None:
+        try:
+            print(json.dumps([action, *arguments]), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # `receive` tells why.
+
+    def receive(self) -> Any:
+        assert self._process.stdout
+        reply = self._process.stdout.readline()
+        if not reply:
+            self._errors.seek(0)
+            raise RuntimeError(f"{' '.join(self._command)} died:\n{self._errors.read()[-2000:]}")
+        return json.loads(reply)
+
+    def ask(self, action: str, *arguments: Any) -> Any:
+        self.send(action, *arguments)
+        return self.receive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+def serve(prepare: Callable[[], Mapping[str, Callable[..., Any]]]) -> None:
+    """Answer the requests of a `Worker` until there are no more.
+
+    Args:
+        prepare: Returns what can be asked for: functions by name, of and to JSON values.
+    """
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Whatever libraries print must not mix with the replies.
+    actions = prepare()
+    for line in sys.stdin:
+        action, *arguments = json.loads(line)
+        print(json.dumps(actions[action](*arguments)), file=replies, flush=True)
+
+
+def table(rows: Sequence[Mapping[str, Any]], formats: Mapping[str, str]) -> str:
+    """Lay out rows with equal keys, numbers to the right.
+
+    Args:
+        rows: At least one; None leaves a cell empty.
+        formats: Format specification by key, for those columns that are numbers.
+    """
+    lines = [list(rows[0])]
+    for row in rows:
+        values = ((value, formats.get(key, "")) for key, value in row.items())
+        lines.append(["" if value is None else format(value, spec) for value, spec in values])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [">" if key in formats else "<" for key in rows[0]]
+    layout = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return "\n".join(layout.format(*line).rstrip() for line in lines)
+
+
+def write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a list of objects, one a line."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
