@@ -40,6 +40,10 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         return embeddings
 
+    def compute_output_shape(self, embeddings_shape: Any) -> Any:
+        # Without it Keras would try `call` with a made-up length, which may exceed a maximum.
+        return embeddings_shape
+
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         """Turns queries or keys by their positions.
 
