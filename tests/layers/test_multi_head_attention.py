@@ -36,11 +36,10 @@ def make_layer(**arguments):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
         {"d_k": K, "d_v": K_V, "use_bias": False, "use_scale": False},
         {"d_k": K, "position_encoding": RotaryPositionalEncoding()},
     ],
-    ids=["default", "all_switches", "rotary"],
+    ids=["all_switches", "rotary"],
 )
 def test_contract(x, arguments, tmp_path):
     arguments = {"d_model": D, "num_heads": H, **arguments}
