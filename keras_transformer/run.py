@@ -58,7 +58,7 @@ class Run:
         run = cls(directory, recipe)
         if run.recipe_path.exists():
             raise UserError(
-                f"{run.directory} already holds a run: continue it with --resume, "
+                f"{run.directory} already holds a run: continue it with --resume, remove it, "
                 "or name another folder with --run"
             )
         if recipe.data.generator is None:
