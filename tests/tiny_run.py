@@ -1,7 +1,8 @@
 """A training of seconds, whole and in parts, for tests and for processes that tests kill.
 
-`python tiny_run.py FOLDER step|checkpoint N` trains in a folder, and dies as by `kill -9` when step
-N has been made, or while the checkpoint of step N is being written.
+`python tiny_run.py FOLDER` trains in a folder, and says whether that loaded TensorFlow.
+`python tiny_run.py FOLDER step|checkpoint N` dies as by `kill -9` when step N has been made, or
+while the checkpoint of step N is being written.
 """
 
 import os
@@ -19,7 +20,7 @@ from keras_transformer.training import train
 STEPS, INTERVAL, ACCUMULATION = 5, 2, 2
 
 
-def recipe_for(directory: Path, **training: Any) -> Recipe:
+def recipe_for(directory: Path) -> Recipe:
     """A recipe whose text is in `directory`; dropout on, so that random states matter."""
     files = {"source": "text.en", "target": "text.de"}
     return Recipe.model_validate(
@@ -34,8 +35,7 @@ def recipe_for(directory: Path, **training: Any) -> Recipe:
                 "accumulation_steps": ACCUMULATION,
                 "tokens_per_batch": 64,
                 "warmup_steps": 2,
-                "validation_bleu_sentences": 0,
-                **training,
+                "validation_bleu_sentences": 2,
             },
             "evaluation": {"average_last": 2},
         }
@@ -50,18 +50,18 @@ def write_text(directory: Path) -> None:
     (directory / "text.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
 
 
-def begin(directory: Path, **training: Any) -> Run:
+def begin(directory: Path) -> Run:
     """Train in a new run folder."""
     write_text(directory)
-    recipe = recipe_for(directory, **training)
+    recipe = recipe_for(directory)
     run = Run.create(directory / "run", recipe)
     train(recipe, run)
     return run
 
 
-def go_on(directory: Path, **training: Any) -> Run:
+def go_on(directory: Path) -> Run:
     """Train on in a run folder that exists."""
-    recipe = recipe_for(directory, **training)
+    recipe = recipe_for(directory)
     run = Run.resume(directory / "run", recipe)
     train(recipe, run, resume=True)
     return run
@@ -96,6 +96,9 @@ def _die_in_checkpoint(step: int) -> None:
 
 
 if __name__ == "__main__":
-    folder, place, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    {"step": _die_in_step, "checkpoint": _die_in_checkpoint}[place](at)
-    (go_on if (folder / "run").exists() else begin)(folder)
+    folder, *death = sys.argv[1:]
+    if death:
+        place, step = death
+        {"step": _die_in_step, "checkpoint": _die_in_checkpoint}[place](int(step))
+    (go_on if (Path(folder) / "run").exists() else begin)(Path(folder))
+    print("TensorFlow is loaded" if "tensorflow" in sys.modules else "TensorFlow is absent")

@@ -166,7 +166,9 @@ class ProgressBar(StepCallback):
 
     def __init__(self, steps: int, accumulation_steps: int = 1, start_step: int = 0) -> None:
         super().__init__(accumulation_steps)
-        self._bar = tqdm(total=steps, initial=start_step, unit="step", dynamic_ncols=True)
+        self._bar = tqdm(
+            total=steps, initial=start_step, unit="step", mininterval=1.0, dynamic_ncols=True
+        )
 
     def on_step_begin(self, steps: int) -> None:
         self._bar.update(steps - self._bar.n)

@@ -4,6 +4,8 @@ import itertools
 from typing import Any
 
 from keras_transformer.data import read_parallel
+from keras_transformer.decoding import Translator
+from keras_transformer.evaluation import score
 from keras_transformer.run import Run
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
@@ -27,8 +29,6 @@ class ValidationTranslations:
     """
 
     def __init__(self, model: Any, tokenizer: Any, run: Run, writer: TensorBoardWriter) -> None:
-        from keras_transformer.decoding import Translator
-
         count = run.recipe.training.validation_bleu_sentences
         pairs = itertools.islice(read_parallel(*run.text("validation")), count)
         self.sources, self.references = (list(side) for side in zip(*pairs, strict=True))
@@ -37,8 +37,6 @@ class ValidationTranslations:
         self._translator = Translator(model, tokenizer, beam_size=1)
 
     def __call__(self, step: int) -> dict[str, float]:
-        from keras_transformer.evaluation import score
-
         translations = self._translator.translate(self.sources)
         self.writer.report_text(step, "validation/translations", self._table(translations))
         bleu = score(translations, self.references, self.settings)[0]
@@ -47,4 +45,5 @@ class ValidationTranslations:
     def _table(self, translations: list[str]) -> str:
         rows = list(zip(self.sources, self.references, translations, strict=True))[:_SAMPLES]
         lines = ["| source | reference | translation |", "|---|---|---|"]
-        return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+        cells = ([text.replace("|", r"\|") for text in row] for row in rows)
+        return "\n".join(lines + [f"| {' | '.join(row)} |" for row in cells])

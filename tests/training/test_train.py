@@ -7,23 +7,35 @@ import zipfile
 from pathlib import Path
 
 import h5py
+import keras
 import numpy as np
 import pytest
 import tiny_run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.run import Run
 
 
+def train_in_another_process(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, tiny_run.__file__, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Run:
-    return tiny_run.begin(tmp_path_factory.mktemp("uninterrupted"))
+def whole(tmp_path_factory) -> tuple[Run, str]:
+    """A run that nothing interrupted, and what it printed."""
+    directory = tmp_path_factory.mktemp("whole")
+    process = train_in_another_process(directory)
+    assert process.returncode == 0, process.stderr
+    return Run.open(directory / "run"), process.stdout
 
 
-def killed(directory: Path, place: str, at: int) -> None:
-    """Train in another process, which dies at a step, or while writing a checkpoint."""
-    command = [sys.executable, tiny_run.__file__, str(directory), place, str(at)]
-    process = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
-    assert process.returncode == -9
+def kill(directory: Path, place: str, step: int) -> None:
+    assert train_in_another_process(directory, place, step).returncode == -9
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
@@ -39,49 +51,67 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def assert_same_bits(one: Run, other: Run) -> None:
-    for run in (one, other):
-        assert [path.name for path in run.checkpoints()][-1] == f"step-{tiny_run.STEPS:08d}"
-    pairs = [(one.model_path, other.model_path)]
-    newest = one.checkpoints()[-1], other.checkpoints()[-1]
-    pairs.append(tuple(path / "model.keras" for path in newest))
-    for path, other_path in pairs:
-        expected, actual = arrays(path), arrays(other_path)
-        assert len(expected) > 10
-        assert expected.keys() == actual.keys()
-        for name in expected:
-            np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+def assert_same_bits(actual: Path, expected: Path) -> None:
+    found, wanted = arrays(actual), arrays(expected)
+    assert len(wanted) > 10
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
 
 
-def test_leaves_a_complete_run_folder(uninterrupted):
-    names = {path.name for path in uninterrupted.directory.iterdir()}
+def assert_same_training(run: Run, expected: Run) -> None:
+    """Weights and optimizer after the last step, and the finished model."""
+    assert run.checkpoints()[-1].name == expected.checkpoints()[-1].name
+    assert_same_bits(run.model_path, expected.model_path)
+    newest = [each.checkpoints()[-1] / "model.keras" for each in (run, expected)]
+    assert_same_bits(*newest)
+
+
+def test_leaves_a_complete_run_folder(whole):
+    run, _ = whole
+    names = {path.name for path in run.directory.iterdir()}
     assert {"recipe.yaml", "tokenizer", "checkpoints", "logs", "model.keras"} <= names
-    steps = [path.name for path in uninterrupted.checkpoints()]
+    steps = [path.name for path in run.checkpoints()]
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
-    assert not list(uninterrupted.checkpoints_dir.glob(".*"))
 
 
-def test_resume_continues_bit_for_bit(uninterrupted, tmp_path):
-    killed(tmp_path, "checkpoint", at=4)
+def test_tensorflow_is_loaded_only_where_it_computes(whole):
+    expected = "loaded" if keras.config.backend() == "tensorflow" else "absent"
+    assert whole[1].splitlines()[-1] == f"TensorFlow is {expected}"
+
+
+def test_logs_what_there_is_to_watch(whole):
+    logs = EventAccumulator(str(whole[0].logs_dir))
+    logs.Reload()
+    training = {"loss", "accuracy", "perplexity", "learning_rate", "gradient_norm"}
+    validation = {"validation/loss", "validation/accuracy", "validation/perplexity"}
+    expected = {*training, "tokens_per_second", *validation, "validation/bleu"}
+    assert set(logs.Tags()["scalars"]) == expected
+    for tag in expected:
+        assert [scalar.step for scalar in logs.Scalars(tag)] == [2, 4, 5]
+    rates = [scalar.value for scalar in logs.Scalars("learning_rate")]
+    # warmup_steps=2, d_model=4: 4^-0.5 / sqrt(step) of the steps that come next.
+    np.testing.assert_allclose(rates, 0.5 / np.sqrt([3, 5, 6]), rtol=1e-6)
+    assert len(logs.Tensors("validation/translations")) == 3
+
+
+def test_resume_continues_bit_for_bit(whole, tmp_path):
+    kill(tmp_path, "checkpoint", 4)
     left = tmp_path / "run" / "checkpoints"
-    assert sorted(path.name for path in left.iterdir()) == [
-        ".partial-step-00000004",
-        "step-00000002",
-    ]
-    assert_same_bits(uninterrupted, tiny_run.go_on(tmp_path))
+    assert {path.name for path in left.iterdir()} == {".partial-step-00000004", "step-00000002"}
+    assert_same_training(tiny_run.go_on(tmp_path), whole[0])
     assert not list(left.glob(".*"))
 
 
 @pytest.mark.slow
-def test_any_number_of_kills_makes_no_difference(uninterrupted, tmp_path):
-    for place, at in [("step", 0), ("step", 3), ("checkpoint", 4), ("step", 4), ("checkpoint", 5)]:
-        killed(tmp_path, place, at)
-    assert_same_bits(uninterrupted, tiny_run.go_on(tmp_path))
+def test_any_number_of_kills_makes_no_difference(whole, tmp_path):
+    deaths = [("step", 0), ("checkpoint", 2), ("step", 3), ("step", 4), ("checkpoint", 5)]
+    for place, step in deaths:
+        kill(tmp_path, place, step)
+    assert_same_training(tiny_run.go_on(tmp_path), whole[0])
 
 
-def test_resuming_a_finished_run_changes_nothing(uninterrupted, tmp_path):
-    before = arrays(uninterrupted.model_path)
-    tiny_run.go_on(uninterrupted.directory.parent)
-    after = arrays(uninterrupted.model_path)
-    for name in before:
-        np.testing.assert_array_equal(after[name], before[name])
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+    before = (whole[0].directory / "model.keras").rename(tmp_path / "before.keras")
+    again = tiny_run.go_on(whole[0].directory.parent)
+    assert_same_bits(again.model_path, before)

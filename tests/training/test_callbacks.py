@@ -1,0 +1,174 @@
+"""Callbacks count optimizer steps, whatever the accumulation."""
+
+import itertools
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training import (
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    TransformerAdam,
+    callbacks,
+)
+from keras_transformer.training.callbacks import (
+    ProgressBar,
+    Reseed,
+    StepCallback,
+    StepReports,
+    StopAfter,
+    Validation,
+)
+
+V, T = 5, 3
+
+
+def new_model(accumulation_steps=1, learning_rate=0.1, dropout_rate=0.0):
+    """Logits (B, T, V) from a target id and the source id above it, the same every time."""
+    names = ("source_ids", "target_ids")
+    inputs = {name: keras.Input((T,), dtype="int32", name=name) for name in names}
+    x = sum(keras.layers.Embedding(V, V)(ids) for ids in inputs.values())
+    model = keras.Model(inputs, keras.layers.Dropout(dropout_rate)(x))
+    for weight in model.weights:
+        weight.assign(np.linspace(-1, 1, V * V).reshape(V, V))
+    many = accumulation_steps if accumulation_steps > 1 else None
+    model.compile(
+        TransformerAdam(learning_rate, gradient_accumulation_steps=many),
+        loss=MaskedCrossentropy(),
+        metrics=[MaskedAccuracy(), Perplexity()],
+    )
+    return model
+
+
+def one_batch():
+    labels = np.array([[1, 2, 3], [4, 0, 0]], "int32")
+    return {"source_ids": labels, "target_ids": labels}, labels, (labels > 0).astype("float32")
+
+
+def fit(model, steps_per_epoch, epochs, *callbacks, initial_epoch=0):
+    """Train on one micro-batch over and over."""
+    model.fit(
+        (batch for batch in itertools.repeat(one_batch())),
+        steps_per_epoch=steps_per_epoch,
+        epochs=epochs,
+        initial_epoch=initial_epoch,
+        callbacks=list(callbacks),
+        verbose=0,
+    )
+
+
+class Recorder(StepCallback):
+    """Notes the steps it is told of."""
+
+    def __init__(self, accumulation_steps):
+        super().__init__(accumulation_steps)
+        self.begun, self.epochs = [], []
+
+    def on_step_begin(self, steps):
+        self.begun.append(steps)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(self.step)
+
+
+class Reports(list):
+    """Keeps what it is told."""
+
+    def report(self, step, values):
+        self.append((step, dict(values)))
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
+    recorder = Recorder(accumulation_steps)
+    model = new_model(accumulation_steps)
+    fit(model, 3 * accumulation_steps, 3, recorder, initial_epoch=1)
+    assert recorder.begun == [3, 4, 5, 6, 7, 8]
+    assert recorder.epochs == [6, 9]
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_training_stops_after_the_last_step_amid_an_epoch(accumulation_steps):
+    recorder = Recorder(accumulation_steps)
+    model = new_model(accumulation_steps)
+    fit(model, 3 * accumulation_steps, 9, StopAfter(4, accumulation_steps), recorder)
+    assert recorder.epochs == [3, 4]
+    assert int(model.optimizer.iterations) == 4
+
+
+def test_reports_come_every_few_steps_and_at_the_end_of_an_epoch():
+    reports = Reports()
+    callback = StepReports([reports], tokens=lambda step: 10**step, every=2)
+    fit(new_model(), 5, 1, callback)
+    assert [step for step, _ in reports] == [2, 4, 5]
+    for _, values in reports:
+        assert set(values) == {
+            *("loss", "accuracy", "perplexity"),
+            *("learning_rate", "gradient_norm", "tokens_per_second"),
+        }
+
+
+def test_reports_are_means_since_the_last_one():
+    each, pairs = Reports(), Reports()
+    fit(new_model(), 4, 1, StepReports([each], tokens=lambda step: 1, every=1))
+    fit(new_model(), 4, 1, StepReports([pairs], tokens=lambda step: 1, every=2))
+    losses = np.array([values["loss"] for _, values in each])
+    assert len(set(losses)) == 4
+    expected = [losses[:2].mean(), losses[2:].mean()]
+    np.testing.assert_allclose([values["loss"] for _, values in pairs], expected, rtol=1e-5)
+
+
+def test_speed_counts_real_tokens_of_the_steps_reported(monkeypatch):
+    clock = iter([100.0, 102.0, 200.0, 204.0])
+    fake_time = SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr(callbacks, "time", fake_time)
+    reports = Reports()
+    fit(new_model(), 3, 1, StepReports([reports], tokens=lambda step: 10**step, every=2))
+    # Steps 0 and 1 in 2 seconds, step 2 in 4.
+    assert [values["tokens_per_second"] for _, values in reports] == [11 / 2, 100 / 4]
+
+
+def test_dropout_is_a_function_of_seed_and_step():
+    # A rate of 0 leaves the weights alone: gradients differ by dropout only.
+    model = new_model(learning_rate=0.0, dropout_rate=0.5)
+
+    def norms(seed, initial_epoch):
+        found = Reports()
+        reports = StepReports([found], tokens=lambda step: 1, every=1)
+        fit(model, 2, 3, Reseed(seed), reports, initial_epoch=initial_epoch)
+        return [values["gradient_norm"] for _, values in found]
+
+    whole = norms(seed=1, initial_epoch=0)
+    assert len(set(whole)) == len(whole)
+    assert norms(seed=1, initial_epoch=1) == whole[2:]
+    assert norms(seed=2, initial_epoch=1) != whole[2:]
+
+
+def test_validation_means_are_per_real_token():
+    # Logits of 0 give every token the probability 1/V.
+    model = new_model()
+    for weight in model.weights:
+        weight.assign(np.zeros((V, V)))
+    reports = Reports()
+    validation = Validation([one_batch()], [reports], further=lambda step: {"bleu": 10.0 * step})
+    validation.set_model(model)
+    validation.step = 3
+    validation.on_epoch_end(0)
+    ((step, values),) = reports
+    assert step == 3
+    np.testing.assert_allclose(values["validation/perplexity"], V, rtol=1e-6)
+    np.testing.assert_allclose(values["validation/loss"], np.log(V), rtol=1e-6)
+    assert values["validation/accuracy"] == 0
+    assert values["validation/bleu"] == 30
+
+
+def test_progress_bar_counts_steps_and_shows_loss(capsys):
+    bar = ProgressBar(steps=10, start_step=2)
+    fit(new_model(), 2, 2, bar, StepReports([bar], tokens=lambda step: 5), initial_epoch=1)
+    bar.report(4, {"validation/bleu": 12.5})
+    captured = capsys.readouterr()
+    assert "4/10" in captured.err and "loss" in captured.err and "tokens/s" in captured.err
+    assert "step 4: validation/bleu 12.5" in captured.out
