@@ -55,6 +55,7 @@ def fit(model, steps_per_epoch, epochs, *callbacks, initial_epoch=0):
         steps_per_epoch=steps_per_epoch,
         epochs=epochs,
         initial_epoch=initial_epoch,
+        shuffle=False,
         callbacks=list(callbacks),
         verbose=0,
     )
