@@ -7,7 +7,6 @@ import keras
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
-from keras_transformer.layers.residual_connection import ResidualConnection
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -63,9 +62,10 @@ class DecoderLayer(EncoderLayer):
             position_encoding,
             **kwargs,
         )
-        dtype = self.dtype_policy
-        self.cross_attention = MultiHeadAttention(d_model, num_heads, dtype=dtype)
-        self.cross_attention_residual = ResidualConnection(dropout_rate, norm_first, dtype=dtype)
+        self.cross_attention = MultiHeadAttention(
+            d_model, num_heads, dtype=self.dtype_policy, name="cross_attention"
+        )
+        self.cross_attention_residual = self._residual("cross_attention_residual")
 
     def build(self, x_shape: Any) -> None:
         super().build(x_shape)

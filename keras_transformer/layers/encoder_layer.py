@@ -58,11 +58,20 @@ class EncoderLayer(keras.layers.Layer):
         self.position_encoding = position_encoding
         dtype = self.dtype_policy
         self.self_attention = MultiHeadAttention(
-            d_model, num_heads, position_encoding=position_encoding, dtype=dtype
+            d_model,
+            num_heads,
+            position_encoding=position_encoding,
+            dtype=dtype,
+            name="self_attention",
         )
-        self.self_attention_residual = ResidualConnection(dropout_rate, norm_first, dtype=dtype)
-        self.feed_forward = FeedForward(d_model, d_ff, activation, dtype=dtype)
-        self.feed_forward_residual = ResidualConnection(dropout_rate, norm_first, dtype=dtype)
+        self.self_attention_residual = self._residual("self_attention_residual")
+        self.feed_forward = FeedForward(d_model, d_ff, activation, dtype=dtype, name="feed_forward")
+        self.feed_forward_residual = self._residual("feed_forward_residual")
+
+    def _residual(self, name: str) -> ResidualConnection:
+        return ResidualConnection(
+            self.dropout_rate, self.norm_first, dtype=self.dtype_policy, name=name
+        )
 
     def build(self, x_shape: Any) -> None:
         self.self_attention.build(x_shape)

@@ -1,4 +1,4 @@
-"""Three position encodings that fail, each for a reason worth seeing."""
+"""The raw index as position, and what the schemes that textbooks reject have in common."""
 
 from typing import Any
 

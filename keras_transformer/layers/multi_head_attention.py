@@ -43,7 +43,8 @@ class MultiHeadAttention(keras.layers.Layer):
         padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
         attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend. Defaults to
             None.
-        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
+        use_causal_mask: Whether position t attends only to positions up to t, in self-attention.
+            Defaults to False.
         return_attention_weights: Whether to return the weights too. Defaults to False.
 
     Returns:
@@ -86,7 +87,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_projection = self._projection(num_heads * self.d_k, "key")
         self.value_projection = self._projection(num_heads * self.d_v, "value")
         self.output_projection = self._projection(d_model, "output")
-        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     def _projection(self, units: int, name: str) -> keras.layers.Dense:
         dtype = self.dtype_policy

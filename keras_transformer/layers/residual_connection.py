@@ -35,8 +35,9 @@ class ResidualConnection(keras.layers.Layer):
         super().__init__(**kwargs)
         self.dropout_rate = dropout_rate
         self.norm_first = norm_first
-        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
-        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=dtype, name="dropout")
+        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
@@ -60,10 +61,10 @@ class SelfAttention(keras.layers.Layer):
         use_causal_mask: bool = False,
         return_attention_weights: bool = False,
     ) -> Any:
-        mask = causal_mask(keras.ops.shape(x)[1]) if use_causal_mask else None
+        mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
         if padding_mask is not None:
             keys = padding_mask[:, None, :]
-            mask = keys if mask is None else keras.ops.logical_and(mask, keys)
+            mask = keys if mask is None else ops.logical_and(mask, keys)
         output, weights = scaled_dot_product_attention(
             self.query_projection(x),
             self.key_projection(x),

@@ -194,7 +194,15 @@ class Transformer(keras.Model):
             self-attention keys and values, leaves `(B, N, H, L, K)`, which search reorders along
             axis 1; under `"sentence"` the padding mask `(B, S)` and each layer's projected memory
             `(B, H, S, K)`, which all beams of a sentence share.
+
+        Raises:
+            ValueError: If `max_length` exceeds the positions that the model has learned.
         """
+        if self.position_encoding == "learned" and max_length > self.max_length:
+            raise ValueError(
+                "`max_length` must not exceed the model's learned positions. "
+                f"Received: max_length={max_length}, model.max_length={self.max_length}"
+            )
         memory = self.encode(source_ids)
         batch = ops.shape(source_ids)[0]
         attentions = [layer.cross_attention for layer in self.decoder_layers]
