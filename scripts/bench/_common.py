@@ -63,13 +63,17 @@ class Worker:
         self.send(action, *arguments)
         return self.receive()
 
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            file.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
+        self.close()
 
 
 def serve(prepare: Callable[[], Mapping[str, Callable[..., Any]]]) -> None:

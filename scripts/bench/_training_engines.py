@@ -76,7 +76,7 @@ class Setting:
     jit_compile: bool = False
 
     def __str__(self) -> str:
-        return f"{self.engine} {self.dtype}{' jit' if self.jit_compile else ''}"
+        return f"{self.engine} on {self.backend}, {self.dtype}{', jit' if self.jit_compile else ''}"
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ ENGINES = {
 MATRIX_SIZE = 2048
 
 
-def settings_of(backend: str) -> list[Setting]:
-    """All settings worth trying on a backend, and those of torch.nn.Transformer.
+def settings_of(engine: str, backend: str) -> list[Setting]:
+    """The settings worth trying.
 
     On CPUs XLA gains nothing from bfloat16, JAX without jit and torch.compile are far slower.
     """
@@ -195,14 +195,7 @@ def settings_of(backend: str) -> list[Setting]:
         "jax": [{"jit_compile": True}],
         "torch": [{"dtype": "float32"}, {"dtype": "mixed_bfloat16"}],
     }
-    keras_engines = [
-        Setting(engine, backend, **way)
-        for engine in ("keras_transformer", "keras_hub")
-        for way in ways[backend]
-    ]
-    return keras_engines + [
-        Setting("torch.nn.Transformer", "torch", **way) for way in ways["torch"]
-    ]
+    return [Setting(engine, backend, **way) for way in ways[backend]]
 
 
 def _batch(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,12 +6,12 @@ that whatever else happens on the machine meets all alike. Of its settings (floa
 compiled or not) each keeps the one that is fastest in the first rounds. A rate, in target tokens,
 is that of the median round; a ratio is this package's rate over a peer's in the same rounds; a
 share is the rate of a step's matrix products, counted from the sizes, over that of the best
-float32 matrix product of any engine in the run.
+float32 matrix product of any engine in the run. `base` needs 18 GiB of memory.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -45,34 +45,60 @@ class Measurement:
         return self.case.target_tokens / median(self.seconds)
 
 
-def compete(case: Case, backend: str, rounds: int, progress: tqdm) -> list[Measurement]:
-    """One measurement per engine at its best setting, this package's first."""
+def compete(
+    case: Case, backends: Sequence[str], rounds: int, progress: tqdm
+) -> list[list[Measurement]]:
+    """For each backend this package's measurement and its peers', made in the same rounds."""
+    contests = []
+    with best_worker(case, "torch.nn.Transformer", "torch", progress) as plain_torch:
+        for backend in backends:
+            with (
+                best_worker(case, "keras_transformer", backend, progress) as ours,
+                best_worker(case, "keras_hub", backend, progress) as keras_hub,
+            ):
+                workers = {**ours, **keras_hub, **plain_torch}
+                contests.append(take_turns(workers, case, rounds, progress))
+    return contests
+
+
+@contextmanager
+def best_worker(
+    case: Case, engine: str, backend: str, progress: tqdm
+) -> Iterator[dict[Setting, Worker]]:
+    """Try all settings of an engine and keep the worker with the fastest turn."""
     with ExitStack() as stack:
         workers = {
             setting: stack.enter_context(start_worker(case, setting))
-            for setting in settings_of(backend)
+            for setting in settings_of(engine, backend)
         }
-        make_first_steps(workers, f"{case.name} on {backend}", progress)
+        make_first_steps(workers, case, progress)
         trial = take_turns(workers, case, QUALIFYING_ROUNDS, progress)
         for measurement in trial:
             rate = case.target_tokens / min(measurement.seconds)
-            progress.write(f"  {measurement.setting}: {rate:,.0f} tokens/s at first")
-        best = best_of_each_engine(trial)
-        return take_turns({m.setting: workers[m.setting] for m in best}, case, rounds, progress)
+            progress.write(f"{case.name}: {measurement.setting}: {rate:,.0f} tokens/s at first")
+        best = fastest(trial).setting
+        for setting in workers.keys() - {best}:
+            workers[setting].close()
+        yield {best: workers[best]}
 
 
-def make_first_steps(workers: Mapping[Setting, Worker], title: str, progress: tqdm) -> None:
+def make_first_steps(workers: Mapping[Setting, Worker], case: Case, progress: tqdm) -> None:
     """Compile, all at the same time, and show that all do the same work."""
-    progress.write(title)
-    progress.set_description(f"{title}, compiling")
     for worker in workers.values():
         worker.send("first_step")
     for setting, worker in workers.items():
+        progress.set_description(f"{case.name}: {setting}, first step")
         first = worker.receive()
         progress.write(
-            f"  {setting}: {first['num_parameters']:,} parameters, loss {first['loss']:.2f}"
+            f"{case.name}: {setting}: {first['num_parameters']:,} parameters, "
+            f"first loss {first['loss']:.2f} nats"
         )
         progress.update()
+
+
+def fastest(measurements: Sequence[Measurement]) -> Measurement:
+    """The one with the fastest turn: so few turns have no meaningful median."""
+    return min(measurements, key=lambda measurement: min(measurement.seconds))
 
 
 def take_turns(
@@ -83,22 +109,12 @@ def take_turns(
     turns = list(workers.items())
     for _ in range(rounds):
         for setting, worker in turns:
-            progress.set_description(f"{case.name}, {setting}")
+            progress.set_description(f"{case.name}: {setting}")
             seconds[setting].append(worker.ask("seconds_per_step", STEPS_PER_TURN[case.name]))
             matmul_flops[setting] = max(matmul_flops[setting], worker.ask("matmul_flops", 3))
             progress.update()
         turns.append(turns.pop(0))  # so that no engine always has the first turn
     return [Measurement(case, s, seconds[s], matmul_flops[s]) for s in workers]
-
-
-def best_of_each_engine(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """The setting with the fastest turn, in the order in which the engines come."""
-    best: dict[str, Measurement] = {}
-    for measurement in measurements:
-        rival = best.setdefault(measurement.setting.engine, measurement)
-        if min(measurement.seconds) < min(rival.seconds):
-            best[measurement.setting.engine] = measurement
-    return list(best.values())
 
 
 def pool(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -120,10 +136,11 @@ def report(contests: Sequence[Sequence[Measurement]]) -> list[dict[str, Any]]:
     """A row for this package against each peer, and one for each peer.
 
     Args:
-        contests: What `compete` returned, for each case and backend.
+        contests: What `compete` returned, of all cases.
     """
     best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
     peers = pool([peer for _, *peers in contests for peer in peers])
+    pairs: list[tuple[Measurement, Measurement | None]]
     pairs = [(ours, peer) for ours, *peers in contests for peer in peers]
     pairs += [(peer, None) for peer in peers]
     return [row(measured, peer, best_matmul) for measured, peer in pairs]
@@ -142,6 +159,14 @@ def row(measured: Measurement, peer: Measurement | None, best_matmul: float) -> 
         "ratio": peer and round(rate / peer.tokens_per_s, 3),
         "share": round(rate * flops_per_token / best_matmul, 3),
     }
+
+
+def turns_of_case(backends: Sequence[str], rounds: int) -> int:
+    """Turns, first steps included, that `compete` will take."""
+    pairs = [("torch.nn.Transformer", "torch")]
+    pairs += [(engine, b) for engine in ("keras_transformer", "keras_hub") for b in backends]
+    settings = sum(len(settings_of(*pair)) for pair in pairs)
+    return settings * (1 + QUALIFYING_ROUNDS) + len(backends) * len(ENGINES) * rounds
 
 
 def main() -> None:
@@ -164,15 +189,13 @@ def main() -> None:
 
     limit_threads()
     cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
-    turns = sum(
-        len(settings_of(backend)) * (1 + QUALIFYING_ROUNDS) + len(ENGINES) * arguments.rounds
-        for backend in arguments.backends
-    )
-    with tqdm(total=len(cases) * turns, unit="turn") as progress:
+    with tqdm(
+        total=len(cases) * turns_of_case(arguments.backends, arguments.rounds), unit="turn"
+    ) as progress:
         contests = [
-            compete(case, backend, arguments.rounds, progress)
+            contest
             for case in cases
-            for backend in arguments.backends
+            for contest in compete(case, arguments.backends, arguments.rounds, progress)
         ]
     rows = report(contests)
     formats = {"tokens_per_s": ",.0f", "ratio": ".2f", "share": ".2f"}

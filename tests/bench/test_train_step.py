@@ -1,11 +1,13 @@
 """The arithmetic and the machinery of the benchmark; what it measures is no test's affair."""
 
+import io
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from keras_transformer.models import Transformer
 from keras_transformer.models.presets import PRESETS
@@ -14,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import train_step  # noqa: E402
 from _common import Worker, table, write_json  # noqa: E402
-from _training_engines import CASES, Case, Setting, settings_of  # noqa: E402
+from _training_engines import CASES, Case, Setting  # noqa: E402
 
 CASE = Case(
     "tiny",
@@ -67,21 +69,43 @@ def test_cases_are_the_presets(name):
         assert getattr(CASES[name], size) == PRESETS[name][size]
 
 
-@pytest.mark.parametrize("backend", train_step.BACKENDS)
-def test_this_package_meets_both_peers_at_the_same_settings(backend):
-    by_engine = {}
-    for setting in settings_of(backend):
-        by_engine.setdefault(setting.engine, []).append((setting.dtype, setting.jit_compile))
-    assert list(by_engine) == ["keras_transformer", "keras_hub", "torch.nn.Transformer"]
-    assert by_engine["keras_transformer"] == by_engine["keras_hub"]
+def test_of_the_settings_that_with_the_fastest_turn_is_kept():
+    eager = measurement(Setting("keras_hub", "tensorflow"), 3.0, 3.0)
+    compiled = measurement(Setting("keras_hub", "tensorflow", jit_compile=True), 9.0, 2.0)
+    assert train_step.fastest([eager, compiled]) is compiled
 
 
-def test_each_engine_keeps_the_setting_with_the_fastest_turn():
-    eager = Setting("keras_hub", "tensorflow")
-    compiled = Setting("keras_hub", "tensorflow", jit_compile=True)
-    trial = [measurement(eager, 3.0, 3.0), measurement(compiled, 9.0, 2.0), measurement(TORCH, 4.0)]
-    best = train_step.best_of_each_engine(trial)
-    assert [m.setting for m in best] == [compiled, TORCH]
+def test_progress_counts_every_turn(monkeypatch):
+    class Idle:
+        def __init__(self, case, setting):
+            self.setting = setting
+
+        def send(self, action):
+            pass
+
+        def receive(self):
+            return {"num_parameters": 1, "loss": 1.0}
+
+        def ask(self, action, count):
+            return 1.0
+
+        def close(self):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+    monkeypatch.setattr(train_step, "start_worker", Idle)
+    with tqdm(file=io.StringIO()) as progress:
+        contests = train_step.compete(CASE, train_step.BACKENDS, 4, progress)
+        assert progress.n == train_step.turns_of_case(train_step.BACKENDS, 4)
+    engines = [[m.setting.engine for m in contest] for contest in contests]
+    assert engines == [["keras_transformer", "keras_hub", "torch.nn.Transformer"]] * 3
+    assert [ours.setting.backend for ours, *_ in contests] == list(train_step.BACKENDS)
+    assert all(len(m.seconds) == 4 for contest in contests for m in contest)
 
 
 def test_rate_is_that_of_the_median_round():
