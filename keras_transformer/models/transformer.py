@@ -112,7 +112,6 @@ class Transformer(keras.Model):
         sizes = (d_model, num_heads, d_ff, dropout_rate, activation, norm_first, rotary)
         encoder_layers = _stack(EncoderLayer, "encoder_layer", num_layers, sizes, policy)
         decoder_layers = _stack(DecoderLayer, "decoder_layer", num_layers, sizes, policy)
-        encoder_norm = _final_norm(norm_first, policy, "encoder_norm")
         decoder_norm = _final_norm(norm_first, policy, "decoder_norm")
         source_embedding, target_embedding = _token_embeddings(
             vocabulary_size, target_vocabulary_size, d_model, policy
@@ -125,13 +124,12 @@ class Transformer(keras.Model):
         x = dropout(positions(source_embedding(source_ids)))
         for layer in encoder_layers:
             x = layer(x, padding_mask=source_mask)
-        memory = encoder_norm(x)
+        memory = _final_norm(norm_first, policy, "encoder_norm")(x)
         y = dropout(positions(target_embedding(target_ids)))
         for layer in decoder_layers:
             y = layer(y, memory=memory, memory_padding_mask=source_mask)
         logits = target_embedding(decoder_norm(y), reverse=True)
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        super().__init__(inputs=inputs, outputs=logits, **kwargs)
+        super().__init__({"source_ids": source_ids, "target_ids": target_ids}, logits, **kwargs)
 
         self.dtype_policy = policy
         self.vocabulary_size = vocabulary_size
