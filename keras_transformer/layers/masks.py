@@ -30,3 +30,8 @@ def causal_mask(length: Any) -> Any:
     """
     positions = ops.arange(length)
     return ops.expand_dims(positions[None, :] <= positions[:, None], 0)
+
+
+def both_masks(mask: Any, other: Any) -> Any:
+    """Returns what both masks allow; `mask` may be None, which allows all."""
+    return other if mask is None else ops.logical_and(mask, other)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.masks import causal_mask
+from keras_transformer.layers.masks import both_masks, causal_mask
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
 
@@ -115,9 +115,9 @@ class MultiHeadAttention(keras.layers.Layer):
         value = key if value is None else value
         mask = attention_mask
         if use_causal_mask:
-            mask = _both(mask, causal_mask(ops.shape(query)[1]))
+            mask = both_masks(mask, causal_mask(ops.shape(query)[1]))
         if padding_mask is not None:
-            mask = _both(mask, padding_mask[:, None, :])
+            mask = both_masks(mask, padding_mask[:, None, :])
         output, weights = self.attend(query, self.project_memory(key, value), mask)
         return (output, weights) if return_attention_weights else output
 
@@ -236,7 +236,3 @@ class MultiHeadAttention(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> "MultiHeadAttention":
         encoding = keras.saving.deserialize_keras_object(config["position_encoding"])
         return cls(**{**config, "position_encoding": encoding})
-
-
-def _both(mask: Any, other: Any) -> Any:
-    return other if mask is None else ops.logical_and(mask, other)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.masks import causal_mask
+from keras_transformer.layers.masks import both_masks, causal_mask
 from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
 
 
@@ -63,8 +63,7 @@ class SelfAttention(keras.layers.Layer):
     ) -> Any:
         mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
         if padding_mask is not None:
-            keys = padding_mask[:, None, :]
-            mask = keys if mask is None else ops.logical_and(mask, keys)
+            mask = both_masks(mask, padding_mask[:, None, :])
         output, weights = scaled_dot_product_attention(
             self.query_projection(x),
             self.key_projection(x),
