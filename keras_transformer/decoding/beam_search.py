@@ -198,6 +198,7 @@ def beam_search(
     divisor = functools.partial(
         length_divisor, length_penalty=length_penalty, form=length_penalty_form
     )
+    all_rules = [*rules, *_rules_of(prefix_ids, forbidden_ids, pad_id)]
     step_options = {"return_attention_weights": True} if coverage_penalty else {}
 
     def advance(state: BeamState, cache: Any) -> tuple[BeamState, Any]:
@@ -205,11 +206,7 @@ def beam_search(
         last = ops.take(live.ids, position, axis=-1)
         logits, cache, *attention = model.step(last, cache, position, **step_options)
         next_tokens = next_log_probabilities(logits, pad_id, bos_id)
-        next_tokens = apply_rules(next_tokens, live.ids, position, rules)
-        if prefix_ids is not None:
-            next_tokens = force_prefix(next_tokens, live.ids, position, prefix_ids, pad_id)
-        if forbidden_ids is not None:
-            next_tokens = forbid_sequences(next_tokens, live.ids, position, forbidden_ids, pad_id)
+        next_tokens = apply_rules(next_tokens, live.ids, position, all_rules)
         bonus = ops.zeros_like(live.log_probabilities)
         if coverage_penalty:
             live = live._replace(coverage=live.coverage + attention[0])
@@ -263,6 +260,16 @@ def _check(
             "`coverage_penalty` must not be negative. "
             f"Received: coverage_penalty={coverage_penalty}"
         )
+
+
+def _rules_of(prefix_ids: Any, forbidden_ids: Any, pad_id: int) -> list[TokenRule]:
+    """What the tensors of a batch demand, as token rules."""
+    demands = ((force_prefix, prefix_ids), (forbid_sequences, forbidden_ids))
+    return [
+        lambda *state, rule=rule, demanded=demanded: rule(*state, demanded, pad_id)
+        for rule, demanded in demands
+        if demanded is not None
+    ]
 
 
 def _start(

@@ -1,12 +1,14 @@
-"""What every exporter refuses, and what it is checked by where there is no text."""
+"""What every exporter refuses, and the sentences that an export is compared by."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data import Tokenizer, read_parallel
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
+from keras_transformer.run import Run
 
 
 def check_is_free(directory: str | Path) -> None:
@@ -45,6 +47,20 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
             "`tokenizer` must be the one of the model: source and target vocabulary size and "
             f"`pad_id` are {sizes} in the model and {expected} in the tokenizer"
         )
+
+
+def run_sentences(run: Run, count: int) -> list[str]:
+    """Returns the first sentences of a run's validation text; random ones where it is gone.
+
+    Args:
+        run: A run that has a tokenizer.
+        count: How many, unless there are fewer.
+    """
+    try:
+        sources = (source.strip() for source, _ in read_parallel(*run.text("validation")))
+        return list(itertools.islice(filter(None, sources), count))
+    except UserError:
+        return random_sentences(run.tokenizer(), count)
 
 
 def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:

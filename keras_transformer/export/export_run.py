@@ -1,13 +1,11 @@
 """The model of a run in another format, compared by sentences of the run."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from keras_transformer.data import read_parallel
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_is_free, random_sentences
+from keras_transformer.export.checks import check_is_free, run_sentences
 from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
@@ -101,7 +99,7 @@ def _export_ctranslate2(
 
     directory = _free_directory(run, output, "ctranslate2", quantization)
     tokenizer = run.tokenizer()
-    sentences = _sentences(run, tokenizer)
+    sentences = run_sentences(run, SENTENCES)
     share = export_ctranslate2(run.model(), tokenizer, directory, quantization, sentences)
     return Exported(directory, f"{share:.1%} of {len(sentences)} translations are the model's")
 
@@ -119,7 +117,7 @@ def _export_onnx(
         tokenizer,
         directory,
         quantization,
-        _sentences(run, tokenizer),
+        run_sentences(run, SENTENCES),
         **{**recipes, **search},
     )
     return Exported(directory, f"{share:.1%} of the next tokens are the model's")
@@ -138,12 +136,3 @@ def _free_directory(run: Run, output: str | Path | None, format: str, quantizati
     directory = run.directory / name if output is None else Path(output)
     check_is_free(directory)
     return directory
-
-
-def _sentences(run: Run, tokenizer: Any) -> list[str]:
-    """The first ones of the test text; random ones where the text is no longer there."""
-    try:
-        sources = (source.strip() for source, _ in read_parallel(*run.text("test")))
-        return list(itertools.islice(filter(None, sources), SENTENCES))
-    except UserError:
-        return random_sentences(tokenizer, SENTENCES)

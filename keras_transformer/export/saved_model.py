@@ -1,6 +1,5 @@
 """A Transformer with its tokenizer and search as a SavedModel for TensorFlow Serving."""
 
-import itertools
 import json
 import os
 import subprocess
@@ -12,11 +11,10 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_transformer._files import atomic_write
-from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding import Hypothesis, Translator
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_model
+from keras_transformer.export.checks import check_model, random_sentences, run_sentences
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.operations import check_operations, operations
 from keras_transformer.export.serving_files import write_serving_files, write_warmup_requests
@@ -108,7 +106,7 @@ def export_saved_model(
         max_length: Most tokens of a translation, eos included. Defaults to None: 50 more than the
             source has.
         max_beam_size: Most beams that a request can ask for. Defaults to 16.
-        sentences: What to compare, and to warm the server up by. Defaults to a few made-up ones.
+        sentences: What to compare, and to warm the server up by. Defaults to a few random ones.
 
     Returns:
         A `SavedModelExport`.
@@ -131,7 +129,7 @@ def export_saved_model(
     options.check(model.max_length)
     directory = Path(directory)
     name = name or directory.resolve().name
-    sentences = list(sentences) or _made_up(tokenizer)
+    sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
     with atomic_write(directory / str(_next_version(directory))) as partial:
         names, min_consumer = _save(TranslationGraph(model, tokenizer, options), partial)
         write_warmup_requests(partial, name, _warmup(sentences))
@@ -181,7 +179,7 @@ def export_run_saved_model(
     if keras.config.backend() != "tensorflow":
         return _in_new_process(run, output, options)
     return export_saved_model(
-        run.model(), run.tokenizer(), output, sentences=_validation_sentences(run), **options
+        run.model(), run.tokenizer(), output, sentences=run_sentences(run, SENTENCES), **options
     )
 
 
@@ -202,13 +200,6 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
     names = operations(meta_graph.graph_def)
     check_operations(names)
     return names, meta_graph.graph_def.versions.min_consumer
-
-
-def _made_up(tokenizer: Tokenizer) -> list[str]:
-    """Sentences of pieces from all over the vocabulary."""
-    pieces = tokenizer.source_pieces[tokenizer.eos_id + 1 :]
-    lengths = range(2, 2 + SENTENCES)
-    return ["".join(pieces[::length][:length]).replace("▁", " ").strip() for length in lengths]
 
 
 def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
@@ -290,15 +281,6 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
         and (hypothesis.score == score or abs(hypothesis.score - score) <= tolerance)
         for hypothesis in hypotheses
     )
-
-
-def _validation_sentences(run: Run) -> list[str]:
-    """The first of the run's validation text; none where it cannot be had any more."""
-    try:
-        pairs = read_parallel(*run.text("validation"))
-        return [source for source, _ in itertools.islice(pairs, SENTENCES)]
-    except UserError:
-        return []
 
 
 def _in_new_process(run: Run, output: Path, options: dict[str, Any]) -> SavedModelExport:

@@ -35,9 +35,12 @@ class DecoderLayer(EncoderLayer):
         padding_mask: bool tensor `(B, T)`, True = real target token. Not needed where padding
             follows the real tokens, since no real token sees it. Defaults to None.
         memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None.
+        return_attention_weights: Whether to return the attention to the memory too. Defaults to
+            False.
 
     Returns:
-        A float tensor `(B, T, D)`.
+        A float tensor `(B, T, D)`; with `return_attention_weights` also the weights, float
+        `(B, H, T, S)`.
 
     Source: Vaswani et al. 2017, Figure 1 (right).
     """

@@ -84,6 +84,9 @@ class Transformer(keras.Model):
     Returns:
         Logits, a float tensor `(B, T, V)` in the compute dtype; row t predicts token t + 1.
 
+    Attributes:
+        states: The decoder's output `(B, T, D)`, symbolic, of which the logits are a projection.
+
     Raises:
         ValueError: If `position_encoding` is unknown, or `num_heads` does not divide `d_model`.
 

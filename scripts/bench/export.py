@@ -23,6 +23,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from _common import ROOT, THREADS, Worker, limit_threads, serve, table, write_json
+from _decoding_engines import CTRANSLATE2_NO_PENALTY
+from _decoding_file import TOKENS_PER_BATCH
 from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -36,9 +38,6 @@ FORMATS = {
     "bleu": ".2f",
     "same": ".1%",
 }
-# CTranslate2's 0 is off as well, but goes with another rule when to stop.
-CTRANSLATE2_NO_PENALTY = 1e-9
-TOKENS_PER_BATCH = 1024
 EXAMPLES = """examples:
   scripts/bench/export.py runs/multi30k_en_de test_2016.en test_2016.de
   scripts/bench/export.py runs/multi30k_en_de test.en test.de --exports exports --json export.json

@@ -79,7 +79,7 @@ def test_onnx_takes_type_place_and_search(run, tmp_path):
     assert not (run / "onnx").exists()
 
 
-def test_ctranslate2_is_compared_on_the_test_text(run):
+def test_ctranslate2_is_compared_on_the_validation_text(run):
     shown = succeeds(run, "--format", "ctranslate2")
     assert shown == f"{run / 'ctranslate2'}: 100.0% of 32 translations are the model's\n"
     assert ctranslate2.contains_model(str(run / "ctranslate2"))
