@@ -113,6 +113,9 @@ class Training(_Section):
         None, gt=0, description="Rate at the end of warm-up, instead of the paper's."
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="Probability mass spread over V.")
+    r_drop: float = Field(
+        0.0, ge=0, description="Weight of the divergence between two passes with dropout."
+    )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
     adam_epsilon: float = Field(1e-9, gt=0)

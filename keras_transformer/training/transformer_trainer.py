@@ -41,12 +41,16 @@ class TransformerTrainer(keras.Model):
         logits_mebibytes: Memory for the logits of a slice, in MiB. A slice has at least D tokens,
             as many as make it as large as the embeddings; with fewer, summing up the gradient of
             the embeddings would take longer than the products. Defaults to 16.
+        r_drop: Weight α of R-Drop (Liang et al. 2021), at least 0: every batch passes the model
+            twice with different dropout, and where the two distributions of a token differ, that
+            is part of the loss. It makes a step twice as long and small data go further; 5 is
+            their value for translation. Defaults to 0: one pass.
 
     Call arguments:
         inputs: As for `Transformer`.
 
     Returns:
-        The decoder's output, a float tensor `(B, T, D)`.
+        The decoder's output, a float tensor `(B, T, D)`; in training with `r_drop` `(2B, T, D)`.
 
     Raises:
         ValueError: If `loss` is not a mean or a sum over tokens.
@@ -57,6 +61,7 @@ class TransformerTrainer(keras.Model):
         model: Transformer,
         loss: MaskedCrossentropy | None = None,
         logits_mebibytes: int = 16,
+        r_drop: float = 0.0,
         **kwargs: Any,
     ) -> None:
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
@@ -69,6 +74,7 @@ class TransformerTrainer(keras.Model):
         self.model = model
         self.token_loss = loss
         self.logits_mebibytes = logits_mebibytes
+        self.r_drop = r_drop
         self.accuracy = MaskedAccuracy(loss.pad_id)
         self.perplexity = Perplexity(loss.pad_id)
 
@@ -78,6 +84,11 @@ class TransformerTrainer(keras.Model):
         embedding = self.model.target_embedding
         row = _BYTES * embedding.vocabulary_size
         return max(embedding.d_model, self.logits_mebibytes * 2**20 // row)
+
+    def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
+        if training and self.r_drop:
+            inputs = keras.tree.map_structure(lambda x: ops.concatenate([x, x]), inputs)
+        return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(
         self,
@@ -97,6 +108,7 @@ class TransformerTrainer(keras.Model):
             ops.reshape(weights, (-1,)),
             self.slice_size,
             self.token_loss.label_smoothing,
+            self.r_drop if training else 0.0,
             needs_gradient=training,
         )
         metric_sums = ops.stop_gradient(sums)
@@ -115,6 +127,7 @@ class TransformerTrainer(keras.Model):
             "model": keras.saving.serialize_keras_object(self.model),
             "loss": keras.saving.serialize_keras_object(self.token_loss),
             "logits_mebibytes": self.logits_mebibytes,
+            "r_drop": self.r_drop,
             "name": self.name,
             "trainable": self.trainable,
         }

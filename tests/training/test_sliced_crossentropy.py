@@ -21,11 +21,15 @@ def problem():
     return states, embeddings, labels, weights
 
 
+def softmax(logits):
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
 def by_hand(states, embeddings, labels, weights):
     """The three sums, and the gradients of the first, in float64."""
     states, embeddings, weights = (x.astype("float64") for x in (states, embeddings, weights))
     logits = states @ embeddings.T
-    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    probabilities = softmax(logits)
     one_hot = np.eye(V)[labels]
     smoothed = (1 - SMOOTHING) * one_hot + SMOOTHING / V
     values = [
@@ -75,11 +79,40 @@ def test_sums_and_gradients_are_those_by_hand(slice_size):
         np.testing.assert_allclose(actual, 3 * expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("slice_size", [4, TOKENS])
+def test_r_drop_is_the_mean_of_two_passes_and_of_their_divergences(slice_size):
+    first, embeddings, labels, weights = problem()
+    second = first + np.random.default_rng(1).normal(size=first.shape).astype("float32")
+    alpha, step = 5.0, 1e-4
+
+    def expected(first, second, embeddings):
+        passes = [by_hand(x, embeddings, labels, weights)[0][0] for x in (first, second)]
+        p, q = (softmax(x.astype("float64") @ embeddings.T) for x in (first, second))
+        divergences = ((p - q) * (np.log(p) - np.log(q))).sum(-1)
+        return np.mean(passes) + alpha / 4 * (weights * divergences).sum()
+
+    def loss(states, embeddings):
+        data = (ops.convert_to_tensor(labels), ops.convert_to_tensor(weights), slice_size)
+        return sliced_crossentropy(states, embeddings, *data, SMOOTHING, alpha)[0]
+
+    states = np.concatenate([first, second])
+    value, *gradients = gradients_of(loss, states, embeddings)
+    np.testing.assert_allclose(value, expected(first, second, embeddings), rtol=1e-5)
+    generator = np.random.default_rng(2)
+    moves = [generator.normal(size=x.shape) for x in (states, embeddings)]
+    slope = sum((move * gradient).sum() for move, gradient in zip(moves, gradients, strict=True))
+    ahead, behind = (
+        expected(*np.split(states + sign * step * moves[0], 2), embeddings + sign * step * moves[1])
+        for sign in (1, -1)
+    )
+    np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-4)
+
+
 @pytest.mark.parametrize("needs_gradient", [True, False])
 def test_all_three_sums(needs_gradient):
     arrays = problem()
     tensors = [ops.convert_to_tensor(x) for x in arrays]
-    found = sliced_crossentropy(*tensors, 4, SMOOTHING, needs_gradient)
+    found = sliced_crossentropy(*tensors, 4, SMOOTHING, needs_gradient=needs_gradient)
     np.testing.assert_allclose(to_numpy(found), by_hand(*arrays)[0], rtol=1e-5)
 
 

@@ -75,6 +75,32 @@ def test_keras_file_holds_model_loss_and_optimizer(tmp_path):
     np.testing.assert_array_equal(*logits)
 
 
+def test_r_drop_without_dropout_is_training_without_it():
+    trainers = [new_trainer(), new_trainer()]
+    trainers[1].r_drop = 5.0
+    inputs = inputs_of(trainers[0].model, batch=3)
+    losses = [
+        [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(2)]
+        for trainer in trainers
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_r_drop_passes_the_model_twice_in_training_alone():
+    model = new_model(dropout_rate=0.5, num_layers=1)
+    trainer = TransformerTrainer(model, new_loss(), r_drop=1.0)
+    inputs = inputs_of(model, batch=3)
+    first, second = np.split(to_numpy(trainer(inputs, training=True)), 2)
+    assert first.shape == trainer(inputs).shape
+    assert np.abs(first - second).max() > 0.1
+    trainer.compile(TransformerAdam(0.01))
+    trained, tested = (
+        step(inputs, labels_of(inputs), return_dict=True)
+        for step in (trainer.train_on_batch, trainer.test_on_batch)
+    )
+    assert trained["loss"] > tested["loss"]
+
+
 @pytest.mark.parametrize("mebibytes, expected", [(0, 12), (1, 2**20 // (4 * V))])
 def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
     assert TransformerTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
