@@ -125,7 +125,7 @@ def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
-    trainer = TransformerTrainer(model, loss, settings.logits_mebibytes)
+    trainer = TransformerTrainer(model, loss, settings.logits_mebibytes, settings.r_drop)
     trainer.compile(optimizer, jit_compile=settings.jit_compile)
     return trainer
 
