@@ -102,12 +102,13 @@ def train_command(
     keras-transformer train quickstart --resume
     """
     from keras_transformer.training import train
+    from keras_transformer.training.distribution import start
 
     if data_dir:
         settings = [*settings, f"data.directory={json.dumps(str(data_dir))}"]
     loaded = load_recipe(recipe, settings)
     directory = run or Path("runs") / loaded.name
-    opened = (Run.resume if resume else Run.create)(directory, loaded)
+    opened = start(loaded).open_run(directory, loaded, resume)
     try:
         train(loaded, opened, resume=resume)
     except KeyboardInterrupt:

@@ -122,6 +122,12 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of logits.")
+    distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
+        "none", description="How several devices or processes share the work."
+    )
+    model_shards: int = Field(
+        1, gt=0, description="Devices that the weights are split over, with model_parallel."
+    )
     checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
     keep_checkpoints: int = Field(5, gt=0, description="Newest checkpoints kept on disk.")
     validation_bleu_sentences: int = Field(
@@ -176,13 +182,16 @@ class Recipe(_Section):
         )
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Keys that differ, as "training.steps (1000 and 2000)"; where the files lie is no key."""
+        """Keys that differ, as "training.steps (1000 and 2000)".
+
+        Where the files lie and what the work is shared by make no other run.
+        """
         mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
         keys = [key for key in mine | others if mine.get(key) != others.get(key)]
         return [
             f"{key} ({mine.get(key)!r} and {others.get(key)!r})"
             for key in keys
-            if key != "data.directory"
+            if key not in ("data.directory", "training.distribution", "training.model_shards")
         ]
 
 

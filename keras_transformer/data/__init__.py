@@ -1,6 +1,6 @@
 """From text files to batches."""
 
-from keras_transformer.data.batch_plan import BatchPlan, BatchShape, evaluation_batches
+from keras_transformer.data.batch_plan import BatchPlan, BatchShape, Share, evaluation_batches
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.data.fit_data import fit_data
 from keras_transformer.data.token_store import TokenStore
@@ -10,6 +10,7 @@ __all__ = [
     "BatchPlan",
     "BatchShape",
     "CorpusError",
+    "Share",
     "TokenStore",
     "Tokenizer",
     "evaluation_batches",

@@ -23,6 +23,14 @@ class BatchShape(NamedTuple):
     target_length: int
 
 
+class Share(NamedTuple):
+    """Of every batch, which of so many equal parts: those from `begin` up to `end`."""
+
+    begin: int = 0
+    end: int = 1
+    parts: int = 1
+
+
 class BatchPlan:
     """Batches of sentences of similar length, near a number of tokens (§5.1).
 
@@ -46,6 +54,9 @@ class BatchPlan:
         length_multiple: source and target widths are multiples of it.
         shuffle: False gives every pass the same order, shortest sentences first.
         max_shapes: number of batch shapes at most.
+        share: which rows of every batch to give, for one of several processes that train together.
+            Parts are as many rows, some of them perhaps without a sentence; the weights are the
+            same as in the whole batch. None: all rows.
 
     Raises:
         UserError: if the longest sentence does not fit into a batch.
@@ -60,12 +71,14 @@ class BatchPlan:
         length_multiple: int = 8,
         shuffle: bool = True,
         max_shapes: int = 8,
+        share: Share | None = None,
     ) -> None:
         self.store = store
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
+        self.share = share or Share()
         widths, bucket_of_pair = choose_widths(
             store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
         )
@@ -116,7 +129,14 @@ class BatchPlan:
             over the step's tokens.
         """
         shape, pairs = self._slot(step, micro)
-        return _assemble(self.store, pairs, shape, self.accumulation_steps / self.tokens(step))
+        begin, end, parts = self.share
+        rows = -(-shape.batch_size // parts)
+        return _assemble(
+            self.store,
+            pairs[begin * rows : end * rows],
+            shape._replace(batch_size=(end - begin) * rows),
+            self.accumulation_steps / self.tokens(step),
+        )
 
     def micro_batches(self, step: int) -> list[Batch]:
         """All micro-batches of an optimizer step (see `batch`)."""

@@ -133,7 +133,9 @@ class TokenStore:
         lengths = self.lengths(side, pairs)
         ends = np.cumsum(lengths)
         starts = self._offsets[side][pairs]
-        return self._ids[side][np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])]
+        return self._ids[side][
+            np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
+        ]
 
     @property
     def report(self) -> str:

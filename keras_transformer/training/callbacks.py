@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,6 +112,7 @@ class StepReports(StepCallback):
         tokens: Function of an optimizer step, counted from 0: its real target tokens.
         accumulation_steps: Micro-batches per optimizer step.
         every: Optimizer steps between reports.
+        metrics: Function of the model that gives the metrics, where they are more than its own.
     """
 
     def __init__(
@@ -119,11 +121,13 @@ class StepReports(StepCallback):
         tokens: Callable[[int], int],
         accumulation_steps: int = 1,
         every: int = 50,
+        metrics: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(accumulation_steps)
         self.reporters = reporters
         self.tokens = tokens
         self.every = every
+        self.metrics = metrics or methodcaller("get_metrics_result")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_begin(epoch)
@@ -131,12 +135,12 @@ class StepReports(StepCallback):
 
     def on_step_begin(self, steps: int) -> None:
         if steps - self._first == self.every:
-            self._report(steps, self.model.get_metrics_result())
+            self._report(steps, self.metrics(self.model))
             self.model.reset_metrics()
             self._begin_window(steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._report(self.step, logs or {})
+        self._report(self.step, self.metrics(self.model))
 
     def _begin_window(self, steps: int) -> None:
         self._first = steps

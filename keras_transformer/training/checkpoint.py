@@ -68,8 +68,8 @@ def load_checkpoint(path: str | Path) -> tuple[Any, int]:
     return keras.saving.load_model(path / _MODEL), step
 
 
-def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
-    """Read the newest undamaged checkpoint of a folder.
+def newest_checkpoint(directory: str | Path) -> Path | None:
+    """Find the newest undamaged checkpoint of a folder.
 
     Newer ones that are damaged are warned of, and renamed so that they do not stand in the way.
 
@@ -77,7 +77,7 @@ def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
         directory: Folder of the checkpoints.
 
     Returns:
-        What `load_checkpoint` does, or `None` if there is no checkpoint.
+        The checkpoint's folder, or `None` if there is no checkpoint.
 
     Raises:
         UserError: If there are checkpoints, but all are damaged; nothing is renamed then.
@@ -85,14 +85,14 @@ def load_newest_checkpoint(directory: str | Path) -> tuple[Any, int] | None:
     damaged: dict[Path, UserError] = {}
     for path in sorted(Path(directory).glob("step-*"), reverse=True):
         try:
-            found = load_checkpoint(path)
+            verify_checkpoint(path)
         except UserError as error:
             damaged[path] = error
             continue
         for newer, reason in damaged.items():
             warnings.warn(f"{reason}; going on from {path.name}", stacklevel=2)
             _rename(newer, newer.with_name(f"damaged-{newer.name}"))
-        return found
+        return path
     if damaged:
         raise next(iter(damaged.values()))
     return None

@@ -1,6 +1,7 @@
 """Training by a recipe."""
 
-from contextlib import closing
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -26,7 +27,12 @@ from keras_transformer.training.callbacks import (
     StopAfter,
     Validation,
 )
-from keras_transformer.training.checkpoint import load_newest_checkpoint, remove_unfinished
+from keras_transformer.training.checkpoint import (
+    load_checkpoint,
+    newest_checkpoint,
+    remove_unfinished,
+)
+from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.transformer_adam import TransformerAdam
@@ -50,31 +56,38 @@ def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
     ```
 
     Args:
-        recipe: What to train.
+        recipe: What to train, and on how many devices, see `training.distribution.start`.
         run: The folder that gets tokenizer, encoded text, checkpoints, logs and the model.
         resume: Whether to go on from the newest checkpoint in `run`, if there is one.
 
     Raises:
         UserError: If the text, a checkpoint or the disk does not allow to go on.
     """
+    distribution = start(recipe)
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     settings = recipe.training
-    tokenizer = _tokenizer(recipe, run)
-    store = _store("train", recipe, run, tokenizer)
+    tokenizer = distribution.chief_first(lambda: _tokenizer(recipe, run))
+    store = _store("train", recipe, run, tokenizer, distribution)
     plan = BatchPlan(
         store,
         settings.tokens_per_batch,
         seed=recipe.seed,
         accumulation_steps=settings.accumulation_steps,
         length_multiple=settings.length_multiple,
+        share=distribution.share,
     )
-    remove_unfinished(run.checkpoints_dir)
-    resumed = load_newest_checkpoint(run.checkpoints_dir) if resume else None
-    trainer, step = resumed or (_new_trainer(recipe, tokenizer), 0)
+    checkpoint = distribution.chief_first(lambda: _newest_checkpoint(run, resume))
+    with distribution.making():
+        trainer, step = (
+            load_checkpoint(checkpoint) if checkpoint else (_new_trainer(recipe, tokenizer), 0)
+        )
+        distribution.prepare(trainer)
     if step < settings.steps:
-        _fit(trainer, plan, step, recipe, run, tokenizer)
-    average_checkpoints(run.checkpoints()[-recipe.evaluation.average_last :], run.model_path)
+        _fit(trainer, plan, step, recipe, run, tokenizer, distribution)
+    if distribution.is_chief:
+        average_checkpoints(run.checkpoints()[-recipe.evaluation.average_last :], run.model_path)
+    distribution.barrier()
 
 
 def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
@@ -92,11 +105,22 @@ def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
     return tokenizer
 
 
-def _store(split: Split, recipe: Recipe, run: Run, tokenizer: Tokenizer) -> TokenStore:
-    pairs = read_parallel(*run.text(split))
-    store = TokenStore.build(run.store_dir / split, pairs, tokenizer, recipe.data.max_length)
-    print(f"{split}: {store.report}")
+def _store(
+    split: Split, recipe: Recipe, run: Run, tokenizer: Tokenizer, distribution: Distribution
+) -> TokenStore:
+    def build() -> TokenStore:
+        pairs = read_parallel(*run.text(split))
+        return TokenStore.build(run.store_dir / split, pairs, tokenizer, recipe.data.max_length)
+
+    store = distribution.chief_first(build)
+    if distribution.is_chief:
+        print(f"{split}: {store.report}")
     return store
+
+
+def _newest_checkpoint(run: Run, resume: bool) -> Path | None:
+    remove_unfinished(run.checkpoints_dir)
+    return newest_checkpoint(run.checkpoints_dir) if resume else None
 
 
 def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
@@ -131,17 +155,28 @@ def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
 
 
 def _fit(
-    trainer: Any, plan: BatchPlan, step: int, recipe: Recipe, run: Run, tokenizer: Tokenizer
+    trainer: Any,
+    plan: BatchPlan,
+    step: int,
+    recipe: Recipe,
+    run: Run,
+    tokenizer: Tokenizer,
+    distribution: Distribution,
 ) -> None:
     settings = recipe.training
     accumulation, interval = settings.accumulation_steps, settings.checkpoint_every
-    validation_store = _store("validation", recipe, run, tokenizer)
-    translations = None
-    with closing(TensorBoardWriter(run.logs_dir, first_step=step + 1)) as writer:
-        progress = ProgressBar(settings.steps, accumulation, step)
-        reporters: list[Reporter] = [writer, progress]
-        if settings.validation_bleu_sentences:
-            translations = ValidationTranslations(trainer.model, tokenizer, run, writer)
+    store = _store("validation", recipe, run, tokenizer, distribution)
+    local = distribution.local(trainer)
+    reporters: list[Reporter] = []
+    shown: list[Any] = []
+    kept: list[Any] = []
+    with ExitStack() as stack:
+        if distribution.is_chief:
+            writer = stack.enter_context(TensorBoardWriter(run.logs_dir, first_step=step + 1))
+            progress = ProgressBar(settings.steps, accumulation, step)
+            reporters, shown = [writer, progress], [progress]
+            kept = _keepers(local, store, reporters, writer, run, tokenizer)
+        stack.enter_context(distribution.fitting())
         trainer.fit(
             fit_data(plan.batches(step)),
             initial_epoch=step // interval,
@@ -152,16 +187,31 @@ def _fit(
             callbacks=[
                 StopAfter(settings.steps, accumulation),
                 Reseed(recipe.seed, accumulation),
-                progress,
-                StepReports(reporters, plan.tokens, accumulation),
-                Checkpoints(run.checkpoints_dir, settings.keep_checkpoints, accumulation),
-                Validation(
-                    evaluation_batches(
-                        validation_store, settings.tokens_per_batch, settings.length_multiple
-                    ),
-                    reporters,
-                    accumulation,
-                    further=translations,
-                ),
+                *shown,
+                StepReports(reporters, plan.tokens, accumulation, metrics=distribution.metrics),
+                *distribution.on_chief(kept, local),
             ],
         )
+
+
+def _keepers(
+    trainer: Any,
+    validation_store: TokenStore,
+    reporters: list[Reporter],
+    writer: TensorBoardWriter,
+    run: Run,
+    tokenizer: Tokenizer,
+) -> list[Any]:
+    """Callbacks that keep and measure the model at the end of every epoch."""
+    settings = run.recipe.training
+    accumulation = settings.accumulation_steps
+    batches = evaluation_batches(
+        validation_store, settings.tokens_per_batch, settings.length_multiple
+    )
+    translations = None
+    if settings.validation_bleu_sentences:
+        translations = ValidationTranslations(trainer.model, tokenizer, run, writer)
+    return [
+        Checkpoints(run.checkpoints_dir, settings.keep_checkpoints, accumulation),
+        Validation(batches, reporters, accumulation, further=translations),
+    ]

@@ -6,6 +6,7 @@ from parallel_text import RepeatingTokenizer, store_of_lengths
 
 from keras_transformer.data import (
     BatchPlan,
+    Share,
     Tokenizer,
     TokenStore,
     evaluation_batches,
@@ -64,6 +65,26 @@ def test_every_sentence_exactly_once_a_pass(store, shuffle):
         steps = range(start, start + plan.batches_per_pass)
         seen = [pair for step in steps for pair in pairs_of(plan.batch(step))]
         assert sorted(seen) == list(range(len(store)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_shares_together_are_the_batch(store, count):
+    whole = BatchPlan(store, tokens_per_batch=300, accumulation_steps=2)
+    shares = [(part, part + 1) for part in range(count - 2)] + [(count - 2, count)]
+    plans = [
+        BatchPlan(store, 300, accumulation_steps=2, share=Share(*share, count)) for share in shares
+    ]
+    for step in range(4):
+        assert {plan.tokens(step) for plan in plans} == {whole.tokens(step)}
+        for expected, *parts in zip(*(x.micro_batches(step) for x in (whole, *plans)), strict=True):
+            rows = -(-len(expected[1]) // count)
+            assert [len(part[1]) for part in parts] == [
+                (end - begin) * rows for begin, end in shares
+            ]
+            assert sum((pairs_of(part) for part in parts), []) == pairs_of(expected)
+            weights = np.concatenate([part[2] for part in parts])
+            np.testing.assert_array_equal(weights[: len(expected[2])], expected[2])
+            assert not weights[len(expected[2]) :].any()
 
 
 def test_batches_have_the_sentences_whole(store):

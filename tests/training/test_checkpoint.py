@@ -11,7 +11,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.training import TransformerAdam, checkpoint
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
-    load_newest_checkpoint,
+    newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
 )
@@ -89,20 +89,19 @@ def test_newest_undamaged_checkpoint_is_found_and_damage_reported(model, tmp_pat
         path = save_checkpoint(tmp_path, model, step, keep=2)
     truncate(path)
     with pytest.warns(UserWarning, match="step-00000002 is damaged.*going on from step-00000001"):
-        found = load_newest_checkpoint(tmp_path)
-    assert found is not None and found[1] == 1
+        assert newest_checkpoint(tmp_path) == tmp_path / "step-00000001"
     assert names(tmp_path) == ["damaged-step-00000002", "step-00000001"]
 
 
 def test_refuses_if_every_checkpoint_is_damaged(model, tmp_path):
     truncate(save_checkpoint(tmp_path, model, step=1, keep=1))
     with pytest.raises(UserError, match="step-00000001 is damaged"):
-        load_newest_checkpoint(tmp_path)
+        newest_checkpoint(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
 
 
 def test_no_checkpoint_is_no_error(tmp_path):
-    assert load_newest_checkpoint(tmp_path / "nowhere") is None
+    assert newest_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_leftovers_are_removed_and_nothing_else(model, tmp_path):

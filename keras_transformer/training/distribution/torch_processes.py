@@ -1,0 +1,69 @@
+"""Data parallelism on PyTorch."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import keras
+
+from keras_transformer.data import Share
+from keras_transformer.errors import UserError
+from keras_transformer.training.distribution.distribution import Distribution
+from keras_transformer.training.distribution.replica_seeds import use_own_seeds
+
+# The others wait that long for the chief, which validates alone.
+_TIMEOUT = timedelta(hours=4)
+_ALONE: dict[str, Any] = {"rank": 0, "world_size": 1}
+
+
+class TorchProcesses(Distribution):
+    """A process for each device, started by `torchrun`, whose gradients `all_reduce` sums up.
+
+    The sum is taken once per optimizer step, of the accumulated gradients and before they are
+    clipped. `DistributedDataParallel` would take a mean of every micro-batch.
+    """
+
+    def __init__(self) -> None:
+        import torch
+        from torch import distributed
+
+        if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16):
+            raise UserError(
+                "from version 3.16 on Keras sums up PyTorch's gradients itself, which would count "
+                f"them twice: pip install 'keras<3.16'. Received: Keras {keras.__version__}"
+            )
+        on_gpu = torch.cuda.is_available()
+        if on_gpu:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        alone = {} if "WORLD_SIZE" in os.environ else _ALONE | {"store": distributed.HashStore()}
+        distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT, **alone)
+        self._distributed = distributed
+        self.rank = distributed.get_rank()
+        self.share = Share(self.rank, self.rank + 1, distributed.get_world_size())
+
+    def prepare(self, trainer: Any) -> None:
+        for variable in trainer.variables:
+            self._distributed.broadcast(variable.value.data, src=0)
+        trainer.optimizer.reduce_gradients = self._sum
+        use_own_seeds(trainer, self.rank)
+
+    def metrics(self, trainer: Any) -> dict[str, Any]:
+        # The loss is weighted by rows, of which every replica has as many, and is a share of the
+        # whole loss: the totals add up, the numbers of rows do not.
+        rows = trainer._loss_tracker.count
+        sums = [variable.value for variable in trainer.metrics_variables if variable is not rows]
+        for total, value in zip(sums, self._sum(sums), strict=True):
+            total.copy_(value)
+        return trainer.get_metrics_result()
+
+    def _sum(self, tensors: list[Any]) -> list[Any]:
+        """Sum tensors over all processes, in one message."""
+        import torch
+
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        self._distributed.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
+
+    def barrier(self) -> None:
+        self._distributed.barrier()

@@ -1,0 +1,28 @@
+"""Processes of PyTorch; what they come to together is tested in test_start.py."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.training.distribution.torch_processes import TorchProcesses
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def alone():
+    distribution = TorchProcesses()
+    yield distribution
+    torch.distributed.destroy_process_group()
+
+
+def test_a_single_process_needs_no_launcher(alone):
+    assert alone.is_chief
+    assert alone.share == (0, 1, 1)
+    alone.barrier()
+
+
+def test_sums_keep_their_shapes(alone):
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0), torch.ones(0)]
+    for found, expected in zip(alone._sum(tensors), tensors, strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+        assert found.shape == expected.shape
