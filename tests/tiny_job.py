@@ -21,6 +21,7 @@ SETTINGS = [
     "training.distribution=data_parallel",
     "training.accumulation_steps=1",
     "model.dropout_rate=0.0",
+    "training.validation_bleu_sentences=0",
     "tokenizer.vocabulary_size=16",
 ]
 
@@ -35,7 +36,7 @@ def prepare(directory: Path, settings: list[str]) -> None:
 
 
 def run_job(
-    directory: Path, processes: int, *, devices: int = 1, dies: int | None = None, wait: float = 300
+    directory: Path, processes: int, *, devices: int = 1, dies: int | None = None, wait: float = 900
 ) -> list[subprocess.CompletedProcess]:
     """Train in a folder that `prepare` has left, on from where an earlier job stopped.
 

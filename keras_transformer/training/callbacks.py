@@ -152,7 +152,7 @@ class StepReports(StepCallback):
         optimizer = self.model.optimizer
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         values["learning_rate"] = float(optimizer.learning_rate)
-        values["gradient_norm"] = float(optimizer.gradient_norm)
+        values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         tokens = sum(self.tokens(step) for step in range(self._first, steps))
         values["tokens_per_second"] = tokens / seconds
         for reporter in self.reporters:

@@ -1,0 +1,131 @@
+"""Data and model parallelism on JAX."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.data import Share
+from keras_transformer.errors import UserError
+from keras_transformer.training.distribution.distribution import Distribution
+from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy
+
+BATCH, MODEL = "batch", "model"
+
+
+class JaxMesh(Distribution):
+    """All devices of all processes in one mesh, by `keras.distribution`.
+
+    The training step is written for the global batch and XLA divides it, so that loss, gradients,
+    clipping, accumulation and dropout masks are by construction those of one device. With
+    `model_shards` of more than 1 the weights are split, see `layout_map`.
+
+    Several processes are what `keras.distribution.initialize` understands by its environment
+    variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID`.
+
+    Args:
+        model_shards: Devices that the weights are split over; divides the number of devices.
+
+    Raises:
+        UserError: If the devices cannot be arranged like that.
+    """
+
+    def __init__(self, model_shards: int = 1) -> None:
+        import jax
+
+        if int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1")) > 1:
+            keras.distribution.initialize()
+        self.rank = jax.process_index()
+        self.share = share_of(
+            self.rank, jax.process_count(), jax.local_device_count(), model_shards
+        )
+        devices = keras.distribution.list_devices()
+        mesh = keras.distribution.DeviceMesh(
+            (len(devices) // model_shards, model_shards), (BATCH, MODEL), devices
+        )
+        self._distribution = keras.distribution.ModelParallel(
+            layout_map=layout_map(mesh), batch_dim_name=BATCH, auto_shard_dataset=False
+        )
+
+    def making(self) -> AbstractContextManager[Any]:
+        return self._distribution.scope()
+
+    def fitting(self) -> AbstractContextManager[Any]:
+        return self._distribution.scope()
+
+    def prepare(self, trainer: Any) -> None:
+        trainer.optimizer.build(trainer.trainable_variables)
+
+    def local(self, trainer: Any) -> Any:
+        return local_copy(trainer) if self.is_chief else None
+
+    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
+        return [OnLocalCopy(callbacks, local, self._read, self._alone)]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        keras.distribution.set_distribution(None)
+        try:
+            yield
+        finally:
+            keras.distribution.set_distribution(self._distribution)
+
+    def _read(self, variable: Any) -> np.ndarray:
+        """The whole of a variable; all processes must ask."""
+        from jax.experimental import multihost_utils
+
+        if variable.value.is_fully_replicated or variable.value.is_fully_addressable:
+            return np.asarray(variable.value)
+        return multihost_utils.process_allgather(variable.value, tiled=True)
+
+    def barrier(self) -> None:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices("keras_transformer")
+
+
+def share_of(process: int, processes: int, devices: int, model_shards: int) -> Share:
+    """The share of a process whose devices follow each other in the mesh.
+
+    Args:
+        process: Number of the process, from 0.
+        processes: How many there are.
+        devices: Devices of each process.
+        model_shards: Devices that hold one copy of the weights together, and have the same rows.
+
+    Raises:
+        UserError: If `model_shards` does not divide the devices.
+    """
+    if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
+        raise UserError(
+            "training.model_shards must divide the number of devices, and divide or be divided by "
+            f"those of one process. Received: model_shards={model_shards}, {processes} processes "
+            f"of {devices} devices"
+        )
+    begin = process * devices // model_shards
+    return Share(
+        begin, begin + max(1, devices // model_shards), processes * devices // model_shards
+    )
+
+
+def layout_map(mesh: Any) -> Any:
+    """How the weights of a `Transformer` lie on a mesh with the axes `batch` and `model`.
+
+    Heads, the inner units of the feed-forward networks and the rows of the embeddings are divided;
+    each sublayer then needs one sum over the devices forward, and one backward. All other weights
+    are whole on every device.
+
+    Source: Shoeybi et al. 2019, Megatron-LM, §3.
+    """
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)
+    layouts[".*attention/(query|key|value)/bias"] = (MODEL,)
+    layouts[".*attention/output/kernel"] = (MODEL, None)
+    layouts[".*feed_forward/inner/kernel"] = (None, MODEL)
+    layouts[".*feed_forward/inner/bias"] = (MODEL,)
+    layouts[".*feed_forward/outer/kernel"] = (MODEL, None)
+    layouts[".*embedding/embeddings"] = (MODEL, None)
+    return layouts
