@@ -9,14 +9,14 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    AdditiveAttention BatchPlan BinaryPositionalEncoding CorpusError DecoderLayer Dropout
-    EncoderLayer Ensemble FeedForward Hypothesis IndexPositionalEncoding
-    LearnedPositionalEncoding MaskedAccuracy MaskedCrossentropy MultiHeadAttention
+    AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding CorpusError DecoderLayer
+    Dropout EncoderLayer Ensemble FeedForward FullAttention Hypothesis IndexPositionalEncoding
+    LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MultiHeadAttention
     NormalizedIndexPositionalEncoding Perplexity PositionalEncoding Recipe ResidualConnection
     RotaryPositionalEncoding Run SearchResult SelfAttention SinusoidalPositionalEncoding
-    TokenEmbedding TokenStore Tokenizer Transformer TransformerAdam TransformerSchedule
-    TransformerTrainer Translator UserError average_checkpoints beam_search causal_mask
-    compile_function evaluation_batches fit_data greedy_search load_recipe padding_mask
+    StridedAttention TokenEmbedding TokenStore Tokenizer Transformer TransformerAdam
+    TransformerSchedule TransformerTrainer Translator UserError average_checkpoints beam_search
+    causal_mask compile_function evaluation_batches fit_data greedy_search load_recipe padding_mask
     read_parallel sample scaled_dot_product_attention score_pairs train word_alignment
 """.split()
 

@@ -47,16 +47,20 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
-        shape = ops.shape(inputs)
         seed = ops.cast(self.seed_generator.next(), "int32")
-        bits = ops.reshape(_random_bits(seed, math.prod(shape)), shape)
-        is_kept = bits >= round((self.rate - 0.5) * 2**32)
+        is_kept = keep_mask(seed, self.rate, ops.shape(inputs))
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["noise_shape"]
         return config
+
+
+def keep_mask(seed: Any, rate: float, shape: Any) -> Any:
+    """Says what is kept: a bool tensor of `shape`, a function of two int32 numbers `seed`."""
+    bits = ops.reshape(_random_bits(seed, math.prod(shape)), shape)
+    return bits >= round((rate - 0.5) * 2**32)
 
 
 def _random_bits(seed: Any, count: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.int8 import int8_matmul
 from keras_transformer.layers.masks import both_masks, causal_mask
@@ -37,6 +38,9 @@ class MultiHeadAttention(keras.layers.Layer):
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         position_encoding: `PositionalEncoding` whose `rotate` turns queries and keys, for
             self-attention. Defaults to None.
+        attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
+            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: all to all by
+            equation 1 as it stands, which is fastest for sentences.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
@@ -48,6 +52,10 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask: Whether position t attends only to positions up to t, in self-attention.
             Defaults to False.
         return_attention_weights: Whether to return the weights too. Defaults to False.
+        training: Whether to drop attention weights. Defaults to False.
+
+    With an `attention_mask`, or where weights are returned, all scores are computed, those that
+    the pattern lacks are masked, and nothing is saved.
 
     Returns:
         A float tensor `(B, T, D)`; with `return_attention_weights` a tuple of it and the weights
@@ -69,6 +77,7 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: bool = True,
         use_scale: bool = True,
         position_encoding: PositionalEncoding | None = None,
+        attention_pattern: AttentionPattern | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -85,6 +94,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.use_bias = use_bias
         self.use_scale = use_scale
         self.position_encoding = position_encoding
+        self.attention_pattern = attention_pattern
         self.query_projection = self._projection(num_heads * self.d_k, "query")
         self.key_projection = self._projection(num_heads * self.d_k, "key")
         self.value_projection = self._projection(num_heads * self.d_v, "value")
@@ -112,16 +122,36 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: Any = None,
         use_causal_mask: bool = False,
         return_attention_weights: bool = False,
+        training: bool = False,
     ) -> Any:
         key = query if key is None else key
         value = key if value is None else value
-        mask = attention_mask
+        mask, pattern = attention_mask, self.attention_pattern
+        if pattern is not None:
+            if mask is None and not return_attention_weights:
+                masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
+                return self._attend_by(pattern, query, key, value, training=training, **masks)
+            distance = ops.arange(ops.shape(query)[1])[:, None] - ops.arange(ops.shape(key)[1])
+            mask = both_masks(mask, pattern.allows(distance)[None])
         if use_causal_mask:
             mask = both_masks(mask, causal_mask(ops.shape(query)[1]))
         if padding_mask is not None:
             mask = both_masks(mask, padding_mask[:, None, :])
         output, weights = self.attend(query, self.project_memory(key, value), mask)
         return (output, weights) if return_attention_weights else output
+
+    def _attend_by(
+        self, pattern: AttentionPattern, query: Any, key: Any, value: Any, **options: Any
+    ) -> Any:
+        heads = pattern(
+            self._rotate(self._split_heads(self.query_projection(query))),
+            self._rotate(self._split_heads(self.key_projection(key))),
+            self._split_heads(self.value_projection(value)),
+            use_scale=self.use_scale,
+            dropout=self.dropout if self.dropout_rate else None,
+            **options,
+        )
+        return self.output_projection(self._join_heads(heads))
 
     def project_memory(self, key: Any, value: Any) -> dict[str, Any]:
         """Projects what is attended to, once for any number of queries.
@@ -226,6 +256,10 @@ class MultiHeadAttention(keras.layers.Layer):
         beams = ops.shape(attention_mask)[1]
         queries, keys, values = self._project_beams(query, beams, projections, position)
         cache = _write(cache, keys, values, position * beams)
+        if self.attention_pattern is not None:
+            of_slots = ops.arange(ops.shape(attention_mask)[2], dtype="int32") // beams
+            allowed = self.attention_pattern.allows(position - of_slots)
+            attention_mask = both_masks(attention_mask, allowed)
         heads, _ = self._attention(queries, cache, attention_mask)
         heads = ops.reshape(heads, (-1, self.num_heads, beams, self.d_v))
         return self.output_projection(self._join_beams(heads)), cache
@@ -317,12 +351,16 @@ class MultiHeadAttention(keras.layers.Layer):
             "use_bias": self.use_bias,
             "use_scale": self.use_scale,
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
+            "attention_pattern": keras.saving.serialize_keras_object(self.attention_pattern),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MultiHeadAttention":
-        encoding = keras.saving.deserialize_keras_object(config["position_encoding"])
-        return cls(**{**config, "position_encoding": encoding})
+        objects = {
+            name: keras.saving.deserialize_keras_object(config.get(name))
+            for name in ("position_encoding", "attention_pattern")
+        }
+        return cls(**{**config, **objects})
 
 
 def _write(cache: dict[str, Any], keys: Any, values: Any, start: Any) -> dict[str, Any]:

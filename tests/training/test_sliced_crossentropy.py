@@ -1,9 +1,9 @@
 """Slices give the sums and gradients of all logits at once; those by hand in NumPy."""
 
-import keras
 import numpy as np
 import pytest
 from contract import to_numpy
+from gradients import gradients_of
 from keras import ops
 
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
@@ -39,30 +39,6 @@ def by_hand(states, embeddings, labels, weights):
     ]
     d_logits = (probabilities - smoothed) * weights[:, None]
     return [(weights * x).sum() for x in values], d_logits @ embeddings, d_logits.T @ states
-
-
-def gradients_of(function, *arrays):
-    """Value and gradients of a scalar function of arrays, on any backend."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        value, gradients = jax.jit(jax.value_and_grad(function, range(len(arrays))))(*arrays)
-    elif keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tensors = [tf.constant(x) for x in arrays]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            value = function(*tensors)
-        gradients = tape.gradient(value, tensors)
-    else:
-        import torch
-
-        tensors = [torch.tensor(x, requires_grad=True) for x in arrays]
-        value = function(*tensors)
-        value.backward()
-        value, gradients = value.detach(), [x.grad for x in tensors]
-    return to_numpy(value), *map(to_numpy, gradients)
 
 
 @pytest.mark.parametrize("slice_size", [1, 4, TOKENS, 64])

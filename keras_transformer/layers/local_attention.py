@@ -1,0 +1,85 @@
+"""Self-attention within a window."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.attention_pattern import AttentionPattern
+from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
+from keras_transformer.layers.sequence_blocks import (
+    check_one_length,
+    join_blocks,
+    key_marks,
+    neighbour_distances,
+    split_blocks,
+    with_neighbours,
+)
+
+SMALLEST_BLOCK = 64
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LocalAttention(AttentionPattern):
+    """Every position attends to those at most `window` positions away: restricted attention (§4).
+
+    The sequence is cut into blocks of `window` positions, or of 64 if that is more; a block's
+    queries meet the keys of their own and of the two neighbouring blocks. So time and memory are
+    linear in the length and in the window. Information travels `window` positions a layer.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
+
+    Args:
+        window: Largest distance r in tokens, at least 1, to either side; causal attention has the
+            past side alone.
+
+    Raises:
+        ValueError: If `window` is less than 1; when called, if there are other than as many keys as
+            queries.
+
+    Source: Vaswani et al. 2017, §4, "restricted self-attention".
+    """
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"`window` must be at least 1. Received: window={window}")
+        self.window = window
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        check_one_length(query, key, self)
+        size = max(self.window, SMALLEST_BLOCK)
+        keys, values, marks = (
+            with_neighbours(split_blocks(x, size), use_causal_mask)
+            for x in (key, value, key_marks(key, padding_mask))
+        )
+        distance = neighbour_distances(size, use_causal_mask)
+        allowed = self.allows(distance)
+        if use_causal_mask:
+            allowed = ops.logical_and(allowed, distance >= 0)
+        heads, _ = scaled_dot_product_attention(
+            split_blocks(query, size),
+            keys,
+            values,
+            attention_mask=ops.logical_and(allowed, ops.swapaxes(marks, -1, -2) > 0),
+            use_scale=use_scale,
+            dropout=dropout,
+        )
+        return join_blocks(heads, ops.shape(query)[2])
+
+    def allows(self, distance: Any) -> Any:
+        return ops.abs(distance) <= self.window
+
+    def get_config(self) -> dict[str, Any]:
+        return {"window": self.window}

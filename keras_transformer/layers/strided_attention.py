@@ -1,0 +1,104 @@
+"""Self-attention to neighbours and to every so many-th position."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.attention_pattern import AttentionPattern
+from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
+from keras_transformer.layers.sequence_blocks import (
+    check_one_length,
+    join_blocks,
+    key_marks,
+    neighbour_distances,
+    split_blocks,
+    with_neighbours,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class StridedAttention(AttentionPattern):
+    """Every position attends to its neighbours and to every position a multiple of a stride away.
+
+    The neighbours are those at most `stride` positions away. Every head has both kinds of keys, in
+    one softmax: the merged heads of Child et al. A sequence of length T takes time and memory in
+    proportion to T * (3 * stride + T / stride), which is T^1.5 where the stride is about sqrt(T).
+    Any position reaches any other within two layers.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=StridedAttention(stride=128))
+
+    Args:
+        stride: The stride l in tokens, at least 1.
+
+    Raises:
+        ValueError: If `stride` is less than 1; when called, if there are other than as many keys as
+            queries.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
+    """
+
+    def __init__(self, stride: int) -> None:
+        if stride < 1:
+            raise ValueError(f"`stride` must be at least 1. Received: stride={stride}")
+        self.stride = stride
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        check_one_length(query, key, self)
+        if use_scale:
+            query = query * (1.0 / math.sqrt(query.shape[-1]))
+        queries, keys, values, marks = (
+            split_blocks(x, self.stride) for x in (query, key, value, key_marks(key, padding_mask))
+        )
+        near_keys, near_values, near_marks = (
+            with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
+        )
+        near = _masked_scores(queries, near_keys, near_marks, self._is_near(use_causal_mask))
+        # Columns: the positions with the same remainder, in the place of blocks.
+        columns = [ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)]
+        blocks = ops.arange(ops.shape(queries)[2])
+        is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
+        far = _masked_scores(columns[0], columns[1], columns[3], is_before)
+        scores = ops.concatenate([near, ops.swapaxes(far, 2, 3)], axis=-1)
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = weights if dropout is None else dropout(weights)
+        count = near_keys.shape[3]
+        far_weights = ops.swapaxes(weights[..., count:], 2, 3)
+        heads = ops.matmul(weights[..., :count], near_values)
+        heads = heads + ops.swapaxes(ops.matmul(far_weights, columns[2]), 2, 3)
+        return join_blocks(heads, ops.shape(query)[2])
+
+    def _is_near(self, use_causal_mask: bool) -> Any:
+        """Neighbours that are not in the column of the query."""
+        distance = neighbour_distances(self.stride, use_causal_mask)
+        farthest = ops.abs(distance) if not use_causal_mask else distance
+        return ops.logical_and(farthest > 0, farthest < self.stride)
+
+    def allows(self, distance: Any) -> Any:
+        is_near = ops.abs(distance) <= self.stride
+        return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"stride": self.stride}
+
+
+def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
+    """Float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`."""
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    mask = ops.swapaxes(marks, -1, -2) > 0
+    if allowed is not None:
+        mask = ops.logical_and(mask, allowed)
+    return ops.where(mask, scores, MASKED_SCORE)

@@ -1,0 +1,44 @@
+"""Gradients on any backend."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from contract import to_numpy
+
+
+def gradients_of(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Value and gradients of a scalar function of arrays, compiled where the backend compiles.
+
+    On TensorFlow the graph knows the ranks of the arrays and their last axes, as under `fit`.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        value, gradients = jax.jit(jax.value_and_grad(function, range(len(arrays))))(*arrays)
+    elif keras.backend.backend() == "tensorflow":
+        value, gradients = _tensorflow_gradients(function, arrays)
+    else:
+        import torch
+
+        tensors = [torch.tensor(x, requires_grad=True) for x in arrays]
+        value = function(*tensors)
+        value.backward()
+        value, gradients = value.detach(), [x.grad for x in tensors]
+    return to_numpy(value), *map(to_numpy, gradients)
+
+
+def _tensorflow_gradients(function: Callable[..., Any], arrays: tuple[np.ndarray, ...]) -> Any:
+    import tensorflow as tf
+
+    shapes = [(*(None for _ in x.shape[:-1]), *x.shape[-1:]) for x in arrays]
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, "float32") for shape in shapes])
+    def compute(*tensors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            value = function(*tensors)
+        return value, tape.gradient(value, tensors)
+
+    return compute(*arrays)

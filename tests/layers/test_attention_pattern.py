@@ -1,0 +1,109 @@
+"""Patterns as objects of `MultiHeadAttention`; what they compute is in the test of each."""
+
+import keras
+import numpy as np
+import pytest
+from contract import assert_layer_contract, randomize, to_numpy
+
+from keras_transformer.layers import (
+    AttentionPattern,
+    FullAttention,
+    LocalAttention,
+    MultiHeadAttention,
+    RotaryPositionalEncoding,
+    StridedAttention,
+)
+
+B, N, T, D, H = 2, 2, 7, 12, 3
+PATTERNS = {
+    "full": FullAttention(block_size=3),
+    "local": LocalAttention(window=2),
+    "strided": StridedAttention(stride=3),
+}
+ALL = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+def make_layer(pattern, **arguments):
+    layer = MultiHeadAttention(D, H, attention_pattern=pattern, **arguments)
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "name", ["strided", *(pytest.param(name, marks=pytest.mark.slow) for name in ("full", "local"))]
+)
+def test_contract(name, x, tmp_path):
+    arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
+    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
+
+
+@ALL
+def test_configs_make_equal_patterns(pattern):
+    config = keras.saving.serialize_keras_object(pattern)
+    loaded = keras.saving.deserialize_keras_object(config)
+    assert type(loaded) is type(pattern)
+    assert vars(loaded) == vars(pattern)
+
+
+@ALL
+def test_the_result_is_that_of_all_scores_masked(pattern, x):
+    """With the weights asked for, all scores are computed by equation 1 and masked."""
+    layer = make_layer(pattern, position_encoding=RotaryPositionalEncoding())
+    padding_mask = np.arange(T) < np.array([[T], [T - 2]])
+    masks = {"padding_mask": padding_mask, "use_causal_mask": True}
+    output, weights = layer(x, **masks, return_attention_weights=True)
+    np.testing.assert_allclose(to_numpy(layer(x, **masks)), to_numpy(output), atol=1e-5)
+    distance = np.arange(T)[:, None] - np.arange(T)
+    allowed = to_numpy(pattern.allows(distance)) & (distance >= 0)
+    expected = allowed & padding_mask[:, None, None, :] & np.ones((B, H, T, T), bool)
+    np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
+
+
+@ALL
+def test_an_attention_mask_holds_with_the_pattern(pattern, x):
+    layer = make_layer(pattern)
+    attention_mask = np.arange(T) < T - 1
+    output = layer(x, attention_mask=np.broadcast_to(attention_mask, (B, T, T)))
+    padded = layer(x, padding_mask=np.broadcast_to(attention_mask, (B, T)))
+    np.testing.assert_allclose(to_numpy(output), to_numpy(padded), atol=1e-5)
+
+
+@ALL
+def test_cached_equals_full_decoding(pattern):
+    layer = make_layer(pattern)
+    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
+    full = to_numpy(layer(x.reshape(B * N, T, D), use_causal_mask=True)).reshape(x.shape)
+    cache = layer.init_cache(B, beam_size=N, max_length=T)
+    projections = layer.fuse_projections()
+    for position in range(T):
+        own = np.eye(N, dtype=bool)[:, None] & (np.arange(T) <= position)[None, :, None]
+        mask = np.broadcast_to(own.reshape(N, T * N), (B * H, N, T * N))
+        query = x[:, :, position].reshape(B * N, D)
+        output, cache = layer.step(query, cache, projections, mask, position)
+        expected = full[:, :, position].reshape(B * N, D)
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+@ALL
+def test_dropout_acts_on_the_weights_in_training_only(pattern, x):
+    layer = make_layer(pattern, dropout_rate=0.5)
+    inference = to_numpy(layer(x))
+    np.testing.assert_array_equal(to_numpy(layer(x)), inference)
+    assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["local", "strided"])
+def test_sparse_patterns_are_of_one_sequence(name, x):
+    with pytest.raises(ValueError, match=r"pattern of self-attention.*7 queries, 5 keys"):
+        make_layer(PATTERNS[name])(query=x, key=x[:, :5])
+
+
+def test_the_base_class_leaves_the_rule_to_others():
+    with pytest.raises(NotImplementedError):
+        AttentionPattern().allows(np.arange(3))
