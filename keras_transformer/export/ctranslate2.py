@@ -1,6 +1,7 @@
 """A Transformer as a CTranslate2 model, for fast translation on CPUs without Keras."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ def export_ctranslate2(
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
             PyTorch), `"int16"`, or `"int8"`, for those of linear maps and embeddings, alone or with
             the type of the others, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Defaults
-            to None: as they are. `ctranslate2.Translator(compute_type=...)` can convert again.
+            to None: as they are. `ctranslate2.Translator` converts at loading what the processor
+            cannot compute in (CPUs as a rule float16 and bfloat16, to float32), and by
+            `compute_type` to another type.
         sentences: Source sentences that CTranslate2 and the model translate greedily, to compare
             them. Defaults to None: the export is not compared.
 
@@ -76,7 +79,7 @@ def export_ctranslate2(
         The share of the sentences whose translations have the same tokens; None without sentences.
 
     Raises:
-        ImportError: If ctranslate2 is not installed.
+        ImportError: If ctranslate2 is not installed, or PyTorch where it is needed.
         UserError: If `directory` is a folder with something in it, the disk is full, or the
             float32 export translates otherwise and not for a tie.
         ValueError: If CTranslate2 has no counterpart for something in the model or no such
@@ -125,6 +128,11 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
         raise ValueError(
             f"`quantization` must be None or one of {list(quantizations)}. "
             f"Received: quantization={quantization!r}"
+        )
+    if "bfloat16" in (quantization or "") and not find_spec("torch"):
+        raise ImportError(
+            f"CTranslate2 needs PyTorch to write {quantization}: "
+            "pip install 'keras3-transformer[torch]'"
         )
 
 

@@ -6,8 +6,10 @@ threads, by the same beam search without length penalty, as CTranslate2 knows no
 package has; each sleeps while another one works. Seconds are those of the median round, CPU seconds
 those that all threads of the process have used in it, which tell more where other jobs run beside;
 a ratio is that of Keras' seconds to a format's in the same rounds. `same` is the share of
-translations that are, letter by letter, those of Keras in float32. A format whose package is
-missing is left out. The first translation, which compiles, is not timed.
+translations that are, letter by letter, those of Keras in float32. The type is that in which the
+weights are stored: what the processor cannot compute in it, CTranslate2 converts to float32 when
+it loads them. A format whose package is missing is left out. The first translation, which
+compiles, is not timed.
 """
 
 import argparse
@@ -58,6 +60,8 @@ KERAS = Variant("keras", "float32")
 EXPORTED = (
     Variant("saved_model", "float32"),
     Variant("ctranslate2", "float32"),
+    Variant("ctranslate2", "float16"),
+    Variant("ctranslate2", "bfloat16"),
     Variant("ctranslate2", "int8"),
     Variant("onnx", "float32"),
     Variant("onnx", "int8"),
@@ -238,10 +242,7 @@ def load_ctranslate2(folder: Path, beam_size: int) -> Translate:
     tokenizer = Tokenizer.load(folder / "tokenizer")
     pieces = tokenizer.source_pieces
     ids_of = {piece: id for id, piece in enumerate(tokenizer.target_pieces)}
-    dtype = folder.name.split("-")[1]
-    translator = ctranslate2.Translator(
-        str(folder), compute_type=dtype, inter_threads=THREADS, intra_threads=1
-    )
+    translator = ctranslate2.Translator(str(folder), inter_threads=THREADS, intra_threads=1)
 
     def translate(texts: list[str]) -> list[str]:
         encoded = tokenizer.encode_source(texts)

@@ -14,6 +14,7 @@ from parallel_text import SENTENCES
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding import Hypothesis, Translator, beam_search, compile_function
 from keras_transformer.errors import UserError
+from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.export.ctranslate2 import _check_ties as check_ties
 from keras_transformer.models import Transformer
@@ -266,6 +267,13 @@ def test_missing_ctranslate2_says_how_to_get_it(tokenizer, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ImportError, match=r"pip install 'keras3-transformer\[ctranslate2\]'"):
         export_ctranslate2(new_model(), tokenizer, tmp_path / "model")
+
+
+def test_bfloat16_without_pytorch_says_how_to_get_it(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporter, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"write int8_bfloat16: pip install .*\[torch\]"):
+        export_ctranslate2(new_model(), tokenizer, tmp_path / "model", "int8_bfloat16")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_translations_that_differ_must_tie():

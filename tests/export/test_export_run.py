@@ -86,9 +86,12 @@ def test_ctranslate2_is_compared_on_the_validation_text(run):
 
 
 @pytest.mark.slow
-def test_ctranslate2_in_8_bits_says_how_many_translations_stay(run):
-    shown = succeeds(run, "--format", "ctranslate2", "--quantization", "int8")
-    assert shown.startswith(f"{run / 'ctranslate2-int8'}: ")
+@pytest.mark.parametrize("quantization", ["int8", "float16", "bfloat16"])
+def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantization):
+    if quantization == "bfloat16":
+        pytest.importorskip("torch", reason="CTranslate2 needs PyTorch to write bfloat16")
+    shown = succeeds(run, "--format", "ctranslate2", "--quantization", quantization)
+    assert shown.startswith(f"{run / 'ctranslate2'}-{quantization}: ")
     assert shown.endswith("% of 32 translations are the model's\n")
 
 
