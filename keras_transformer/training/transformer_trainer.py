@@ -56,6 +56,9 @@ class TransformerTrainer(keras.Model):
         ValueError: If `loss` is not a mean or a sum over tokens.
     """
 
+    # Replaced where tokens are on several devices, see `training.distribution`.
+    crossentropy = staticmethod(sliced_crossentropy)
+
     def __init__(
         self,
         model: Transformer,
@@ -101,7 +104,7 @@ class TransformerTrainer(keras.Model):
         """Returns the loss, float32 `()`, and updates the metrics."""
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
-        sums = sliced_crossentropy(
+        sums = self.crossentropy(
             ops.reshape(y_pred, (-1, y_pred.shape[-1])),
             ops.cast(self.model.target_embedding.embeddings, y_pred.dtype),
             ops.reshape(ops.cast(y, "int32"), (-1,)),

@@ -7,11 +7,13 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer.data import Share
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy
+from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 BATCH, MODEL = "batch", "model"
 
@@ -58,6 +60,45 @@ class JaxMesh(Distribution):
 
     def prepare(self, trainer: Any) -> None:
         trainer.optimizer.build(trainer.trainable_variables)
+        if self._distribution.device_mesh.shape[1] == 1:
+            trainer.crossentropy = self._crossentropy
+
+    def _crossentropy(
+        self,
+        states: Any,
+        embeddings: Any,
+        labels: Any,
+        weights: Any,
+        slice_size: int,
+        label_smoothing: float,
+        r_drop: float,
+        needs_gradient: bool = True,
+    ) -> Any:
+        """`sliced_crossentropy` of the tokens of each replica, summed up.
+
+        Left to itself, XLA has every replica compute every slice of the logits. Where the weights
+        are split as well, it is left to itself: it cannot compile this.
+        """
+        import jax
+        from jax.sharding import PartitionSpec
+
+        width = states.shape[-1]
+        whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
+
+        def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
+            data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
+            settings = (slice_size, label_smoothing, r_drop, needs_gradient)
+            return jax.lax.psum(sliced_crossentropy(*data, *settings), BATCH)
+
+        in_replicas = jax.shard_map(
+            of_replica,
+            mesh=self._distribution.device_mesh.backend_mesh,
+            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows),
+            out_specs=whole,
+            check_vma=False,
+        )
+        passes = (-1, labels.shape[0], width)  # two with R-Drop
+        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
 
     def local(self, trainer: Any) -> Any:
         return local_copy(trainer) if self.is_chief else None
