@@ -1,0 +1,99 @@
+"""Data parallelism on TensorFlow."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data import Share
+from keras_transformer.training.distribution.distribution import Distribution
+from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy
+from keras_transformer.training.distribution.replica_seeds import use_own_seeds
+
+
+class TensorFlowReplicas(Distribution):
+    """`MirroredStrategy`, or `MultiWorkerMirroredStrategy` where `TF_CONFIG` is set.
+
+    The model is made in the strategy's scope, but `fit` does not know of it: Keras's own way
+    through a strategy clips the gradient of each replica, and fails with several workers. Instead
+    the training step is run in every replica on its rows of the process's batch.
+    """
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        if "TF_CONFIG" in os.environ:
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            self.rank = _rank(self._strategy.cluster_resolver)
+        else:
+            kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+            devices = [device.name for device in tf.config.list_logical_devices(kind)]
+            self._strategy = tf.distribute.MirroredStrategy(devices)
+        self._devices = len(self._strategy.extended.worker_devices)
+        begin = self.rank * self._devices
+        replicas = self._strategy.num_replicas_in_sync
+        self.share = Share(begin, begin + self._devices, replicas)
+        self._wait = tf.function(self._meet)
+
+    def making(self) -> AbstractContextManager[Any]:
+        return self._strategy.scope()
+
+    def prepare(self, trainer: Any) -> None:
+        trainer.optimizer.build(trainer.trainable_variables)
+        trainer.optimizer.reduce_gradients = self._sum
+        use_own_seeds(trainer, lambda: self._context().replica_id_in_sync_group)
+        trainer._distribute_strategy = None
+        step = self._tf.function(self._in_all_replicas(trainer.train_step), reduce_retracing=True)
+        trainer.train_function = lambda iterator: step(next(iterator))
+
+    def _in_all_replicas(self, train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def replica_step(batch: Any) -> Any:
+            index = self._context().replica_id_in_sync_group - self.share.begin
+            return train_step(self._tf.nest.map_structure(lambda x: self._rows(x, index), batch))
+
+        def step(batch: Any) -> Any:
+            logs = self._strategy.run(replica_step, args=(batch,))
+            return {
+                name: self._strategy.experimental_local_results(value)[0]
+                for name, value in logs.items()
+            }
+
+        return step
+
+    def _rows(self, x: Any, index: Any) -> Any:
+        """Of the rows of this process those of one of its devices."""
+        count = self._tf.shape(x)[0] // self._devices
+        return x[index * count : (index + 1) * count]
+
+    def _sum(self, gradients: list[Any]) -> list[Any]:
+        dense = [self._tf.convert_to_tensor(gradient) for gradient in gradients]
+        return self._context().all_reduce(self._tf.distribute.ReduceOp.SUM, dense)
+
+    def _context(self) -> Any:
+        return self._tf.distribute.get_replica_context()
+
+    def local(self, trainer: Any) -> Any:
+        return local_copy(trainer) if self.is_chief else None
+
+    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
+        return [OnLocalCopy(callbacks, local, self._read)]
+
+    def _read(self, variable: Any) -> np.ndarray:
+        return variable.numpy()
+
+    def barrier(self) -> None:
+        if self.share.parts > self._devices:
+            self._wait().numpy()
+
+    def _meet(self) -> Any:
+        ones = self._strategy.run(self._tf.ones, args=((),))
+        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, ones, axis=None)
+
+
+def _rank(resolver: Any) -> int:
+    """Number of this process; a chief comes before the workers."""
+    chiefs = resolver.cluster_spec().as_dict().get("chief", [])
+    return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)
