@@ -28,9 +28,10 @@ class Problem:
         allows: Callable[[np.ndarray], Any] = np.isfinite,
         is_causal: bool = False,
         padding: int = 0,
+        d_v: int = K_V,
     ) -> None:
         generator = np.random.default_rng(0)
-        shapes = [(num_queries, K), (num_keys, K), (num_keys, K_V), (num_queries, K_V)]
+        shapes = [(num_queries, K), (num_keys, K), (num_keys, d_v), (num_queries, d_v)]
         arrays = [generator.normal(size=(B, H, *shape)).astype("float32") for shape in shapes]
         *self.inputs, self.upstream = arrays
         distance = np.arange(num_queries)[:, None] - np.arange(num_keys)

@@ -19,7 +19,7 @@ def fused_attention(
 
     PyTorch has one for every device. It takes either mask, not both, which would have to be joined
     to one of all queries and keys. JAX has one for GPUs and TPUs, in half precision, and none
-    that takes a padding mask. TensorFlow has none.
+    that takes a padding mask. TensorFlow has none. Values must be as wide as keys.
 
     Args:
         query: float tensor `(B, H, T, K)`.
@@ -34,6 +34,8 @@ def fused_attention(
     """
     backend = keras.backend.backend()
     if padding_mask is not None and (use_causal_mask or backend != "torch"):
+        return None
+    if query.shape[-1] != value.shape[-1]:
         return None
     try:
         heads = ops.dot_product_attention(

@@ -23,6 +23,15 @@ PATTERNS = {
 ALL = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 
 
+def quick(name):
+    """All patterns, of which one is quick."""
+    marks = {other: pytest.mark.slow for other in PATTERNS if other != name}
+    return pytest.mark.parametrize(
+        "pattern",
+        [pytest.param(p, id=n, marks=marks.get(n, ())) for n, p in PATTERNS.items()],
+    )
+
+
 @pytest.fixture
 def x():
     return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
@@ -35,9 +44,8 @@ def make_layer(pattern, **arguments):
     return layer
 
 
-@pytest.mark.parametrize(
-    "name", ["strided", *(pytest.param(name, marks=pytest.mark.slow) for name in ("full", "local"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATTERNS)
 def test_contract(name, x, tmp_path):
     arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
@@ -65,7 +73,7 @@ def test_the_result_is_that_of_all_scores_masked(pattern, x):
     np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
 
 
-@ALL
+@quick("strided")
 def test_an_attention_mask_holds_with_the_pattern(pattern, x):
     layer = make_layer(pattern)
     attention_mask = np.arange(T) < T - 1
@@ -74,7 +82,7 @@ def test_an_attention_mask_holds_with_the_pattern(pattern, x):
     np.testing.assert_allclose(to_numpy(output), to_numpy(padded), atol=1e-5)
 
 
-@ALL
+@quick("local")
 def test_cached_equals_full_decoding(pattern):
     layer = make_layer(pattern)
     x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
@@ -90,7 +98,7 @@ def test_cached_equals_full_decoding(pattern):
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
 
 
-@ALL
+@quick("full")
 def test_dropout_acts_on_the_weights_in_training_only(pattern, x):
     layer = make_layer(pattern, dropout_rate=0.5)
     inference = to_numpy(layer(x))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from contract import to_numpy
-from masked_attention import Problem, assert_finite_without_keys
+from masked_attention import K, Problem, assert_finite_without_keys
 
 from keras_transformer.layers import Dropout, FullAttention
 from keras_transformer.layers import full_attention as module
@@ -14,7 +14,7 @@ from keras_transformer.layers import full_attention as module
     [(True, 3), pytest.param(False, 3, marks=pytest.mark.slow), (True, 0)],
 )
 def test_heads_and_gradients_are_those_of_all_scores(is_causal, padding):
-    problem = Problem(11, 11, is_causal=is_causal, padding=padding)
+    problem = Problem(11, 11, is_causal=is_causal, padding=padding, d_v=K)
     problem.assert_solved_by(FullAttention(block_size=4))
 
 

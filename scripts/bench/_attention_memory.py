@@ -1,0 +1,164 @@
+"""Memory and time of one training step of an attention layer, against the length."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from _common import ENVIRONMENT, ROOT
+from tqdm import tqdm
+
+D_MODEL, NUM_HEADS, WINDOW = 256, 4, 128
+MODULES = ("dense", "full", "local", "strided", "keras")
+# Large buffers go back to the system as soon as they are free: the peak is what a step needs.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+
+class Module(NamedTuple):
+    """`MultiHeadAttention` of this package by its pattern, or one of a peer."""
+
+    name: str
+    backend: str
+
+
+def modules(backends: Sequence[str]) -> list[Module]:
+    ours_and_keras = [Module(name, backend) for backend in backends for name in MODULES]
+    return ours_and_keras + [Module("torch.nn", "torch")] * ("torch" in backends)
+
+
+def measure_memory(
+    backends: Sequence[str], lengths: Sequence[int], longest_dense: int
+) -> list[dict[str, Any]]:
+    """A row for each module: MB and seconds at each length, and the exponents fitted."""
+    points = [(m, n) for m in modules(backends) for n in lengths]
+    points = [(m, n) for m, n in points if n <= longest_dense or m.name in MODULES[1:4]]
+    found: dict[Module, dict[int, dict[str, float]]] = {module: {} for module, _ in points}
+    with tqdm(points, desc="memory", unit="process") as progress:
+        for module, length in progress:
+            progress.set_postfix_str(f"{module.name} {module.backend} {length}")
+            found[module][length] = _measure(module, length)
+    return [row(module, lengths, own) for module, own in found.items()]
+
+
+def _measure(module: Module, length: int) -> dict[str, float]:
+    """In a process of its own."""
+    words = [sys.executable, str(Path(__file__)), module.name, str(length)]
+    environment = {**ENVIRONMENT, **MALLOC, "KERAS_BACKEND": module.backend}
+    child = subprocess.run(
+        words,
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    if child.returncode:
+        raise RuntimeError(f"{module} with {length} tokens died:\n{child.stderr[-2000:]}")
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def row(
+    module: Module, lengths: Sequence[int], found: dict[int, dict[str, float]]
+) -> dict[str, Any]:
+    """Figures by length, None where none was taken, and their exponents."""
+    figures = {}
+    for name in ("mb", "seconds"):
+        figures |= {f"{name}_{n}": found[n][name] if n in found else None for n in lengths}
+        figures[f"{name}_exponent"] = exponent(list(found), [x[name] for x in found.values()])
+    return {"module": module.name, "backend": module.backend, **figures}
+
+
+def exponent(lengths: Sequence[int], figures: Sequence[float]) -> float | None:
+    """The power of the length that figures grow with, by the longer half of the lengths."""
+    if len(lengths) < 2:
+        return None
+    start = max(0, min(len(lengths) // 2, len(lengths) - 3))
+    logarithms = np.log(lengths[start:]), np.log(figures[start:])
+    return round(float(np.polyfit(*logarithms, 1)[0]), 2)
+
+
+# --- In the process of a point -------------------------------------------------------------------
+
+
+def step_of(module: str, length: int) -> Callable[[], Any]:
+    """A training step of one layer on one sequence: forward, backward, and new weights."""
+    x = np.random.default_rng(0).normal(size=(1, length, D_MODEL)).astype("float32")
+    if module == "torch.nn":
+        return _torch_step(x)
+    import keras
+
+    from keras_transformer import (
+        FullAttention,
+        LocalAttention,
+        MultiHeadAttention,
+        StridedAttention,
+    )
+
+    inputs = keras.Input((length, D_MODEL))
+    if module == "keras":
+        outputs = keras.layers.MultiHeadAttention(NUM_HEADS, D_MODEL // NUM_HEADS)(inputs, inputs)
+    else:
+        pattern = {
+            "dense": None,
+            "full": FullAttention(),
+            "local": LocalAttention(WINDOW),
+            "strided": StridedAttention(WINDOW),
+        }[module]
+        outputs = MultiHeadAttention(D_MODEL, NUM_HEADS, attention_pattern=pattern)(inputs)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=keras.backend.backend() == "jax")
+    return lambda: model.train_on_batch(x, x)
+
+
+def _torch_step(x: np.ndarray) -> Callable[[], Any]:
+    import torch
+
+    torch.set_num_threads(int(ENVIRONMENT["OMP_NUM_THREADS"]))
+    layer = torch.nn.MultiheadAttention(D_MODEL, NUM_HEADS, batch_first=True)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    tensor = torch.tensor(x)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        output, _ = layer(tensor, tensor, tensor, need_weights=False)
+        torch.nn.functional.mse_loss(output, tensor).backward()
+        optimizer.step()
+
+    return step
+
+
+def measure_step(step: Callable[[], Any]) -> dict[str, float]:
+    """MB that a step adds to what is there before it, and seconds; the first step compiles."""
+    step()
+    before = _reset_peak()
+    step()
+    added = _memory("VmHWM") - before
+    start = time.perf_counter()
+    step()
+    return {"mb": round(added / 1e6, 2), "seconds": round(time.perf_counter() - start, 4)}
+
+
+def _reset_peak() -> int:
+    """Bytes that are resident now; the peak counts from here."""
+    import ctypes
+    import gc
+
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {name}")
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_step(step_of(sys.argv[1], int(sys.argv[2])))))

@@ -1,0 +1,70 @@
+"""The arithmetic of the benchmark; what it measures is no test's affair."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+
+from _attention_layers import path_length  # noqa: E402
+from _attention_layers import row as layer_row  # noqa: E402
+from _attention_memory import Module, exponent, modules  # noqa: E402
+from _attention_memory import row as memory_row  # noqa: E402
+from _attention_scores import statistics  # noqa: E402
+
+LENGTHS = [128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize("power", [0, 1, 1.5, 2])
+def test_exponents_are_those_of_powers(power):
+    assert exponent(LENGTHS, [3 * n**power for n in LENGTHS]) == power
+
+
+def test_exponents_are_of_the_longer_lengths():
+    assert exponent(LENGTHS, [1e6, 256, 512, 1024]) == 1
+    assert exponent(LENGTHS[:1], [1.0]) is None
+
+
+def test_lengths_without_a_figure_stay_empty():
+    found = {n: {"mb": 2.0 * n, "seconds": float(n**2)} for n in LENGTHS[:3]}
+    row = memory_row(Module("dense", "jax"), LENGTHS, found)
+    assert (row["mb_512"], row["mb_1024"], row["mb_exponent"]) == (1024, None, 1)
+    assert (row["seconds_1024"], row["seconds_exponent"]) == (None, 2)
+
+
+def test_pytorchs_own_layer_is_there_with_its_backend():
+    assert Module("torch.nn", "torch") in modules(["jax", "torch"])
+    assert Module("torch.nn", "torch") not in modules(["jax"])
+
+
+@pytest.mark.parametrize(
+    "name, reach, path",
+    [
+        ("self-attention", 500, 1),
+        ("r = 64", 64, 16),
+        ("k = 5", 2, 500),
+        ("recurrent (LSTM)", 9, 1000),
+    ],
+)
+def test_paths_are_as_many_layers_as_reach_across(name, reach, path):
+    assert path_length(name, 1000, reach) == path
+
+
+def test_milliseconds_and_sequential_operations():
+    row = layer_row("recurrent (LSTM)", {n: n / 1000 for n in LENGTHS}, 512)
+    assert (row["ms_256"], row["exponent"], row["sequential"], row["path"]) == (256, 1, 1024, 1024)
+
+
+def test_equal_and_saturated_weights():
+    scores = np.array([[1.0, -1.0, 1.0, -1.0]])
+    equal = statistics(scores, np.full((1, 4), 0.25))
+    assert equal == {
+        "variance": 1,
+        "largest_weight": 0.25,
+        "entropy": round(np.log(4), 4),
+        "derivative": 0.75,
+    }
+    saturated = statistics(scores, np.eye(4)[:1])
+    assert (saturated["largest_weight"], saturated["entropy"], saturated["derivative"]) == (1, 0, 0)
