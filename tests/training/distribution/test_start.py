@@ -46,6 +46,11 @@ def recipe_with(**training) -> Recipe:
         ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
         ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
         ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
+        (
+            "jax",
+            {"distribution": "model_parallel", "model_shards": 3},
+            "model_shards=3, num_heads=8",
+        ),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_and_names_another_way(
