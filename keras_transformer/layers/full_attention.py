@@ -16,9 +16,9 @@ class FullAttention(AttentionPattern):
 
     The result is that of `MultiHeadAttention` without a pattern. The backend's fused kernel
     computes it where there is one for the arguments, else `blockwise_attention`, which goes over
-    blocks of the keys and, for gradients, over them once more. The time stays quadratic. Blocks take
-    less time than all scores at once where those leave the caches, on 2 cores from about 4,000
-    tokens on; PyTorch's kernel does at 2,000 already.
+    blocks of the keys and, for gradients, over them once more. The time stays quadratic. On 2 cores
+    blocks take less of it than all scores at once from about 4,000 tokens on, and PyTorch's kernel
+    at 2,000 already.
 
     Example:
 
