@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +29,13 @@ class Server:
 
 
 @contextmanager
-def serving(program: str, folder: Path, *flags: str | Path) -> Iterator[Server]:
-    """The program of this folder that makes a model and serves it."""
+def serving(program: str | Path, folder: Path, *arguments: str | Path) -> Iterator[Server]:
+    """A server, or a program of this folder that makes a model and serves it."""
     search_path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     with (
         (folder / "errors").open("w") as errors,
         subprocess.Popen(
-            [sys.executable, Path(__file__).parent / program, folder, *flags],
+            [sys.executable, Path(__file__).parent / program, *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             env={
@@ -60,12 +60,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
     (folder / "batching.txt").write_text(BATCHING)
     flags = ["--batching_parameters_file", folder / "batching.txt"]
-    with serving("reversing_model.py", folder, *flags) as started:
+    with serving("reversing_model.py", folder, folder, *flags) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def exporting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serves the model of exported_model.py, each request alone."""
-    with serving("exported_model.py", tmp_path_factory.mktemp("exported")) as started:
+    folder = tmp_path_factory.mktemp("exported")
+    with serving("exported_model.py", folder, folder) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def serve() -> Callable[..., AbstractContextManager[Server]]:
+    """What to serve by that a test has made itself."""
+    return serving
