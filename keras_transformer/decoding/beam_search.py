@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
@@ -26,7 +27,9 @@ from keras_transformer.decoding.search import (
     count_tokens,
     empty_ids,
     limits_of,
+    log_normalizer,
     next_log_probabilities,
+    possible_tokens,
     run_search,
     write_at,
 )
@@ -35,6 +38,28 @@ from keras_transformer.decoding.top_k import take_columns, top_k_tokens
 
 # Taken from the score of a hypothesis for each required token that it lacks.
 LACKING = 1000.0
+
+
+class Sentences(NamedTuple):
+    """What a search is asked for, sentence by sentence.
+
+    Attributes:
+        source_ids: int32 `(B, S)`.
+        limits: int32 `(B,)`, most tokens of its hypotheses.
+        prefix_ids: int32 `(B, P)`, or None, as in `beam_search`; so are the others.
+        forbidden_ids: int32 `(B, C, W)`, or None.
+        required_ids: int32 `(B, C, W)`, or None.
+        beam_sizes: int32 `(B,)`, or None.
+        length_penalties: float32 `(B,)`, or None.
+    """
+
+    source_ids: Any
+    limits: Any
+    prefix_ids: Any = None
+    forbidden_ids: Any = None
+    required_ids: Any = None
+    beam_sizes: Any = None
+    length_penalties: Any = None
 
 
 class Live(NamedTuple):
@@ -186,115 +211,197 @@ def beam_search(
 
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties.
     """
-    _check(beam_size, n_best, length_penalty, length_penalty_form, coverage_penalty)
-    source_ids = ops.convert_to_tensor(source_ids, dtype="int32")
-    batch = ops.shape(source_ids)[0]
-    limits = limits_of(max_lengths, batch, max_length)
-    padding_mask = source_ids != pad_id
-    if beam_sizes is not None:
-        beam_sizes = ops.cast(beam_sizes, "int32")
-    if length_penalties is not None:
-        length_penalty = ops.cast(length_penalties, "float32")[:, None]
-    divisor = functools.partial(
-        length_divisor, length_penalty=length_penalty, form=length_penalty_form
+    search = BeamSearch(
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+        coverage_penalty=coverage_penalty,
+        n_best=n_best,
+        rules=tuple(rules),
+        bos_id=bos_id,
+        eos_id=eos_id,
+        pad_id=pad_id,
     )
-    all_rules = [*rules, *_rules_of(prefix_ids, forbidden_ids, pad_id)]
-    step_options = {"return_attention_weights": True} if coverage_penalty else {}
+    sentences = search.sentences(
+        source_ids,
+        max_lengths,
+        prefix_ids,
+        forbidden_ids,
+        required_ids,
+        beam_sizes,
+        length_penalties,
+        max_length=max_length,
+    )
+    end = run_search(
+        model,
+        lambda length: model.init_cache(sentences.source_ids, length, beam_size),
+        functools.partial(search.advance, model, sentences),
+        lambda state: ops.any(search.is_open(state)),
+        search.start(sentences, max_length),
+        max_length,
+    )
+    return search.result(sentences, end)
 
-    def advance(state: BeamState, cache: Any) -> tuple[BeamState, Any]:
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """The options of `beam_search`, and the parts that it is made of.
+
+    Raises:
+        ValueError: If an option is out of its range.
+    """
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    length_penalty_form: LengthPenaltyForm = "wu"
+    coverage_penalty: float = 0.0
+    n_best: int = 1
+    rules: tuple[TokenRule, ...] = ()
+    bos_id: int = 2
+    eos_id: int = 3
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        if not ops.is_tensor(self.beam_size) and not 1 <= self.n_best <= self.beam_size:
+            raise ValueError(
+                "`n_best` must be at least 1 and at most `beam_size`. "
+                f"Received: n_best={self.n_best}, beam_size={self.beam_size}"
+            )
+        if self.length_penalty < 0:
+            raise ValueError(
+                "`length_penalty` must not be negative. "
+                f"Received: length_penalty={self.length_penalty}"
+            )
+        if self.length_penalty_form not in LENGTH_PENALTY_FORMS:
+            raise ValueError(
+                f"`length_penalty_form` must be one of {list(LENGTH_PENALTY_FORMS)}. "
+                f"Received: length_penalty_form={self.length_penalty_form!r}"
+            )
+        if self.coverage_penalty < 0:
+            raise ValueError(
+                "`coverage_penalty` must not be negative. "
+                f"Received: coverage_penalty={self.coverage_penalty}"
+            )
+
+    def sentences(
+        self,
+        source_ids: Any,
+        max_lengths: Any = None,
+        prefix_ids: Any = None,
+        forbidden_ids: Any = None,
+        required_ids: Any = None,
+        beam_sizes: Any = None,
+        length_penalties: Any = None,
+        *,
+        max_length: int,
+    ) -> Sentences:
+        """Returns what is asked for, of the arguments of `beam_search`."""
+        source_ids = ops.convert_to_tensor(source_ids, dtype="int32")
+        batch = ops.shape(source_ids)[0]
+        return Sentences(
+            source_ids,
+            limits_of(max_lengths, batch, max_length),
+            prefix_ids,
+            forbidden_ids,
+            required_ids,
+            None if beam_sizes is None else ops.cast(beam_sizes, "int32"),
+            None if length_penalties is None else ops.cast(length_penalties, "float32"),
+        )
+
+    def start(self, sentences: Sentences, max_length: int) -> BeamState:
+        """Returns the state before the first token, with room for `max_length` of them."""
+        batch, source_length = ops.shape(sentences.source_ids)
+        live, best = (batch, self.beam_size), (batch, self.n_best)
+        empty = functools.partial(empty_ids, bos_id=self.bos_id, pad_id=self.pad_id)
+        coverage = (*live, source_length if self.coverage_penalty else 1)
+        return BeamState(
+            position=ops.convert_to_tensor(0, dtype="int32"),
+            live=Live(
+                ids=empty((*live, 1 + max_length)),
+                log_probabilities=_first_beam_only(*live),
+                coverage=ops.zeros(coverage),
+            ),
+            finished=Finished(
+                ids=empty((*best, 1 + max_length)),
+                log_probabilities=ops.full(best, IMPOSSIBLE, "float32"),
+                scores=ops.full(best, IMPOSSIBLE, "float32"),
+            ),
+            num_finished=ops.zeros((batch,), "int32"),
+        )
+
+    def is_open(self, state: BeamState) -> Any:
+        """Returns for which sentences there is anything left to do, bool `(B,)`."""
+        return ops.any(state.live.log_probabilities > IMPOSSIBLE, axis=-1)
+
+    def advance(
+        self, model: Any, sentences: Sentences, state: BeamState, cache: Any
+    ) -> tuple[BeamState, Any]:
+        """Decodes one token: returns the state and the model's cache after it."""
         live, position = state.live, state.position
         last = ops.take(live.ids, position, axis=-1)
-        logits, cache, *attention = model.step(last, cache, position, **step_options)
-        next_tokens = next_log_probabilities(logits, pad_id, bos_id)
-        next_tokens = apply_rules(next_tokens, live.ids, position, all_rules)
+        options = {"return_attention_weights": True} if self.coverage_penalty else {}
+        logits, cache, *attention = model.step(last, cache, position, **options)
         bonus = ops.zeros_like(live.log_probabilities)
-        if coverage_penalty:
+        if self.coverage_penalty:
             live = live._replace(coverage=live.coverage + attention[0])
-            bonus = coverage_penalty * coverage_score(live.coverage, padding_mask)
-        if required_ids is None:
-            candidates = _candidates(live, next_tokens, position + 1)
-        else:
-            candidates = _constrained(live, next_tokens, position, required_ids, eos_id, pad_id)
+            padding_mask = sentences.source_ids != self.pad_id
+            bonus = self.coverage_penalty * coverage_score(live.coverage, padding_mask)
+        candidates = self._candidates(live, logits, position, sentences)
+        state = state._replace(live=live)
         state, beams = _select(
-            state._replace(live=live), candidates, bonus, limits, divisor, eos_id, beam_sizes
+            state, candidates, bonus, sentences, self._divisor(sentences), self.eos_id
         )
         moved = keras.tree.map_structure(lambda x: take_columns(x, beams), cache["beam"])
         return state, {**cache, "beam": moved}
 
-    source_length = ops.shape(source_ids)[1] if coverage_penalty else 1
-    shape = (batch, beam_size, n_best, max_length, source_length)
-    end = run_search(
-        model,
-        lambda length: model.init_cache(source_ids, length, beam_size),
-        advance,
-        lambda state: ops.any(state.live.log_probabilities > IMPOSSIBLE),
-        _start(*shape, bos_id, pad_id),
-        max_length,
-    )
-    return _result(end, pad_id, beam_sizes)
-
-
-def _check(
-    beam_size: int,
-    n_best: int,
-    length_penalty: float,
-    length_penalty_form: str,
-    coverage_penalty: float,
-) -> None:
-    if not ops.is_tensor(beam_size) and not 1 <= n_best <= beam_size:
-        raise ValueError(
-            "`n_best` must be at least 1 and at most `beam_size`. "
-            f"Received: n_best={n_best}, beam_size={beam_size}"
-        )
-    if length_penalty < 0:
-        raise ValueError(
-            f"`length_penalty` must not be negative. Received: length_penalty={length_penalty}"
-        )
-    if length_penalty_form not in LENGTH_PENALTY_FORMS:
-        raise ValueError(
-            f"`length_penalty_form` must be one of {list(LENGTH_PENALTY_FORMS)}. "
-            f"Received: length_penalty_form={length_penalty_form!r}"
-        )
-    if coverage_penalty < 0:
-        raise ValueError(
-            "`coverage_penalty` must not be negative. "
-            f"Received: coverage_penalty={coverage_penalty}"
+    def result(self, sentences: Sentences, state: BeamState) -> SearchResult:
+        """Returns what was found."""
+        finished, beam_sizes = state.finished, sentences.beam_sizes
+        scores = _first(finished.scores, beam_sizes)
+        exists = scores > IMPOSSIBLE
+        ids = ops.where(exists[:, :, None], finished.ids[:, :, 1:], self.pad_id)
+        return SearchResult(
+            ids=ids,
+            scores=scores,
+            log_probabilities=_first(finished.log_probabilities, beam_sizes),
+            lengths=count_tokens(ids, self.pad_id),
+            steps=state.position,
         )
 
+    def _divisor(self, sentences: Sentences) -> Callable[[Any], Any]:
+        own = sentences.length_penalties
+        return functools.partial(
+            length_divisor,
+            length_penalty=self.length_penalty if own is None else own[:, None],
+            form=self.length_penalty_form,
+        )
 
-def _rules_of(prefix_ids: Any, forbidden_ids: Any, pad_id: int) -> list[TokenRule]:
-    """What the tensors of a batch demand, as token rules."""
-    demands = ((force_prefix, prefix_ids), (forbid_sequences, forbidden_ids))
+    def _candidates(
+        self, live: Live, logits: Any, position: Any, sentences: Sentences
+    ) -> Candidates:
+        rules = [*self.rules, *_rules_of(sentences, self.pad_id)]
+        if not rules and sentences.required_ids is None:
+            # What all tokens of a hypothesis have in common need not be added to each of them.
+            totals = live.log_probabilities - log_normalizer(logits)
+            tokens = possible_tokens(logits, self.pad_id, self.bos_id)
+            return _most_probable(live, totals, tokens, position + 1)
+        tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
+        tokens = apply_rules(tokens, live.ids, position, rules)
+        if sentences.required_ids is None:
+            return _most_probable(live, live.log_probabilities, tokens, position + 1)
+        return _constrained(
+            live, tokens, position, sentences.required_ids, self.eos_id, self.pad_id
+        )
+
+
+def _rules_of(sentences: Sentences, pad_id: int) -> list[TokenRule]:
+    """What the sentences demand, as token rules."""
+    demands = ((force_prefix, sentences.prefix_ids), (forbid_sequences, sentences.forbidden_ids))
     return [
         lambda *state, rule=rule, demanded=demanded: rule(*state, demanded, pad_id)
         for rule, demanded in demands
         if demanded is not None
     ]
-
-
-def _start(
-    batch: Any,
-    beam_size: int,
-    n_best: int,
-    max_length: int,
-    source_length: Any,
-    bos_id: int,
-    pad_id: int,
-) -> BeamState:
-    return BeamState(
-        position=ops.convert_to_tensor(0, dtype="int32"),
-        live=Live(
-            ids=empty_ids((batch, beam_size, 1 + max_length), bos_id, pad_id),
-            log_probabilities=_first_beam_only(batch, beam_size),
-            coverage=ops.zeros((batch, beam_size, source_length)),
-        ),
-        finished=Finished(
-            ids=empty_ids((batch, n_best, 1 + max_length), bos_id, pad_id),
-            log_probabilities=ops.full((batch, n_best), IMPOSSIBLE, "float32"),
-            scores=ops.full((batch, n_best), IMPOSSIBLE, "float32"),
-        ),
-        num_finished=ops.zeros((batch,), "int32"),
-    )
 
 
 def _first_beam_only(batch: Any, beam_size: int) -> Any:
@@ -308,10 +415,9 @@ def _select(
     state: BeamState,
     candidates: Candidates,
     bonus: Any,
-    limits: Any,
+    sentences: Sentences,
     divisor: Callable[[Any], Any],
     eos_id: int,
-    beam_sizes: Any = None,
 ) -> tuple[BeamState, Any]:
     """One step of the search: the next state, and the beams `(B, N)` that its live ones continue.
 
@@ -319,11 +425,11 @@ def _select(
         state: The hypotheses of `state.position` tokens.
         candidates: Their continuations.
         bonus: float32 `(B, N)`, at most 0, added to the scores of what ends here.
-        limits: int32 `(B,)`, most tokens of each sentence's hypotheses.
+        sentences: How many tokens and beams each may have.
         divisor: Length penalty of a number of tokens.
         eos_id: Id of the end of a sentence.
-        beam_sizes: int32 `(B,)`, beams of each sentence; None: all of them.
     """
+    limits, beam_sizes = sentences.limits, sentences.beam_sizes
     beam_size = ops.shape(state.live.log_probabilities)[1]
     n_best = ops.shape(state.finished.scores)[1]
     own_size = beam_size if beam_sizes is None else beam_sizes[:, None]
@@ -351,10 +457,10 @@ def _select(
     return BeamState(position, live, finished, num_finished), beams
 
 
-def _candidates(live: Live, next_tokens: Any, position: Any) -> Candidates:
-    """The 2N most probable continuations, now of `position` tokens."""
-    totals = live.log_probabilities[:, :, None] + next_tokens
-    log_probabilities, parents, tokens = top_k_tokens(totals, 2 * ops.shape(next_tokens)[1])
+def _most_probable(live: Live, totals: Any, next_tokens: Any, position: Any) -> Candidates:
+    """The 2N likeliest continuations, now of `position` tokens, by `totals + next_tokens`."""
+    beam_size = ops.shape(next_tokens)[1]
+    log_probabilities, parents, tokens = top_k_tokens(next_tokens, 2 * beam_size, totals)
     ids = write_at(take_columns(live.ids, parents), tokens, position)
     return Candidates(ids, log_probabilities, parents)
 
@@ -411,17 +517,3 @@ def _first(log_probabilities: Any, beam_sizes: Any) -> Any:
         return log_probabilities
     columns = ops.arange(ops.shape(log_probabilities)[1], dtype="int32")
     return ops.where(columns < beam_sizes[:, None], log_probabilities, IMPOSSIBLE)
-
-
-def _result(state: BeamState, pad_id: int, beam_sizes: Any = None) -> SearchResult:
-    finished = state.finished
-    scores = _first(finished.scores, beam_sizes)
-    exists = scores > IMPOSSIBLE
-    ids = ops.where(exists[:, :, None], finished.ids[:, :, 1:], pad_id)
-    return SearchResult(
-        ids=ids,
-        scores=scores,
-        log_probabilities=_first(finished.log_probabilities, beam_sizes),
-        lengths=count_tokens(ids, pad_id),
-        steps=state.position,
-    )

@@ -72,6 +72,17 @@ class Ensemble:
 
         return extend_cache
 
+    @property
+    def take_sentences(self) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+        """Keeps some sentences of a cache; there only if every model can do it."""
+        takes = [model.take_sentences for model in self.models]
+
+        def take_sentences(cache: dict[str, Any], rows: Any) -> dict[str, Any]:
+            parts = zip(takes, _split(cache, len(takes)), strict=True)
+            return _join([take(part, rows) for take, part in parts])
+
+        return take_sentences
+
     def step(
         self,
         token_ids: Any,

@@ -51,11 +51,20 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
         A float32 tensor `(B, N, V)`.
     """
     logits = ops.convert_to_tensor(logits)
-    ids = ops.arange(logits.shape[-1], dtype="int32")
-    allowed = ops.logical_and(ids != pad_id, ids != bos_id)
+    return possible_tokens(logits - log_normalizer(logits)[..., None], pad_id, bos_id)
+
+
+def possible_tokens(scores: Any, pad_id: int, bos_id: int) -> Any:
+    """Returns scores of tokens `(B, N, V)` with minus infinity for padding and bos."""
+    ids = ops.arange(scores.shape[-1], dtype="int32")
+    return ops.where(ops.logical_and(ids != pad_id, ids != bos_id), scores, IMPOSSIBLE)
+
+
+def log_normalizer(logits: Any) -> Any:
+    """Returns what is to be taken from logits `(B, N, V)` for log-probabilities, `(B, N)`."""
     largest = ops.max(logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
-    return ops.where(allowed, logits - (largest + ops.log(total)), IMPOSSIBLE)
+    return (largest + ops.log(total))[..., 0]
 
 
 def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence[TokenRule]) -> Any:

@@ -7,7 +7,7 @@ from keras import ops
 BLOCK = 64
 
 
-def top_k_tokens(scores: Any, k: int) -> tuple[Any, Any, Any]:
+def top_k_tokens(scores: Any, k: int, offsets: Any = None) -> tuple[Any, Any, Any]:
     """Finds the k best of all next tokens of all N hypotheses of each sentence.
 
     In two steps over a large vocabulary: the k best tokens lie in the k blocks of 64 tokens whose
@@ -17,19 +17,24 @@ def top_k_tokens(scores: Any, k: int) -> tuple[Any, Any, Any]:
     Args:
         scores: float tensor `(B, N, V)`.
         k: How many to find, at most N * V: an int, or a 0-d tensor where shapes may be unknown.
+        offsets: float tensor `(B, N)`, added to the scores of each hypothesis; few of them need
+            it. Defaults to None: nothing.
 
     Returns:
         A tuple of three tensors `(B, k)`: the scores, descending; int32, the hypotheses that they
         continue; and int32, the tokens.
     """
+    scores = ops.convert_to_tensor(scores)
     beam_size, vocabulary_size = ops.shape(scores)[1:]
-    flat = ops.reshape(scores, (-1, beam_size * vocabulary_size))
+    offsets = ops.zeros_like(scores[:, :, 0]) if offsets is None else ops.convert_to_tensor(offsets)
     if not isinstance(k, int) or vocabulary_size < 2 * k * BLOCK:
-        values, columns = ops.top_k(flat, k)
+        totals = scores + offsets[:, :, None]
+        values, columns = ops.top_k(ops.reshape(totals, (-1, beam_size * vocabulary_size)), k)
     else:
-        columns, is_own = _best_blocks(scores, k)
-        candidates = ops.where(is_own, take_columns(flat, columns), float("-inf"))
-        values, chosen = ops.top_k(candidates, k)
+        columns, is_own = _best_blocks(scores, k, offsets)
+        flat = ops.reshape(scores, (-1, beam_size * vocabulary_size))
+        totals = take_columns(flat, columns) + take_columns(offsets, columns // vocabulary_size)
+        values, chosen = ops.top_k(ops.where(is_own, totals, float("-inf")), k)
         columns = take_columns(columns, chosen)
     columns = ops.cast(columns, "int32")
     return values, columns // vocabulary_size, columns % vocabulary_size
@@ -44,7 +49,7 @@ def take_columns(x: Any, columns: Any) -> Any:
     )
 
 
-def _best_blocks(scores: Any, k: int) -> tuple[Any, Any]:
+def _best_blocks(scores: Any, k: int, offsets: Any) -> tuple[Any, Any]:
     """The columns `(B, k * 64)` of the k best blocks, ascending, and which of them are their own.
 
     Where the last tokens do not fill a block, theirs begins early and shares tokens with the one
@@ -58,6 +63,7 @@ def _best_blocks(scores: Any, k: int) -> tuple[Any, Any]:
         rest = ops.max(scores[:, :, end:], axis=-1, keepdims=True)
         maxima = ops.concatenate([maxima, rest], axis=-1)
     blocks = maxima.shape[-1]
+    maxima = maxima + offsets[:, :, None]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
     beams, numbers = chosen // blocks, chosen % blocks

@@ -1,6 +1,7 @@
 """Sentences in, translations out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,21 +11,29 @@ from keras import ops
 from tqdm import tqdm
 
 from keras_transformer.available_chunks import available_chunks
-from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.compiled import compile_function
 from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
 from keras_transformer.decoding.hypothesis_score import LengthPenaltyForm
-from keras_transformer.decoding.length_batches import length_batches, padded, pair_batches
+from keras_transformer.decoding.length_batches import (
+    LengthBatch,
+    length_batches,
+    padded,
+    pair_batches,
+)
 from keras_transformer.decoding.minimum_bayes_risk import expected_utilities
 from keras_transformer.decoding.overlong import OVERLONG, Overlong, SourcePart, source_parts
 from keras_transformer.decoding.sampling import random_numbers, sample
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult, TokenRule
+from keras_transformer.decoding.staged_search import StagedBeamSearch
 from keras_transformer.decoding.target_constraints import TargetConstraints, Words
 from keras_transformer.decoding.token_rules import MinLength, NoRepeatNgrams, RepetitionPenalty
 from keras_transformer.decoding.word_alignment import forced_attention, word_alignment
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
+
+# While one batch does what a single core or the host does, another one has the other cores.
+CONCURRENT_BATCHES = 2
 
 # Lines of a stream that are translated together, at most.
 STREAMED_LINES = 1024
@@ -110,7 +119,7 @@ class Translator:
         self.overlong = overlong
         self.tokens_per_batch = tokens_per_batch
         self.rules = _rules(min_length, repetition_penalty, no_repeat_ngram_size, tokenizer.eos_id)
-        self._beam_search = compile_function(beam_search, model)
+        self._beam_search = StagedBeamSearch(model)
         self._sample = compile_function(sample, model)
         self._forced_attention = compile_function(forced_attention, model)
 
@@ -323,14 +332,19 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each part of `count` sentences."""
         lengths = [len(part.ids) for part in parts]
-        batches = length_batches(lengths, tokens_per_batch, self.model.max_length)
+        batches = list(length_batches(lengths, tokens_per_batch, self.model.max_length))
         found: list[list[Hypothesis]] = [[]] * len(parts)
-        with _progress(progress, count) as advance:
-            for indices, rows, width in batches:
-                batch = self._batch([parts[index] for index in indices], rows, width)
-                result = SearchResult(*map(ops.convert_to_numpy, search(batch)))
-                for row, index in enumerate(indices):
-                    found[index] = self._hypotheses(result, row)
+
+        def decode(of_batch: LengthBatch) -> _Batch:
+            indices, rows, width = of_batch
+            batch = self._batch([parts[index] for index in indices], rows, width)
+            result = SearchResult(*map(ops.convert_to_numpy, search(batch)))
+            for row, index in enumerate(indices):
+                found[index] = self._hypotheses(result, row)
+            return batch
+
+        with _progress(progress, count) as advance, ThreadPoolExecutor(CONCURRENT_BATCHES) as pool:
+            for batch in pool.map(decode, batches) if len(batches) > 1 else map(decode, batches):
                 advance(_num_sentences(batch.parts))
             advance(count - _num_sentences(parts))  # The blank ones.
         return found

@@ -258,6 +258,35 @@ class Transformer(keras.Model):
             "model": cache["model"],
         }
 
+    def take_sentences(self, cache: dict[str, Any], rows: Any) -> dict[str, Any]:
+        """Keeps some sentences, so that search decodes no longer those that have ended.
+
+        Args:
+            cache: What `init_cache`, `extend_cache` or `step` returned, of B sentences.
+            rows: int tensor `(M,)`, which sentences.
+
+        Returns:
+            The cache of M sentences.
+        """
+
+        def take(x: Any) -> Any:
+            return ops.take(x, rows, axis=0)
+
+        def take_heads(x: Any) -> Any:
+            heads = ops.reshape(x, (-1, self.num_heads, *x.shape[1:]))
+            return ops.reshape(take(heads), (-1, *x.shape[1:]))
+
+        map_structure, sentence = keras.tree.map_structure, cache["sentence"]
+        return {
+            "beam": map_structure(take, cache["beam"]),
+            "sentence": {
+                "decoded": map_structure(take_heads, sentence["decoded"]),
+                "memory": map_structure(take, sentence["memory"]),
+                "padding_mask": take(sentence["padding_mask"]),
+            },
+            "model": cache["model"],
+        }
+
     def _check_length(self, max_length: int) -> None:
         if self.position_encoding == "learned" and max_length > self.max_length:
             raise ValueError(

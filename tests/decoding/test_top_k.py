@@ -25,6 +25,17 @@ def test_finds_the_best_of_all(vocabulary_size):
     np.testing.assert_array_equal(tokens, columns % vocabulary_size)
 
 
+@pytest.mark.parametrize("vocabulary_size", [7, 2 * K * BLOCK + 1], ids=["small", "large"])
+def test_offsets_are_added_to_the_scores_of_each_hypothesis(vocabulary_size):
+    generator = np.random.default_rng(1)
+    scores = generator.normal(size=(B, N, vocabulary_size)).astype("float32")
+    offsets = np.array([[0.0, 0.5], [-np.inf, 1.0], [-20.0, -20.5]], "float32")
+    found = top_k_tokens(scores, K, offsets)
+    expected = top_k_tokens(scores + offsets[:, :, None], K)
+    for actual, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
+
+
 def test_all_of_the_best_may_lie_in_the_last_tokens_that_fill_no_block():
     vocabulary_size = 2 * K * BLOCK + K
     scores = np.zeros((B, N, vocabulary_size), "float32")
