@@ -101,6 +101,9 @@ class ModelSettings(_Section):
 class Training(_Section):
     """Optimization (§5.3, §5.4) and what is kept of it. A step is an optimizer step."""
 
+    initial_run: Path | None = Field(
+        None, description="Finished run whose tokenizer and weights are those to begin with."
+    )
     steps: int = Field(100_000, gt=0, description="Optimizer steps in all.")
     tokens_per_batch: int = Field(
         25_000, gt=0, description="Target tokens of a micro-batch, eos and padding included."

@@ -14,6 +14,7 @@ from keras_transformer.data import (
     fit_data,
     read_parallel,
 )
+from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run, Split
@@ -93,14 +94,17 @@ def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
 def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    settings = recipe.tokenizer
-    tokenizer = Tokenizer.train(
-        read_parallel(*run.text("train")),
-        settings.vocabulary_size,
-        model_type=settings.model_type,
-        joint=settings.joint,
-        normalization=settings.normalization,
-    )
+    if recipe.training.initial_run:
+        tokenizer = Run.open(recipe.training.initial_run).tokenizer()
+    else:
+        settings = recipe.tokenizer
+        tokenizer = Tokenizer.train(
+            read_parallel(*run.text("train")),
+            settings.vocabulary_size,
+            model_type=settings.model_type,
+            joint=settings.joint,
+            normalization=settings.normalization,
+        )
     tokenizer.save(run.tokenizer_dir)
     return tokenizer
 
@@ -133,6 +137,8 @@ def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         dtype=settings.dtype_policy,
         **recipe.model.overrides,
     )
+    if settings.initial_run:
+        _begin_with(Run.open(settings.initial_run), model)
     peak = settings.peak_learning_rate
     schedule = TransformerSchedule(
         d_model=model.d_model if peak is None else None,
@@ -152,6 +158,16 @@ def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
     trainer = TransformerTrainer(model, loss, settings.logits_mebibytes, settings.r_drop)
     trainer.compile(optimizer, jit_compile=settings.jit_compile)
     return trainer
+
+
+def _begin_with(run: Run, model: Transformer) -> None:
+    weights = run.model().get_weights()
+    if [weight.shape for weight in weights] != [weight.shape for weight in model.weights]:
+        raise UserError(
+            f"training.initial_run: {run.model_path} has not the sizes that the recipe's section "
+            f"model asks for; {run.recipe_path} says which it was trained with"
+        )
+    model.set_weights(weights)
 
 
 def _fit(

@@ -11,9 +11,12 @@ import keras
 import numpy as np
 import pytest
 import tiny_run
+from contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from keras_transformer.errors import UserError
 from keras_transformer.run import Run
+from keras_transformer.training import train
 
 
 def train_in_another_process(*arguments) -> subprocess.CompletedProcess:
@@ -73,6 +76,42 @@ def test_leaves_a_complete_run_folder(whole):
     assert {"recipe.yaml", "tokenizer", "checkpoints", "logs", "model.keras"} <= names
     steps = [path.name for path in run.checkpoints()]
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
+
+
+def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_path):
+    first, _ = whole
+    tiny_run.write_text(tmp_path)
+    run = Run.create(tmp_path / "run", recipe_after(first, tmp_path))
+    train(run.recipe, run)
+    for file in first.tokenizer_dir.iterdir():
+        assert (run.tokenizer_dir / file.name).read_bytes() == file.read_bytes()
+    # One step at the beginning of a slow warm-up moves no weight far.
+    for begun, moved in zip(first.model().weights, run.model().weights, strict=True):
+        np.testing.assert_allclose(to_numpy(moved), to_numpy(begun), atol=1e-4)
+
+
+def test_another_run_must_have_the_sizes_of_the_recipe(whole, tmp_path):
+    first, _ = whole
+    tiny_run.write_text(tmp_path)
+    recipe = recipe_after(first, tmp_path)
+    wider = recipe.model.model_copy(update={"d_ff": 8})
+    run = Run.create(tmp_path / "run", recipe.model_copy(update={"model": wider}))
+    with pytest.raises(UserError, match=r"training\.initial_run.*model\.keras"):
+        train(run.recipe, run)
+
+
+def recipe_after(first: Run, directory: Path):
+    """One step that goes on from the weights of another run."""
+    recipe = tiny_run.recipe_for(directory)
+    changes = {
+        "initial_run": first.directory,
+        "steps": 1,
+        "accumulation_steps": 1,
+        "validation_bleu_sentences": 0,
+        "warmup_steps": 4_000,
+        "r_drop": 5.0,
+    }
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changes)})
 
 
 def test_tensorflow_is_loaded_only_where_it_computes(whole):
