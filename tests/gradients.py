@@ -11,7 +11,8 @@ from contract import to_numpy
 def gradients_of(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Value and gradients of a scalar function of arrays, compiled where the backend compiles.
 
-    On TensorFlow the graph knows the ranks of the arrays and their last axes, as under `fit`.
+    On TensorFlow the graph knows matrices, such as weights, and of arrays of more axes the last one
+    alone, as under `fit`.
     """
     if keras.backend.backend() == "jax":
         import jax
@@ -32,9 +33,10 @@ def gradients_of(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[np.
 def _tensorflow_gradients(function: Callable[..., Any], arrays: tuple[np.ndarray, ...]) -> Any:
     import tensorflow as tf
 
-    shapes = [(*(None for _ in x.shape[:-1]), *x.shape[-1:]) for x in arrays]
+    shapes = [x.shape if x.ndim < 3 else (None,) * (x.ndim - 1) + x.shape[-1:] for x in arrays]
+    signature = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, arrays, strict=True)]
 
-    @tf.function(input_signature=[tf.TensorSpec(shape, "float32") for shape in shapes])
+    @tf.function(input_signature=signature)
     def compute(*tensors: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(tensors)
