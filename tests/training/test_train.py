@@ -78,6 +78,7 @@ def test_leaves_a_complete_run_folder(whole):
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
 
 
+@pytest.mark.slow
 def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_path):
     first, _ = whole
     tiny_run.write_text(tmp_path)

@@ -75,6 +75,7 @@ def test_keras_file_holds_model_loss_and_optimizer(tmp_path):
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.slow
 def test_r_drop_without_dropout_is_training_without_it():
     trainers = [new_trainer(), new_trainer()]
     trainers[1].r_drop = 5.0
