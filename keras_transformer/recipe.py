@@ -122,6 +122,16 @@ class Training(_Section):
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
     adam_epsilon: float = Field(1e-9, gt=0)
+    global_clipnorm: float | None = Field(
+        None, gt=0, description="Largest norm of an optimizer step's whole gradient."
+    )
+    ema_momentum: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Decay per optimizer step of an average of the weights, which stands for them "
+        "in validation and for each of the evaluation.average_last checkpoints in model.keras.",
+    )
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of logits.")

@@ -35,6 +35,8 @@ def recipe_for(directory: Path) -> Recipe:
                 "accumulation_steps": ACCUMULATION,
                 "tokens_per_batch": 64,
                 "warmup_steps": 2,
+                "global_clipnorm": 1.0,
+                "ema_momentum": 0.5,
                 "validation_bleu_sentences": 2,
             },
             "evaluation": {"average_last": 2},

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from keras_transformer.data import fit_data
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.training.checkpoint import save_checkpoint
+from keras_transformer.training.transformer_adam import inner_optimizer
 
 
 class Reporter(Protocol):
@@ -149,8 +150,7 @@ class StepReports(StepCallback):
     def _report(self, steps: int, metrics: Mapping[str, Any]) -> None:
         values = {name: float(value) for name, value in metrics.items()}  # waits for the device
         seconds = time.perf_counter() - self._begin
-        optimizer = self.model.optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        optimizer = inner_optimizer(self.model)
         values["learning_rate"] = float(optimizer.learning_rate)
         values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         tokens = sum(self.tokens(step) for step in range(self._first, steps))
@@ -197,6 +197,7 @@ class Validation(StepCallback):
     """Measures the model on held-out sentences at the end of every epoch.
 
     Loss, perplexity and accuracy are means per real target token, and the loss is not smoothed.
+    Where the optimizer averages the weights, the averages are measured.
 
     Args:
         batches: What `evaluation_batches` returns.
@@ -218,12 +219,13 @@ class Validation(StepCallback):
         self.further = further
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        found = self.model.evaluate(
-            fit_data(self.batches), steps=len(self.batches), verbose=0, return_dict=True
-        )
-        found["loss"] = math.log(found["perplexity"])
-        if self.further:
-            found |= self.further(self.step)
+        with inner_optimizer(self.model).averages_as_weights():
+            found = self.model.evaluate(
+                fit_data(self.batches), steps=len(self.batches), verbose=0, return_dict=True
+            )
+            found["loss"] = math.log(found["perplexity"])
+            if self.further:
+                found |= self.further(self.step)
         values = {f"validation/{name}": value for name, value in found.items()}
         for reporter in self.reporters:
             reporter.report(self.step, values)

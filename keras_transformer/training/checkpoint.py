@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,26 @@ def verify_checkpoint(path: str | Path) -> int:
 def load_checkpoint_model(path: str | Path) -> Any:
     """Read the model of a checkpoint, without optimizer and, if it has one, without its trainer.
 
+    Where the optimizer averages the weights, the averages are the model's weights.
+
     Raises:
         UserError: If the checkpoint is incomplete or damaged.
     """
     verify_checkpoint(path)
-    model = keras.saving.load_model(Path(path) / _MODEL, compile=False)
+    file = Path(path) / _MODEL
+    has_averages = _has_averages(file)
+    model = keras.saving.load_model(file, compile=has_averages)
+    if has_averages:
+        model.optimizer.finalize_variable_values(model.trainable_variables)
     return model.model if isinstance(model, TransformerTrainer) else model
+
+
+def _has_averages(file: Path) -> bool:
+    with zipfile.ZipFile(file) as archive:
+        compiled = json.loads(archive.read("config.json")).get("compile_config") or {}
+    optimizer = compiled.get("optimizer", {}).get("config", {})
+    inner = optimizer.get("inner_optimizer", {}).get("config", optimizer)
+    return inner.get("use_ema", False)
 
 
 def remove_unfinished(directory: str | Path) -> None:

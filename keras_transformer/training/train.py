@@ -152,6 +152,9 @@ def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         beta_1=settings.adam_beta_1,
         beta_2=settings.adam_beta_2,
         epsilon=settings.adam_epsilon,
+        global_clipnorm=settings.global_clipnorm,
+        use_ema=settings.ema_momentum is not None,
+        ema_momentum=settings.ema_momentum or 0.0,
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")

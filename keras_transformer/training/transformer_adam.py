@@ -1,9 +1,12 @@
 """Adam with the paper's settings, counting optimizer steps (§5.3)."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 # On PyTorch, Keras answers `keras.optimizers.Adam(...)` with a faster subclass of its own.
@@ -14,7 +17,7 @@ _BackendAdam: Any = type(keras.optimizers.Adam.__new__(keras.optimizers.Adam))
 class TransformerAdam(_BackendAdam):
     """Adam with β₁ = 0.9, β₂ = 0.98 and ε = 1e-9 (§5.3), for accumulated gradients too.
 
-    It differs from `keras.optimizers.Adam` in its defaults and in four points:
+    It differs from `keras.optimizers.Adam` in its defaults and in five points:
 
     - A schedule is called with the number of optimizer steps made, also under
       `gradient_accumulation_steps`, where Keras would count micro-batches.
@@ -24,6 +27,9 @@ class TransformerAdam(_BackendAdam):
       squares the parts of an embedding's gradient before it sums them.
     - Replicas that train together clip and measure the sum of their gradients, not each its own, if
       `reduce_gradients` is set.
+    - With `use_ema`, the averages count optimizer steps, not micro-batches, and are without bias to
+      the first of them: after t steps the weights of step i count `ema_momentum ** (t - i)`, over
+      the sum of these. Keras would count the first one as if it had been there for ever.
 
     Example:
 
@@ -79,8 +85,15 @@ class TransformerAdam(_BackendAdam):
             grads = self.reduce_gradients(grads)
         flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
         squares = [ops.sum(ops.square(gradient)) for gradient in flat]
-        self.gradient_norm.assign(ops.sqrt(sum(squares)))
-        return super()._clip_gradients(grads)
+        norm = ops.sqrt(sum(squares))
+        self.gradient_norm.assign(norm)
+        if not self.global_clipnorm:
+            return super()._clip_gradients(grads)
+        scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
+        return [
+            ops.reshape(part * scale, gradient.shape)
+            for part, gradient in zip(flat, grads, strict=True)
+        ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         """Keras on TensorFlow would sum over the replicas of a strategy here, after clipping."""
@@ -92,3 +105,59 @@ class TransformerAdam(_BackendAdam):
         # TensorFlow's sparse gradients may name a row twice, and squaring them would not sum such
         # rows first. Reshaping makes them dense.
         super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)
+
+    def _backend_update_step(
+        self, grads: Any, trainable_variables: Any, learning_rate: Any
+    ) -> None:
+        """Keras calls this once a step, or undoes what it has done after other micro-batches."""
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        if self.use_ema:
+            self._update_averages()
+
+    def _update_averages(self) -> None:
+        step = ops.cast(self.iterations + 1, "float32")
+        rate = (self.ema_momentum - 1.0) / ops.expm1(math.log(self.ema_momentum) * step)
+        for variable, average in self._averaged():
+            difference = ops.stop_gradient(variable - average)
+            average.assign(average + ops.cast(rate, average.dtype) * difference)
+
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        """Keras calls this after every micro-batch, when `_update_averages` has done it."""
+
+    def _averaged(self) -> Iterator[tuple[Any, Any]]:
+        """Each weight and its average."""
+        yield from zip(self._trainable_variables, self._model_variables_moving_average, strict=True)
+
+    def finalize_variable_values(self, var_list: list[Any]) -> None:
+        super().finalize_variable_values(var_list)
+        if self.use_ema:  # On JAX, weight and average would share memory that `fit` donates twice.
+            for _, average in self._averaged():
+                average.assign(ops.copy(average))
+
+    @contextmanager
+    def averages_as_weights(self) -> Iterator[None]:
+        """Context in which the model's weights are their averages, if `use_ema` keeps any.
+
+        Example:
+
+        ```python
+        with model.optimizer.averages_as_weights():
+            model.evaluate(inputs, labels)
+        ```
+        """
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for variable, average in self._averaged() if self.use_ema else ():
+            value = np.array(ops.convert_to_numpy(variable))
+            variable.assign(average)
+            average.assign(value)
+
+
+def inner_optimizer(model: Any) -> Any:
+    """The optimizer of a compiled model, without what scales its loss for float16."""
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)

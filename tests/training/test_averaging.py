@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.training import average_checkpoints
+from keras_transformer.training import TransformerAdam, average_checkpoints
 from keras_transformer.training.checkpoint import save_checkpoint
 
 
@@ -41,6 +41,20 @@ def test_one_checkpoint_is_its_own_average(tmp_path):
     average_checkpoints([checkpoint_of(tmp_path, 1, 0.1)], tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(model.get_weights(), [[[np.float32(0.1)]]])
+
+
+def test_averages_of_the_weights_stand_for_them(tmp_path):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(TransformerAdam(use_ema=True, ema_momentum=0.5), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    ((_, variable),) = model.optimizer._averaged()
+    for step, average in enumerate([1.0, 2.0]):
+        variable.assign([[average]])
+        save_checkpoint(tmp_path, model, step, keep=2)
+    average_checkpoints(sorted(tmp_path.glob("step-*")), tmp_path / "model.keras")
+    averaged = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(averaged.get_weights(), [[[1.5]]])
+    assert not averaged.compiled
 
 
 def test_refuses_different_models(tmp_path):

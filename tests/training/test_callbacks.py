@@ -166,6 +166,26 @@ def test_validation_means_are_per_real_token():
     assert values["validation/bleu"] == 30
 
 
+def test_validation_measures_the_averages_of_the_weights():
+    # Logits of 0 give every token the probability 1/V; the weights themselves are not 0.
+    model = new_model()
+    model.compile(
+        TransformerAdam(use_ema=True, ema_momentum=0.5),
+        loss=MaskedCrossentropy(),
+        metrics=[Perplexity()],
+    )
+    fit(model, 1, 1)
+    weights = model.get_weights()
+    for _, average in model.optimizer._averaged():
+        average.assign(np.zeros((V, V)))
+    reports = Reports()
+    validation = Validation([one_batch()], [reports])
+    validation.set_model(model)
+    validation.on_epoch_end(0)
+    np.testing.assert_allclose(reports[0][1]["validation/perplexity"], V, rtol=1e-6)
+    np.testing.assert_array_equal(model.get_weights(), weights)
+
+
 def test_progress_bar_counts_steps_and_shows_loss(capsys):
     bar = ProgressBar(steps=10, start_step=2)
     fit(new_model(), 2, 2, bar, StepReports([bar], tokens=lambda step: 5), initial_epoch=1)

@@ -97,6 +97,64 @@ def test_gradient_norm_is_the_global_norm():
     np.testing.assert_allclose(float(model.optimizer.gradient_norm), 5.0, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("global_clipnorm", "velocity"), [(2.5, 0.5), (10.0, 1.0)])
+def test_the_whole_gradient_of_a_step_is_clipped_and_its_norm_before_is_reported(
+    global_clipnorm, velocity
+):
+    # Micro-batches give (6, 0) and (0, 8); their mean (3, 4) has norm 5, and half of it norm 2.5.
+    # Either alone has a norm of more than 5. The second moments are 0.02 * g².
+    optimizer = TransformerAdam(0.1, global_clipnorm=global_clipnorm, gradient_accumulation_steps=2)
+    dense_of_two(optimizer).fit(
+        np.array([[6.0, 0.0], [0.0, 8.0]]), np.zeros((2, 1)), batch_size=1, shuffle=False, verbose=0
+    )
+    np.testing.assert_allclose(float(optimizer.gradient_norm), 5.0, rtol=1e-6)
+    expected = 0.02 * np.square(velocity * np.array([[3.0], [4.0]]))
+    np.testing.assert_allclose(variable_of(optimizer, "velocity"), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_averages_count_optimizer_steps_without_bias_to_the_first(accumulation_steps):
+    many = accumulation_steps if accumulation_steps > 1 else None
+    optimizer = TransformerAdam(
+        0.1, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=many
+    )
+    model = dense_of_two(optimizer)
+    seen = []
+    for _ in range(3):
+        for _ in range(accumulation_steps):
+            model.train_on_batch(np.array([[3.0, 4.0]]), np.zeros((1, 1)))
+        seen.append(model.get_weights()[0])
+    assert len({weights.tobytes() for weights in seen}) == 3
+    expected = (0.25 * seen[0] + 0.5 * seen[1] + seen[2]) / 1.75
+    np.testing.assert_allclose(variable_of(optimizer, "average"), expected, rtol=1e-6)
+    with optimizer.averages_as_weights():
+        np.testing.assert_allclose(model.get_weights()[0], expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.get_weights()[0], seen[-1])
+
+
+def test_fit_ends_with_the_averages_and_can_go_on():
+    model = dense_of_two(TransformerAdam(0.1, use_ema=True, ema_momentum=0.5))
+    for _ in range(2):
+        model.fit(np.array([[3.0, 4.0]]), np.zeros((1, 1)), verbose=0)
+        np.testing.assert_array_equal(
+            model.get_weights()[0], variable_of(model.optimizer, "average")
+        )
+
+
+def dense_of_two(optimizer):
+    """A model whose gradient is its input, summed over a batch."""
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
+    model.compile(optimizer, loss=lambda y_true, y_pred: keras.ops.sum(y_pred))
+    return model
+
+
+def variable_of(optimizer, name):
+    """The first variable of an optimizer whose name ends like that."""
+    variables = [v for v in optimizer.variables if v.name.endswith(name)]
+    return keras.ops.convert_to_numpy(variables[0])
+
+
 def test_first_step_moves_every_weight_by_the_rate():
     # Adam's first step is rate * g / (|g| + ε), the rate itself for every g that is not 0.
     inputs = keras.Input((2,))
@@ -132,7 +190,5 @@ def test_embedding_rows_used_twice_sum_before_they_are_squared():
     model.compile(TransformerAdam(0.1), loss=lambda y_true, y_pred: keras.ops.sum(y_pred))
     model.fit(np.array([[1, 1]]), np.zeros((1, 2, 1)), verbose=0)
     assert float(model.optimizer.gradient_norm) == 2.0
-    velocity = [v for v in model.optimizer.variables if v.name.endswith("velocity")][0]
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(velocity), [[0.0], [0.08], [0.0]], rtol=1e-5
-    )
+    velocity = variable_of(model.optimizer, "velocity")
+    np.testing.assert_allclose(velocity, [[0.0], [0.08], [0.0]], rtol=1e-5)
