@@ -38,8 +38,13 @@ class Dropout(keras.layers.Dropout):
     Returns:
         A float tensor like `inputs`.
 
+    Attributes:
+        fixed_seed: int32 tensor `(2,)` to hash instead of what `seed_generator` gives, or None.
+
     Source: Srivastava et al. 2014; the hash: Wellons 2018, "Prospecting for Hash Functions".
     """
+
+    fixed_seed: Any = None
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(rate, seed=seed, **kwargs)
@@ -47,7 +52,8 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
-        seed = ops.cast(self.seed_generator.next(), "int32")
+        seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
+        seed = ops.cast(seed, "int32")
         is_kept = keep_mask(seed, self.rate, ops.shape(inputs))
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
 

@@ -5,10 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training.masked_accuracy import MaskedAccuracy
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.perplexity import Perplexity
+from keras_transformer.training.recomputation import recomputation
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 # Of the logits of a slice.
@@ -45,6 +47,9 @@ class TransformerTrainer(keras.Model):
             twice with different dropout, and where the two distributions of a token differ, that
             is part of the loss. It makes a step twice as long and small data go further; 5 is
             their value for translation. Defaults to 0: one pass.
+        recomputation: Whether encoder and decoder layers forget in training what they compute, and
+            compute it again for the gradient: less memory, more time, the same numbers. Defaults
+            to False.
 
     Call arguments:
         inputs: As for `Transformer`.
@@ -65,6 +70,7 @@ class TransformerTrainer(keras.Model):
         loss: MaskedCrossentropy | None = None,
         logits_mebibytes: int = 16,
         r_drop: float = 0.0,
+        recomputation: bool = False,
         **kwargs: Any,
     ) -> None:
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
@@ -74,10 +80,12 @@ class TransformerTrainer(keras.Model):
                 f"Received: loss.reduction={loss.reduction!r}"
             )
         super().__init__(model.input, model.states, **kwargs)
+        self.dtype_policy = model.dtype_policy  # by which Keras scales the loss for float16
         self.model = model
         self.token_loss = loss
         self.logits_mebibytes = logits_mebibytes
         self.r_drop = r_drop
+        self.recomputation = recomputation
         self.accuracy = MaskedAccuracy(loss.pad_id)
         self.perplexity = Perplexity(loss.pad_id)
 
@@ -91,7 +99,13 @@ class TransformerTrainer(keras.Model):
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.r_drop:
             inputs = keras.tree.map_structure(lambda x: ops.concatenate([x, x]), inputs)
-        return super().call(inputs, training=training, **kwargs)
+        with recomputation(self._forgetful_layers() if training else ()):
+            return super().call(inputs, training=training, **kwargs)
+
+    def _forgetful_layers(self) -> list[Any]:
+        if not self.recomputation:
+            return []
+        return [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
 
     def compute_loss(
         self,
@@ -131,6 +145,7 @@ class TransformerTrainer(keras.Model):
             "loss": keras.saving.serialize_keras_object(self.token_loss),
             "logits_mebibytes": self.logits_mebibytes,
             "r_drop": self.r_drop,
+            "recomputation": self.recomputation,
             "name": self.name,
             "trainable": self.trainable,
         }
