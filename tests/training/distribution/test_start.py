@@ -101,7 +101,7 @@ def figures(run: Run) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in logs.Scalars(tag)] for tag in FIGURES}
 
 
-def assert_same_training(run: Run, expected: Run, atol=2e-5) -> None:
+def assert_same_training(run: Run, expected: Run) -> None:
     found, wanted = figures(run), figures(expected)
     for tag in FIGURES:
         np.testing.assert_allclose(found[tag], wanted[tag], rtol=1e-4, err_msg=tag)
@@ -109,10 +109,8 @@ def assert_same_training(run: Run, expected: Run, atol=2e-5) -> None:
     assert [path.name for path in run.checkpoints()] == names
     models = [load_checkpoint_model(each.checkpoints()[-1]) for each in (run, expected)]
     for own, other in zip(*(model.weights for model in models), strict=True):
-        # Softmax is blind to a key bias: Adam makes steps of what rounding leaves of its gradient.
-        if not own.path.endswith("key/bias"):
-            arrays = (keras.ops.convert_to_numpy(weight) for weight in (own, other))
-            np.testing.assert_allclose(*arrays, atol=atol, err_msg=own.path)
+        arrays = (keras.ops.convert_to_numpy(weight) for weight in (own, other))
+        np.testing.assert_allclose(*arrays, atol=2e-5, err_msg=own.path)
 
 
 @pytest.mark.slow
