@@ -17,9 +17,9 @@ from keras_transformer.recipe import Recipe, load_recipe
 from keras_transformer.training import train
 from keras_transformer.training.distribution import start
 
-# With an ε far above rounding, steps are as long as gradients are wrong: at 1e-9, Adam's first steps
-# have length about the learning rate even where the gradient is nothing but rounding, and the same
-# length if replicas' gradients come to twice what they should.
+# With an ε far above rounding, steps are as wrong as gradients are. With 1e-9, Adam's first steps
+# are about the learning rate long: also where the gradient is nothing but rounding, and even if the
+# gradients of replicas come to twice what they should.
 SETTINGS = [
     "training.adam_epsilon=0.01",
     "training.distribution=data_parallel",
