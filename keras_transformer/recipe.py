@@ -91,6 +91,22 @@ class ModelSettings(_Section):
     activation: str | None = None
     norm_first: bool | None = None
     max_length: int | None = Field(None, gt=0, description="Of learned or normalized positions.")
+    attention_pattern: Literal["full", "local", "strided"] | None = Field(
+        None, description="For long sequences; all to all by all scores if absent."
+    )
+    attention_window: int | None = Field(
+        None, gt=0, description="Window of local, stride of strided attention, in tokens."
+    )
+
+    @model_validator(mode="after")
+    def _window_of_its_pattern(self) -> "ModelSettings":
+        if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
+            raise ValueError(
+                "attention_window must be given with the attention_pattern local or strided, and "
+                f"with no other. Received: attention_pattern={self.attention_pattern}, "
+                f"attention_window={self.attention_window}"
+            )
+        return self
 
     @property
     def overrides(self) -> dict[str, Any]:

@@ -146,6 +146,16 @@ def causal_mask(length):
     return key <= query
 
 
+def pattern_mask(length, pattern, window):
+    """(T, T): which distances a pattern of self-attention has."""
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length)[None, :])
+    if pattern == "local":
+        return distance <= window
+    if pattern == "strided":
+        return (distance <= window) | (distance % window == 0)
+    return np.ones((length, length), bool)
+
+
 def attention_weights(scores, mask):
     return softmax(np.where(mask, scores, -1e9))
 
@@ -221,9 +231,17 @@ def encoder_layer(weights, x, mask, num_heads, activation="relu", norm_first=Fal
 
 
 def decoder_layer(
-    weights, x, memory, memory_mask, num_heads, activation="relu", norm_first=False, rotary=False
+    weights,
+    x,
+    memory,
+    memory_mask,
+    num_heads,
+    activation="relu",
+    norm_first=False,
+    rotary=False,
+    allowed=True,
 ):
-    causal = causal_mask(x.shape[1])
+    causal = causal_mask(x.shape[1]) & allowed
 
     def attend_to_self(x):
         attention = weights["self_attention"]
@@ -257,6 +275,9 @@ def transformer(weights, config, source_ids, target_ids):
         "rotary": config["position_encoding"] == "rotary",
     }
 
+    def allowed(ids):
+        return pattern_mask(ids.shape[1], config["attention_pattern"], config["attention_window"])
+
     def embed(embedding, ids):
         vectors = token_embedding(embedding, ids)
         encoding, max_length = config["position_encoding"], config["max_length"]
@@ -265,14 +286,24 @@ def transformer(weights, config, source_ids, target_ids):
     memory = embed(source_embedding, source_ids)
     for i in range(1, config["num_layers"] + 1):
         memory = encoder_layer(
-            weights[f"encoder_layer_{i}"], memory, memory_mask, **layer_arguments
+            weights[f"encoder_layer_{i}"],
+            memory,
+            memory_mask & allowed(source_ids),
+            **layer_arguments,
         )
     if config["norm_first"]:
         memory = layer_normalization(weights["encoder_norm"], memory)
 
     x = embed(target_embedding, target_ids)
     for i in range(1, config["num_layers"] + 1):
-        x = decoder_layer(weights[f"decoder_layer_{i}"], x, memory, memory_mask, **layer_arguments)
+        x = decoder_layer(
+            weights[f"decoder_layer_{i}"],
+            x,
+            memory,
+            memory_mask,
+            **layer_arguments,
+            allowed=allowed(target_ids),
+        )
     if config["norm_first"]:
         x = layer_normalization(weights["decoder_norm"], x)
     return output_projection(target_embedding, x)

@@ -18,6 +18,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "pre_norm": {"norm_first": True},
     "gelu": {"activation": "gelu"},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
+    "full_attention": {"attention_pattern": "full"},
+    "local_attention": {"attention_pattern": "local", "attention_window": 2},
+    "strided_attention": {"attention_pattern": "strided", "attention_window": 3},
     "all_at_once": {
         "target_vocabulary_size": TARGET_V,
         "norm_first": True,

@@ -131,6 +131,20 @@ def test_data_is_files_or_a_generator(path, data):
         load_recipe(path)
 
 
+@pytest.mark.parametrize(
+    "settings", [["model.attention_pattern=local"], ["model.attention_window=64"]]
+)
+def test_windows_belong_to_patterns(path, settings):
+    with pytest.raises(UserError, match="model: attention_window must be given with"):
+        load_recipe(path, settings)
+
+
+def test_patterns_reach_the_model(path):
+    settings = ["model.attention_pattern=strided", "model.attention_window=64"]
+    expected = {"attention_pattern": "strided", "attention_window": 64}
+    assert load_recipe(path, settings).model.overrides == expected
+
+
 def test_averaging_more_checkpoints_than_are_kept_is_refused(path):
     with pytest.raises(UserError, match="Received: keep_checkpoints=5, average_last=6"):
         load_recipe(path, ["evaluation.average_last=6"])

@@ -49,6 +49,19 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
         )
 
 
+def check_attends_to_all(model: Transformer, format: str) -> None:
+    """Checks that a model can be held by a format that knows no pattern of attention.
+
+    Raises:
+        ValueError: If its self-attention leaves positions out.
+    """
+    if model.attention_pattern not in (None, "full"):
+        raise ValueError(
+            f"{format} has no local or strided attention; a SavedModel has. "
+            f"Received: model.attention_pattern={model.attention_pattern!r}"
+        )
+
+
 def run_sentences(run: Run, count: int) -> list[str]:
     """Returns the first sentences of a run's validation text; random ones where it is gone.
 

@@ -12,7 +12,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_is_free, check_model
+from keras_transformer.export.checks import check_attends_to_all, check_is_free, check_model
 from keras_transformer.export.weights import array, in_float32, position_table
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
@@ -63,7 +63,8 @@ def export_ctranslate2(
     ```
 
     Args:
-        model: A `Transformer` with any positions but concatenated ones.
+        model: A `Transformer` with any positions but concatenated ones, without local or strided
+            attention.
         tokenizer: The `Tokenizer` that it was trained with.
         directory: A new or empty folder; it appears complete or not at all.
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
@@ -113,6 +114,7 @@ def _import_specs() -> Any:
 
 def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: str | None) -> None:
     check_model(model, tokenizer)
+    check_attends_to_all(model, "CTranslate2")
     if model.activation not in ACTIVATIONS:
         raise ValueError(
             f"CTranslate2 has no such activation, only {list(ACTIVATIONS)}. "

@@ -16,7 +16,12 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.length_batches import padded
 from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_is_free, check_model, random_sentences
+from keras_transformer.export.checks import (
+    check_attends_to_all,
+    check_is_free,
+    check_model,
+    random_sentences,
+)
 from keras_transformer.export.weights import in_float32
 from keras_transformer.models import Transformer
 
@@ -83,8 +88,8 @@ def export_onnx(
     ```
 
     Args:
-        model: A `Transformer` with any positions. Of one in mixed precision the float32 weights
-            are exported.
+        model: A `Transformer` with any positions, without local or strided attention. Of one in
+            mixed precision the float32 weights are exported.
         tokenizer: The `Tokenizer` that it was trained with.
         directory: A new or empty folder; it appears complete and compared, or not at all.
         quantization: `"float32"`, or `"int8"`: the matrices of linear maps and embeddings in 8
@@ -102,7 +107,7 @@ def export_onnx(
         ImportError: If onnx or onnxruntime is not installed.
         UserError: If `directory` is a folder with something in it, the disk is full, or logits of
             the float32 export differ from the model's.
-        ValueError: If ONNX has no counterpart for the activation or there is no such
+        ValueError: If ONNX has no counterpart for activation or attention or there is no such
             `quantization`, the model is quantized already, or the tokenizer is not the model's.
     """
     onnx_graph = _import_graphs()
@@ -145,6 +150,7 @@ def _import_graphs() -> Any:
 
 def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantization: str) -> None:
     check_model(model, tokenizer)
+    check_attends_to_all(model, "The ONNX export")
     if model.activation not in onnx_graph.ACTIVATIONS:
         raise ValueError(
             f"The ONNX export has no such activation, only {list(onnx_graph.ACTIVATIONS)}. "

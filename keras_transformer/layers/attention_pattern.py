@@ -11,7 +11,8 @@ class AttentionPattern:
 
     A pattern is a rule about the distance from a key to a query, and a way to compute attention by
     that rule without the scores of all queries and keys in memory. It has no weights: the same
-    `MultiHeadAttention` can be given another one.
+    `MultiHeadAttention` can be given another one. Patterns are dataclasses whose fields are sizes
+    in tokens, at least 1.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -25,7 +26,15 @@ class AttentionPattern:
 
     Returns:
         A float tensor `(B, H, T, K_v)`. Queries that may attend to nothing get finite numbers.
+
+    Raises:
+        ValueError: If a size is less than 1.
     """
+
+    def __post_init__(self) -> None:
+        for name, size in self.get_config().items():
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
 
     def __call__(
         self,
@@ -52,7 +61,7 @@ class AttentionPattern:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        return {}
+        return dict(vars(self))
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "AttentionPattern":

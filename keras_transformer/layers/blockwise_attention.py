@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.layers.dropout import keep_mask
 from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
+from keras_transformer.layers.sequence_blocks import fitting_size
 
 # Below every score: a key that does not exist gets no weight even where all others are masked.
 ABSENT_SCORE = 2 * MASKED_SCORE
@@ -66,7 +67,7 @@ def blockwise_attention(
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
     num_keys = ops.shape(key)[2]
-    block_size = _fitting(block_size, num_keys)
+    block_size = fitting_size(block_size, num_keys)
     added = 0 if block_size is num_keys else -num_keys % block_size
     is_real = None
     if padding_mask is not None:
@@ -86,16 +87,6 @@ def blockwise_attention(
 
     heads = attend(query, _fill(key, added), _fill(value, added))
     return ops.cast(heads, value.dtype)
-
-
-def _fitting(block_size: int, num_keys: Any) -> Any:
-    """The size of blocks: no larger than there are keys, as far as that is known.
-
-    Where JAX infers shapes it knows lengths by name; then there is one block.
-    """
-    if isinstance(num_keys, int):
-        return max(1, min(block_size, num_keys))
-    return block_size if ops.is_tensor(num_keys) else num_keys
 
 
 def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any, Any]:

@@ -5,7 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.full_attention import FullAttention
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 
@@ -28,6 +30,9 @@ class DecoderLayer(EncoderLayer):
         norm_first: Pre-norm instead of the paper's post-norm. Defaults to False.
         position_encoding: `PositionalEncoding` that turns the queries and keys of self-attention.
             Defaults to None.
+        attention_pattern: `AttentionPattern` of self-attention, for long sequences. Where there is
+            one, cross-attention has `FullAttention()`: all to all, in linear memory too. Defaults
+            to None: all to all.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
@@ -54,6 +59,7 @@ class DecoderLayer(EncoderLayer):
         activation: str = "relu",
         norm_first: bool = False,
         position_encoding: PositionalEncoding | None = None,
+        attention_pattern: AttentionPattern | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -64,10 +70,15 @@ class DecoderLayer(EncoderLayer):
             activation,
             norm_first,
             position_encoding,
+            attention_pattern,
             **kwargs,
         )
         self.cross_attention = MultiHeadAttention(
-            d_model, num_heads, dtype=self.dtype_policy, name="cross_attention"
+            d_model,
+            num_heads,
+            attention_pattern=attention_pattern and FullAttention(),
+            dtype=self.dtype_policy,
+            name="cross_attention",
         )
         self.cross_attention_residual = self._residual("cross_attention_residual")
 
@@ -90,10 +101,13 @@ class DecoderLayer(EncoderLayer):
             use_causal_mask=True,
         )
         x = self.self_attention_residual(x, attended)
-        projected = self.cross_attention.project_memory(memory, memory)
-        mask = None if memory_padding_mask is None else memory_padding_mask[:, None, :]
-        query = self.cross_attention_residual.enter(x)
-        attended, weights = self.cross_attention.attend(query, projected, mask)
+        attended = self.cross_attention(
+            query=self.cross_attention_residual.enter(x),
+            key=memory,
+            padding_mask=memory_padding_mask,
+            return_attention_weights=return_attention_weights,
+        )
+        attended, weights = attended if return_attention_weights else (attended, None)
         x = self._transform(self.cross_attention_residual(x, attended))
         return (x, weights) if return_attention_weights else x
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
@@ -26,6 +27,7 @@ class EncoderLayer(keras.layers.Layer):
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
         norm_first: Pre-norm instead of the paper's post-norm. Defaults to False.
         position_encoding: `PositionalEncoding` that turns queries and keys. Defaults to None.
+        attention_pattern: `AttentionPattern` for long sequences. Defaults to None: all to all.
 
     Call arguments:
         x: float tensor `(B, S, D)`.
@@ -46,6 +48,7 @@ class EncoderLayer(keras.layers.Layer):
         activation: str = "relu",
         norm_first: bool = False,
         position_encoding: PositionalEncoding | None = None,
+        attention_pattern: AttentionPattern | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -56,11 +59,13 @@ class EncoderLayer(keras.layers.Layer):
         self.activation = activation
         self.norm_first = norm_first
         self.position_encoding = position_encoding
+        self.attention_pattern = attention_pattern
         dtype = self.dtype_policy
         self.self_attention = MultiHeadAttention(
             d_model,
             num_heads,
             position_encoding=position_encoding,
+            attention_pattern=attention_pattern,
             dtype=dtype,
             name="self_attention",
         )
@@ -98,9 +103,13 @@ class EncoderLayer(keras.layers.Layer):
             "activation": self.activation,
             "norm_first": self.norm_first,
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
+            "attention_pattern": keras.saving.serialize_keras_object(self.attention_pattern),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "EncoderLayer":
-        encoding = keras.saving.deserialize_keras_object(config["position_encoding"])
-        return cls(**{**config, "position_encoding": encoding})
+        objects = {
+            name: keras.saving.deserialize_keras_object(config.get(name))
+            for name in ("position_encoding", "attention_pattern")
+        }
+        return cls(**{**config, **objects})

@@ -1,5 +1,6 @@
 """All to all, without all scores in memory."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras_transformer.layers.fused_attention import fused_attention
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
 class FullAttention(AttentionPattern):
     """Every position attends to every other, in memory linear in the length (§3.2.1).
 
@@ -31,10 +33,7 @@ class FullAttention(AttentionPattern):
     "FlashAttention".
     """
 
-    def __init__(self, block_size: int = 512) -> None:
-        if block_size < 1:
-            raise ValueError(f"`block_size` must be at least 1. Received: block_size={block_size}")
-        self.block_size = block_size
+    block_size: int = 512
 
     def __call__(
         self,
@@ -66,6 +65,3 @@ class FullAttention(AttentionPattern):
 
     def allows(self, distance: Any) -> Any:
         return ops.ones_like(distance, dtype="bool")
-
-    def get_config(self) -> dict[str, Any]:
-        return {"block_size": self.block_size}

@@ -1,5 +1,6 @@
 """Self-attention within a window."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
 from keras_transformer.layers.sequence_blocks import (
     check_one_length,
+    fitting_size,
     join_blocks,
     key_marks,
     neighbour_distances,
@@ -20,6 +22,7 @@ SMALLEST_BLOCK = 64
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
 class LocalAttention(AttentionPattern):
     """Every position attends to those at most `window` positions away: restricted attention (§4).
 
@@ -42,10 +45,7 @@ class LocalAttention(AttentionPattern):
     Source: Vaswani et al. 2017, §4, "restricted self-attention".
     """
 
-    def __init__(self, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"`window` must be at least 1. Received: window={window}")
-        self.window = window
+    window: int
 
     def __call__(
         self,
@@ -59,7 +59,7 @@ class LocalAttention(AttentionPattern):
         training: bool = False,
     ) -> Any:
         check_one_length(query, key, self)
-        size = max(self.window, SMALLEST_BLOCK)
+        size = fitting_size(max(self.window, SMALLEST_BLOCK), ops.shape(key)[2])
         keys, values, marks = (
             with_neighbours(split_blocks(x, size), use_causal_mask)
             for x in (key, value, key_marks(key, padding_mask))
@@ -80,6 +80,3 @@ class LocalAttention(AttentionPattern):
 
     def allows(self, distance: Any) -> Any:
         return ops.abs(distance) <= self.window
-
-    def get_config(self) -> dict[str, Any]:
-        return {"window": self.window}

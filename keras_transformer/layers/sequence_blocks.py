@@ -5,10 +5,21 @@ from typing import Any
 from keras import ops
 
 
-def split_blocks(x: Any, size: int) -> Any:
+def fitting_size(size: int, length: Any) -> Any:
+    """The size of blocks: no larger than the sequence is long, as far as that is known.
+
+    Where JAX infers shapes it knows lengths by name; then there is one block.
+    """
+    if isinstance(length, int):
+        return max(1, min(size, length))
+    return size if ops.is_tensor(length) else length
+
+
+def split_blocks(x: Any, size: Any) -> Any:
     """Cuts `(B, H, T, K)` into blocks of `size`, padded with zeros: `(B, H, T / size, size, K)`."""
     batch, heads, length, width = ops.shape(x)
-    added = -length % size
+    # A length by name is that of the one block.
+    added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
     x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
@@ -38,7 +49,7 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     return ops.concatenate(parts, axis=3)
 
 
-def neighbour_distances(size: int, use_causal_mask: bool) -> Any:
+def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
     """Distances from the keys of `with_neighbours` to the queries of the block.
 
     Returns:

@@ -1,6 +1,7 @@
 """Self-attention to neighbours and to every so many-th position."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.sequence_blocks import (
     check_one_length,
+    fitting_size,
     join_blocks,
     key_marks,
     neighbour_distances,
@@ -19,6 +21,7 @@ from keras_transformer.layers.sequence_blocks import (
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
 class StridedAttention(AttentionPattern):
     """Every position attends to its neighbours and to every position a multiple of a stride away.
 
@@ -41,10 +44,7 @@ class StridedAttention(AttentionPattern):
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
 
-    def __init__(self, stride: int) -> None:
-        if stride < 1:
-            raise ValueError(f"`stride` must be at least 1. Received: stride={stride}")
-        self.stride = stride
+    stride: int
 
     def __call__(
         self,
@@ -58,15 +58,16 @@ class StridedAttention(AttentionPattern):
         training: bool = False,
     ) -> Any:
         check_one_length(query, key, self)
+        size = fitting_size(self.stride, ops.shape(key)[2])
         if use_scale:
             query = query * (1.0 / math.sqrt(query.shape[-1]))
         queries, keys, values, marks = (
-            split_blocks(x, self.stride) for x in (query, key, value, key_marks(key, padding_mask))
+            split_blocks(x, size) for x in (query, key, value, key_marks(key, padding_mask))
         )
         near_keys, near_values, near_marks = (
             with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
         )
-        near = _masked_scores(queries, near_keys, near_marks, self._is_near(use_causal_mask))
+        near = _masked_scores(queries, near_keys, near_marks, _is_near(size, use_causal_mask))
         # Columns: the positions with the same remainder, in the place of blocks.
         columns = [ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)]
         blocks = ops.arange(ops.shape(queries)[2])
@@ -81,18 +82,16 @@ class StridedAttention(AttentionPattern):
         heads = heads + ops.swapaxes(ops.matmul(far_weights, columns[2]), 2, 3)
         return join_blocks(heads, ops.shape(query)[2])
 
-    def _is_near(self, use_causal_mask: bool) -> Any:
-        """Neighbours that are not in the column of the query."""
-        distance = neighbour_distances(self.stride, use_causal_mask)
-        farthest = ops.abs(distance) if not use_causal_mask else distance
-        return ops.logical_and(farthest > 0, farthest < self.stride)
-
     def allows(self, distance: Any) -> Any:
         is_near = ops.abs(distance) <= self.stride
         return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
 
-    def get_config(self) -> dict[str, Any]:
-        return {"stride": self.stride}
+
+def _is_near(stride: Any, use_causal_mask: bool) -> Any:
+    """Neighbours that are not in the column of the query."""
+    distance = neighbour_distances(stride, use_causal_mask)
+    farthest = ops.abs(distance) if not use_causal_mask else distance
+    return ops.logical_and(farthest > 0, farthest < stride)
 
 
 def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:

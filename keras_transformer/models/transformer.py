@@ -6,12 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.binary_positional_encoding import BinaryPositionalEncoding
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.full_attention import FullAttention
 from keras_transformer.layers.index_positional_encoding import IndexPositionalEncoding
 from keras_transformer.layers.learned_positional_encoding import LearnedPositionalEncoding
+from keras_transformer.layers.local_attention import LocalAttention
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.normalized_index_positional_encoding import (
     NormalizedIndexPositionalEncoding,
@@ -19,6 +22,7 @@ from keras_transformer.layers.normalized_index_positional_encoding import (
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.rotary_positional_encoding import RotaryPositionalEncoding
 from keras_transformer.layers.sinusoidal_positional_encoding import SinusoidalPositionalEncoding
+from keras_transformer.layers.strided_attention import StridedAttention
 from keras_transformer.layers.token_embedding import TokenEmbedding
 from keras_transformer.models.presets import PRESETS
 
@@ -39,6 +43,13 @@ POSITION_ENCODINGS: dict[str, tuple[Callable[..., PositionalEncoding], dict[str,
     ),
     "binary": (BinaryPositionalEncoding, {}, True),
     "binary_concatenated": (BinaryPositionalEncoding, {"concatenate": True}, True),
+}
+
+# Name to (constructor, whether it takes a window).
+ATTENTION_PATTERNS: dict[str, tuple[Callable[..., AttentionPattern], bool]] = {
+    "full": (FullAttention, False),
+    "local": (LocalAttention, True),
+    "strided": (StridedAttention, True),
 }
 
 
@@ -75,6 +86,12 @@ class Transformer(keras.Model):
         max_length: Longest sequence in tokens, for those position encodings that need one
             (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
+        attention_pattern: How self-attention goes over long sequences (§4), in encoder and decoder:
+            `"full"`, `"local"` or `"strided"`. Attention to the source is all to all with each of
+            them, in memory linear in the length. Defaults to None: all to all by equation 1 as it
+            stands, which is fastest for sentences; `"full"` computes the same.
+        attention_window: Window of `"local"` and stride of `"strided"` in tokens, which need one.
+            Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -88,7 +105,8 @@ class Transformer(keras.Model):
         states: The decoder's output `(B, T, D)`, symbolic, of which the logits are a projection.
 
     Raises:
-        ValueError: If `position_encoding` is unknown, or `num_heads` does not divide `d_model`.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown, the latter lacks its
+            `attention_window` or takes none, or `num_heads` does not divide `d_model`.
 
     Source: Vaswani et al. 2017.
     """
@@ -107,13 +125,16 @@ class Transformer(keras.Model):
         norm_first: bool = False,
         max_length: int = 1024,
         pad_id: int = 0,
+        attention_pattern: str | None = None,
+        attention_window: int | None = None,
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         positions = _position_encoding(position_encoding, max_length, policy)
         rotary = positions if isinstance(positions, RotaryPositionalEncoding) else None
-        sizes = (d_model, num_heads, d_ff, dropout_rate, activation, norm_first, rotary)
+        pattern = _attention_pattern(attention_pattern, attention_window)
+        sizes = (d_model, num_heads, d_ff, dropout_rate, activation, norm_first, rotary, pattern)
         encoder_layers = _stack(EncoderLayer, "encoder_layer", num_layers, sizes, policy)
         decoder_layers = _stack(DecoderLayer, "decoder_layer", num_layers, sizes, policy)
         decoder_norm = _final_norm(norm_first, policy, "decoder_norm")
@@ -149,6 +170,8 @@ class Transformer(keras.Model):
         self.norm_first = norm_first
         self.max_length = max_length
         self.pad_id = pad_id
+        self.attention_pattern = attention_pattern
+        self.attention_window = attention_window
         self.positions = positions
         self.target_embedding = target_embedding
         self.decoder_layers = decoder_layers
@@ -360,6 +383,8 @@ class Transformer(keras.Model):
             "norm_first": self.norm_first,
             "max_length": self.max_length,
             "pad_id": self.pad_id,
+            "attention_pattern": self.attention_pattern,
+            "attention_window": self.attention_window,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
@@ -380,6 +405,24 @@ def _position_encoding(name: str, max_length: int, dtype: Any) -> PositionalEnco
     if takes_max_length:
         arguments = {**arguments, "max_length": max_length}
     return constructor(**arguments, dtype=dtype, name="positions")
+
+
+def _attention_pattern(name: str | None, window: int | None) -> AttentionPattern | None:
+    if name not in (None, *ATTENTION_PATTERNS):
+        raise ValueError(
+            f"`attention_pattern` must be None or one of {list(ATTENTION_PATTERNS)}. "
+            f"Received: attention_pattern={name!r}"
+        )
+    takes_window = name is not None and ATTENTION_PATTERNS[name][1]
+    if takes_window != (window is not None):
+        raise ValueError(
+            "`attention_window` must be given with the patterns that have a window or a stride, "
+            f"and with no other. Received: attention_pattern={name!r}, attention_window={window}"
+        )
+    if name is None:
+        return None
+    constructor = ATTENTION_PATTERNS[name][0]
+    return constructor(window) if takes_window else constructor()
 
 
 def _token_embeddings(

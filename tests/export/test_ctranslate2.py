@@ -231,6 +231,7 @@ def test_tokenizer_travels_with_the_model(separate_tokenizer, tmp_path):
     "arguments, message",
     [
         ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
+        ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
         ({"activation": "softplus"}, "no such activation.*'softplus'"),
         ({"pad_id": 5}, "must be the one of the model"),
         ({"target_vocabulary_size": V + 1}, "must be the one of the model"),

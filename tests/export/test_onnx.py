@@ -93,6 +93,11 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
 @pytest.mark.parametrize(
     "arguments, options, message",
     [
+        (
+            {"attention_pattern": "strided", "attention_window": 3},
+            {},
+            "no local or strided attention.*attention_pattern='strided'",
+        ),
         ({"activation": "mish"}, {}, "no such activation.*'mish'"),
         ({}, {"quantization": "int3"}, "one of .*'int8'.*Received: quantization='int3'"),
         ({"pad_id": 5}, {}, "must be the one of the model"),

@@ -222,7 +222,7 @@ def test_joint_vocabulary_has_one_matrix_and_separate_ones_two():
     assert sum(weight.shape == (V, 12) for weight in small_model().weights) == 1
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+@pytest.mark.parametrize("variant", ["sinusoidal", "strided_attention", "all_at_once"])
 def test_config_round_trip(variant):
     model = small_model(variant)
     config = json.loads(json.dumps(model.get_config()))
@@ -233,7 +233,9 @@ def test_config_round_trip(variant):
             assert name == "dtype" or getattr(model, name) == config[name]
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "learned", "index_concatenated", "all_at_once"])
+@pytest.mark.parametrize(
+    "variant", ["sinusoidal", "learned", "index_concatenated", "local_attention", "all_at_once"]
+)
 def test_saved_is_loaded(variant, tmp_path):
     model = small_model(variant)
     inputs = inputs_of(model)
@@ -257,6 +259,21 @@ def test_half_precision_policy_is_saved(tmp_path):
 def test_unknown_position_encoding_is_refused():
     with pytest.raises(ValueError, match="Received: position_encoding='spiral'"):
         Transformer(V, position_encoding="spiral")
+
+
+@pytest.mark.parametrize(
+    "pattern, window, message",
+    [
+        ("spiral", None, "None or one of .*'local'.*Received: attention_pattern='spiral'"),
+        ("local", None, "must be given.*attention_pattern='local', attention_window=None"),
+        ("full", 3, "with no other. Received: attention_pattern='full', attention_window=3"),
+        (None, 3, "with no other. Received: attention_pattern=None, attention_window=3"),
+        ("strided", 0, "`stride` must be at least 1. Received: stride=0"),
+    ],
+)
+def test_patterns_have_the_windows_that_they_need(pattern, window, message):
+    with pytest.raises(ValueError, match=message):
+        Transformer(V, attention_pattern=pattern, attention_window=window)
 
 
 def test_longer_than_max_length_is_refused_where_positions_are_learned():
