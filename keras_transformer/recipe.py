@@ -151,6 +151,9 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of logits.")
+    recomputation: bool = Field(
+        False, description="Forget activations and compute them again: less memory, more time."
+    )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
         "none", description="How several devices or processes share the work."
     )
@@ -159,6 +162,12 @@ class Training(_Section):
     )
     checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
     keep_checkpoints: int = Field(5, gt=0, description="Newest checkpoints kept on disk.")
+    early_stopping_patience: int | None = Field(
+        None,
+        gt=0,
+        description="Checkpoints without a lower validation loss after which training ends. Those "
+        "with the lowest losses are kept then, and evaluation.average_last of them are averaged.",
+    )
     validation_bleu_sentences: int = Field(
         100, ge=0, description="Validation sentences translated at each checkpoint, greedily."
     )

@@ -15,6 +15,7 @@ from keras_transformer.data import fit_data
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.training.transformer_adam import inner_optimizer
+from keras_transformer.training.validation_history import ValidationHistory
 
 
 class Reporter(Protocol):
@@ -238,12 +239,47 @@ class Checkpoints(StepCallback):
         directory: Folder of the checkpoints.
         keep: How many of the newest remain.
         accumulation_steps: Micro-batches per optimizer step.
+        history: Validation losses, which checkpoints carry on. Defaults to None.
+        keep_best: How many checkpoints with the lowest losses remain besides. Defaults to 0.
     """
 
-    def __init__(self, directory: str | Path, keep: int, accumulation_steps: int = 1) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        keep: int,
+        accumulation_steps: int = 1,
+        history: ValidationHistory | None = None,
+        keep_best: int = 0,
+    ) -> None:
         super().__init__(accumulation_steps)
         self.directory = directory
         self.keep = keep
+        self.history = history
+        self.keep_best = keep_best
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        save_checkpoint(self.directory, self.model, self.step, self.keep)
+        save_checkpoint(
+            self.directory, self.model, self.step, self.keep, self.history, self.keep_best
+        )
+
+
+class StopEarly(StepCallback):
+    """Ends training when validation losses have not fallen for a number of checkpoints.
+
+    Args:
+        history: Validation losses; in processes that do not validate it stays empty.
+        patience: Checkpoints without a new lowest loss.
+        of_chief: Function of a bool that returns the chief's in all processes. All call it.
+    """
+
+    def __init__(
+        self, history: ValidationHistory, patience: int, of_chief: Callable[[bool], bool]
+    ) -> None:
+        super().__init__()
+        self.history = history
+        self.patience = patience
+        self.of_chief = of_chief
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.of_chief(self.history.is_over(self.patience)):
+            self.model.stop_training = True

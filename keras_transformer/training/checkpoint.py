@@ -14,25 +14,35 @@ import keras
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
 from keras_transformer.training.transformer_trainer import TransformerTrainer
+from keras_transformer.training.validation_history import ValidationHistory
 from keras_transformer.training.without_tensorflow import without_tensorflow
 
 _MODEL = "model.keras"
 _STATE = "state.json"
 
 
-def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> Path:
+def save_checkpoint(
+    directory: str | Path,
+    model: Any,
+    step: int,
+    keep: int,
+    history: ValidationHistory | None = None,
+    keep_best: int = 0,
+) -> Path:
     """Write all that training needs to go on from here, and remove the oldest checkpoints.
 
     A checkpoint is the folder `step-00001000` of `model.keras` (weights and optimizer) and
-    `state.json` (the step, and the SHA-256 of `model.keras`). It is written beside and renamed, so
-    a folder of that name is complete. Data and dropout need no state, since they are functions of
-    seed and step (see `BatchPlan` and `Reseed`).
+    `state.json` (the step, the SHA-256 of `model.keras`, and the validation losses so far). It is
+    written beside and renamed, so a folder of that name is complete. Data and dropout need no
+    state, since they are functions of seed and step (see `BatchPlan` and `Reseed`).
 
     Args:
         directory: Folder of the checkpoints.
         model: Compiled Keras model.
         step: Integer, optimizer steps made.
         keep: Integer, how many of the newest checkpoints remain.
+        history: Validation losses up to this step.
+        keep_best: Integer, how many checkpoints with the lowest losses remain besides.
 
     Returns:
         The new checkpoint's folder.
@@ -41,15 +51,34 @@ def save_checkpoint(directory: str | Path, model: Any, step: int, keep: int) -> 
         UserError: If the disk is full; earlier checkpoints are unharmed.
     """
     directory = Path(directory)
-    path = directory / f"step-{step:08d}"
+    path = checkpoint_path(directory, step)
+    history = history or ValidationHistory()
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
         model.save(partial / _MODEL)
-        state = {"step": step, "sha256": {_MODEL: _sha256(partial / _MODEL)}}
+        state = {
+            "step": step,
+            "sha256": {_MODEL: _sha256(partial / _MODEL)},
+            "validation_losses": history.losses,
+        }
         (partial / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+    best = {checkpoint_path(directory, step) for step in history.best(keep_best)}
     for old in sorted(directory.glob("step-*"))[:-keep]:
-        _remove(old)
+        if old not in best:
+            _remove(old)
     return path
+
+
+def checkpoint_path(directory: str | Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return Path(directory) / f"step-{step:08d}"
+
+
+def load_history(path: str | Path) -> ValidationHistory:
+    """Read the validation losses that were known when an undamaged checkpoint was written."""
+    state = json.loads((Path(path) / _STATE).read_text(encoding="utf-8"))
+    losses = state.get("validation_losses", {})
+    return ValidationHistory({int(step): loss for step, loss in losses.items()})
 
 
 def load_checkpoint(path: str | Path) -> tuple[Any, int]:

@@ -26,10 +26,13 @@ from keras_transformer.training.callbacks import (
     Reseed,
     StepReports,
     StopAfter,
+    StopEarly,
     Validation,
 )
 from keras_transformer.training.checkpoint import (
+    checkpoint_path,
     load_checkpoint,
+    load_history,
     newest_checkpoint,
     remove_unfinished,
 )
@@ -39,6 +42,7 @@ from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.transformer_adam import TransformerAdam
 from keras_transformer.training.transformer_schedule import TransformerSchedule
 from keras_transformer.training.transformer_trainer import TransformerTrainer
+from keras_transformer.training.validation_history import ValidationHistory
 from keras_transformer.training.validation_translations import ValidationTranslations
 from keras_transformer.training.without_tensorflow import without_tensorflow
 
@@ -84,11 +88,28 @@ def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
             load_checkpoint(checkpoint) if checkpoint else (_new_trainer(recipe, tokenizer), 0)
         )
         distribution.prepare(trainer)
-    if step < settings.steps:
-        _fit(trainer, plan, step, recipe, run, tokenizer, distribution)
+    history = load_history(checkpoint) if checkpoint else ValidationHistory()
+    if step < settings.steps and not history.is_over(settings.early_stopping_patience):
+        _fit(trainer, plan, step, history, recipe, run, tokenizer, distribution)
     if distribution.is_chief:
-        average_checkpoints(run.checkpoints()[-recipe.evaluation.average_last :], run.model_path)
+        average_checkpoints(_chosen(run, history), run.model_path)
     distribution.barrier()
+
+
+def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
+    """The checkpoints that `model.keras` is the mean of."""
+    patience = run.recipe.training.early_stopping_patience
+    count = run.recipe.evaluation.average_last
+    if patience is None:
+        return run.checkpoints()[-count:]
+    (best,), last = history.best(1), max(history.losses)
+    reason = "the last step"
+    if history.is_over(patience):
+        reason = f"{patience} checkpoints without a lower validation loss"
+    name, loss = checkpoint_path("", best).name, history.losses[best]
+    print(f"Training ended at step {last:,}: {reason}; {name} was best, {loss:.4f} nats a token")
+    paths = [checkpoint_path(run.checkpoints_dir, step) for step in history.best(count)]
+    return [path for path in paths if path.is_dir()]
 
 
 def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
@@ -158,7 +179,9 @@ def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
-    trainer = TransformerTrainer(model, loss, settings.logits_mebibytes, settings.r_drop)
+    trainer = TransformerTrainer(
+        model, loss, settings.logits_mebibytes, settings.r_drop, settings.recomputation
+    )
     trainer.compile(optimizer, jit_compile=settings.jit_compile)
     return trainer
 
@@ -177,6 +200,7 @@ def _fit(
     trainer: Any,
     plan: BatchPlan,
     step: int,
+    history: ValidationHistory,
     recipe: Recipe,
     run: Run,
     tokenizer: Tokenizer,
@@ -186,6 +210,7 @@ def _fit(
     accumulation, interval = settings.accumulation_steps, settings.checkpoint_every
     store = _store("validation", recipe, run, tokenizer, distribution)
     local = distribution.local(trainer)
+    patience = settings.early_stopping_patience
     reporters: list[Reporter] = []
     shown: list[Any] = []
     kept: list[Any] = []
@@ -194,7 +219,7 @@ def _fit(
             writer = stack.enter_context(TensorBoardWriter(run.logs_dir, first_step=step + 1))
             progress = ProgressBar(settings.steps, accumulation, step)
             reporters, shown = [writer, progress], [progress]
-            kept = _keepers(local, store, reporters, writer, run, tokenizer)
+            kept = _keepers(local, store, reporters, writer, history, run, tokenizer)
         stack.enter_context(distribution.fitting())
         trainer.fit(
             fit_data(plan.batches(step)),
@@ -209,6 +234,7 @@ def _fit(
                 *shown,
                 StepReports(reporters, plan.tokens, accumulation, metrics=distribution.metrics),
                 *distribution.on_chief(kept, local),
+                *([StopEarly(history, patience, distribution.of_chief)] if patience else []),
             ],
         )
 
@@ -218,10 +244,11 @@ def _keepers(
     validation_store: TokenStore,
     reporters: list[Reporter],
     writer: TensorBoardWriter,
+    history: ValidationHistory,
     run: Run,
     tokenizer: Tokenizer,
 ) -> list[Any]:
-    """Callbacks that keep and measure the model at the end of every epoch."""
+    """Callbacks that measure and keep the model at the end of every epoch."""
     settings = run.recipe.training
     accumulation = settings.accumulation_steps
     batches = evaluation_batches(
@@ -230,7 +257,10 @@ def _keepers(
     translations = None
     if settings.validation_bleu_sentences:
         translations = ValidationTranslations(trainer.model, tokenizer, run, writer)
+    keep_best = run.recipe.evaluation.average_last if settings.early_stopping_patience else 0
     return [
-        Checkpoints(run.checkpoints_dir, settings.keep_checkpoints, accumulation),
-        Validation(batches, reporters, accumulation, further=translations),
+        Validation(batches, [*reporters, history], accumulation, further=translations),
+        Checkpoints(
+            run.checkpoints_dir, settings.keep_checkpoints, accumulation, history, keep_best
+        ),
     ]

@@ -20,8 +20,10 @@ from keras_transformer.training.callbacks import (
     StepCallback,
     StepReports,
     StopAfter,
+    StopEarly,
     Validation,
 )
+from keras_transformer.training.validation_history import ValidationHistory
 
 V, T = 5, 3
 
@@ -98,6 +100,13 @@ def test_training_stops_after_the_last_step_amid_an_epoch(accumulation_steps):
     fit(model, 3 * accumulation_steps, 9, StopAfter(4, accumulation_steps), recorder)
     assert recorder.epochs == [3, 4]
     assert int(model.optimizer.iterations) == 4
+
+
+@pytest.mark.parametrize("chief, epochs", [(True, [3]), (False, [3, 6])])
+def test_all_processes_stop_early_if_the_chief_does(chief, epochs):
+    recorder, own = Recorder(1), ValidationHistory()
+    fit(new_model(), 3, 2, recorder, StopEarly(own, patience=1, of_chief=lambda flag: chief))
+    assert recorder.epochs == epochs
 
 
 def test_reports_come_every_few_steps_and_at_the_end_of_an_epoch():

@@ -11,10 +11,12 @@ from keras_transformer.errors import UserError
 from keras_transformer.training import TransformerAdam, checkpoint
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
+    load_history,
     newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
 )
+from keras_transformer.training.validation_history import ValidationHistory
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,16 @@ def test_keeps_the_newest(model, tmp_path):
     for step in (1, 2, 10):
         save_checkpoint(tmp_path, model, step, keep=2)
     assert names(tmp_path) == ["step-00000002", "step-00000010"]
+
+
+def test_keeps_the_best_besides_and_what_validation_found(model, tmp_path):
+    history = ValidationHistory()
+    for step, loss in enumerate([3.0, 1.0, 2.0, 4.0], start=1):
+        history.report(step, {"validation/loss": loss})
+        path = save_checkpoint(tmp_path, model, step, 1, history, keep_best=2)
+    assert names(tmp_path) == ["step-00000002", "step-00000003", "step-00000004"]
+    assert load_history(path).losses == history.losses
+    assert load_history(tmp_path / "step-00000002").losses == {1: 3.0, 2: 1.0}
 
 
 def test_full_disk_leaves_older_checkpoints_and_no_half_one(model, tmp_path, monkeypatch):

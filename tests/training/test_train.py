@@ -1,6 +1,7 @@
 """Training by a recipe: what it leaves, and that a stop makes no difference."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from keras_transformer.errors import UserError
 from keras_transformer.run import Run
 from keras_transformer.training import train
+from keras_transformer.training.checkpoint import load_checkpoint_model
 
 
 def train_in_another_process(*arguments) -> subprocess.CompletedProcess:
@@ -99,6 +101,47 @@ def test_another_run_must_have_the_sizes_of_the_recipe(whole, tmp_path):
     run = Run.create(tmp_path / "run", recipe.model_copy(update={"model": wider}))
     with pytest.raises(UserError, match=r"training\.initial_run.*model\.keras"):
         train(run.recipe, run)
+
+
+@pytest.mark.slow
+def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys):
+    # A rate of almost 0 leaves the loss as it is after the first step.
+    tiny_run.write_text(tmp_path)
+    run = Run.create(tmp_path / "run", recipe_that_stands_still(tmp_path))
+    train(run.recipe, run)
+    names = [f"step-0000000{step}" for step in (1, 2, 3)]
+    assert [path.name for path in run.checkpoints()] == names
+    assert (
+        "ended at step 3: 2 checkpoints without a lower validation loss" in capsys.readouterr().out
+    )
+    best = load_checkpoint_model(run.checkpoints()[0])
+    for own, other in zip(run.model().weights, best.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
+    for left in (3, 2):  # resumed when it is over, and with what the second checkpoint remembers
+        for path in run.checkpoints()[left:]:
+            shutil.rmtree(path)
+        train(run.recipe, run, resume=True)
+        assert [path.name for path in run.checkpoints()] == names
+
+
+def recipe_that_stands_still(directory: Path):
+    recipe = tiny_run.recipe_for(directory)
+    changes = {
+        "steps": 9,
+        "checkpoint_every": 1,
+        "accumulation_steps": 1,
+        "peak_learning_rate": 1e-30,
+        "ema_momentum": None,
+        "early_stopping_patience": 2,
+        "validation_bleu_sentences": 0,
+        "recomputation": True,
+    }
+    return recipe.model_copy(
+        update={
+            "training": recipe.training.model_copy(update=changes),
+            "evaluation": recipe.evaluation.model_copy(update={"average_last": 1}),
+        }
+    )
 
 
 def recipe_after(first: Run, directory: Path):

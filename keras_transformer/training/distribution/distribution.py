@@ -62,6 +62,10 @@ class Distribution:
         """
         return list(callbacks) if self.is_chief else []
 
+    def of_chief(self, flag: bool) -> bool:
+        """The chief's `flag`, in all processes. All must ask."""
+        return flag
+
     def barrier(self) -> None:
         """Wait for the other processes."""
 

@@ -122,6 +122,11 @@ class JaxMesh(Distribution):
             return np.asarray(variable.value)
         return multihost_utils.process_allgather(variable.value, tiled=True)
 
+    def of_chief(self, flag: bool) -> bool:
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.broadcast_one_to_all(np.int32(flag)))
+
     def barrier(self) -> None:
         from jax.experimental import multihost_utils
 

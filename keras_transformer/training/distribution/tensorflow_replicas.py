@@ -36,7 +36,7 @@ class TensorFlowReplicas(Distribution):
         begin = self.rank * self._devices
         replicas = self._strategy.num_replicas_in_sync
         self.share = Share(begin, begin + self._devices, replicas)
-        self._wait = tf.function(self._meet)
+        self._count = tf.function(self._sum_of_replicas)
 
     def making(self) -> AbstractContextManager[Any]:
         return self._strategy.scope()
@@ -84,13 +84,18 @@ class TensorFlowReplicas(Distribution):
     def _read(self, variable: Any) -> np.ndarray:
         return variable.numpy()
 
-    def barrier(self) -> None:
-        if self.share.parts > self._devices:
-            self._wait().numpy()
+    def of_chief(self, flag: bool) -> bool:
+        if self.share.parts == self._devices:
+            return flag
+        own = self._tf.constant(float(flag and self.is_chief))
+        return bool(self._count(own).numpy())
 
-    def _meet(self) -> Any:
-        ones = self._strategy.run(self._tf.ones, args=((),))
-        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, ones, axis=None)
+    def barrier(self) -> None:
+        self.of_chief(False)
+
+    def _sum_of_replicas(self, number: Any) -> Any:
+        numbers = self._strategy.run(self._tf.identity, args=(number,))
+        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
 
 
 def _rank(resolver: Any) -> int:

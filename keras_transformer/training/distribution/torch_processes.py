@@ -65,5 +65,10 @@ class TorchProcesses(Distribution):
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
 
+    def of_chief(self, flag: bool) -> bool:
+        flags = [flag]
+        self._distributed.broadcast_object_list(flags, src=0)
+        return flags[0]
+
     def barrier(self) -> None:
         self._distributed.barrier()

@@ -1,0 +1,52 @@
+"""Activations that are computed again change no number."""
+
+import keras
+import numpy as np
+from contract import to_numpy
+
+from keras_transformer.layers import DecoderLayer
+from keras_transformer.training.callbacks import Reseed
+from keras_transformer.training.recomputation import recomputation
+
+D = 6
+
+
+class Forgetful(keras.Model):
+    """A functional model whose decoder layer forgets."""
+
+    def call(self, inputs, training=None):
+        with recomputation([self.get_layer("decoder_layer")] if training else ()):
+            return super().call(inputs, training=training)
+
+
+def train_one(kind):
+    """Loss and weights of a model after a step; a rate of 1 makes of their change the gradient."""
+    keras.utils.set_random_seed(5)
+    inputs = {name: keras.Input((None, D), name=name) for name in ("x", "memory")}
+    mask = keras.Input((None,), dtype="bool", name="mask")
+    layer = DecoderLayer(D, num_heads=2, d_ff=4, dropout_rate=0.5, name="decoder_layer")
+    outputs = layer(inputs["x"], memory=inputs["memory"], memory_padding_mask=mask)
+    model = kind({**inputs, "mask": mask}, outputs)
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    callback = Reseed(seed=1)
+    callback.set_model(model)
+    callback.on_train_batch_begin(0)
+    x, memory = np.random.default_rng(0).normal(size=(2, 3, 5, D)).astype("float32")
+    mask = np.arange(5) < np.array([[5], [2], [4]])
+    loss = model.train_on_batch({"x": x, "memory": memory, "mask": mask}, x)
+    return float(loss), [to_numpy(weight) for weight in model.weights]
+
+
+def test_gradients_are_the_same_under_dropout():
+    loss, weights = train_one(keras.Model)
+    again, others = train_one(Forgetful)
+    np.testing.assert_allclose(again, loss, rtol=1e-6)
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-5)
+
+
+def test_layers_are_as_before_after_the_context():
+    layer = keras.layers.Dense(2)
+    with recomputation([layer]):
+        assert "call" in vars(layer)
+    assert "call" not in vars(layer)
