@@ -108,6 +108,16 @@ def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
     assert TransformerTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
 
 
+def test_float16_scales_the_loss():
+    model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
+    trainer = TransformerTrainer(model, new_loss())
+    trainer.compile(TransformerAdam(0.01))
+    assert isinstance(trainer.optimizer, keras.optimizers.LossScaleOptimizer)
+    inputs = inputs_of(model)
+    losses = [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
 def test_loss_must_be_a_mean_or_a_sum():
     with pytest.raises(ValueError, match=r"loss\.reduction=None"):
         TransformerTrainer(new_model(), MaskedCrossentropy(reduction=None))
