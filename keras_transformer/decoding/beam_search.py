@@ -29,7 +29,6 @@ from keras_transformer.decoding.search import (
     limits_of,
     log_normalizer,
     next_log_probabilities,
-    possible_tokens,
     run_search,
     write_at,
 )
@@ -383,8 +382,8 @@ class BeamSearch:
         if not rules and sentences.required_ids is None:
             # What all tokens of a hypothesis have in common need not be added to each of them.
             totals = live.log_probabilities - log_normalizer(logits)
-            tokens = possible_tokens(logits, self.pad_id, self.bos_id)
-            return _most_probable(live, totals, tokens, position + 1)
+            never = (self.pad_id, self.bos_id)
+            return _most_probable(live, totals, logits, position + 1, never)
         tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
         tokens = apply_rules(tokens, live.ids, position, rules)
         if sentences.required_ids is None:
@@ -457,10 +456,12 @@ def _select(
     return BeamState(position, live, finished, num_finished), beams
 
 
-def _most_probable(live: Live, totals: Any, next_tokens: Any, position: Any) -> Candidates:
+def _most_probable(
+    live: Live, totals: Any, next_tokens: Any, position: Any, excluded: tuple[int, ...] = ()
+) -> Candidates:
     """The 2N likeliest continuations, now of `position` tokens, by `totals + next_tokens`."""
-    beam_size = ops.shape(next_tokens)[1]
-    log_probabilities, parents, tokens = top_k_tokens(next_tokens, 2 * beam_size, totals)
+    count = 2 * ops.shape(next_tokens)[1]
+    log_probabilities, parents, tokens = top_k_tokens(next_tokens, count, totals, excluded)
     ids = write_at(take_columns(live.ids, parents), tokens, position)
     return Candidates(ids, log_probabilities, parents)
 

@@ -51,13 +51,9 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
         A float32 tensor `(B, N, V)`.
     """
     logits = ops.convert_to_tensor(logits)
-    return possible_tokens(logits - log_normalizer(logits)[..., None], pad_id, bos_id)
-
-
-def possible_tokens(scores: Any, pad_id: int, bos_id: int) -> Any:
-    """Returns scores of tokens `(B, N, V)` with minus infinity for padding and bos."""
-    ids = ops.arange(scores.shape[-1], dtype="int32")
-    return ops.where(ops.logical_and(ids != pad_id, ids != bos_id), scores, IMPOSSIBLE)
+    ids = ops.arange(logits.shape[-1], dtype="int32")
+    is_possible = ops.logical_and(ids != pad_id, ids != bos_id)
+    return ops.where(is_possible, logits - log_normalizer(logits)[..., None], IMPOSSIBLE)
 
 
 def log_normalizer(logits: Any) -> Any:

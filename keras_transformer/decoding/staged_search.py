@@ -10,20 +10,17 @@ from keras_transformer.decoding.beam_search import BeamSearch, BeamState, Senten
 from keras_transformer.decoding.compiled import compile_function
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult
 
-FIRST_STAGE = 16
-
-# Smaller batches take hardly less time, and each size is compiled.
-FEWEST_ROWS = 8
+FIRST_STAGE = 8
 
 
 class StagedBeamSearch:
     """Beam search for whoever decodes one batch after another.
 
     It finds what `beam_search` finds. That is one function: a batch keeps its size until its last
-    sentence has ended, and with XLA all of it is compiled before it begins. This one stops after
-    16, 24, 32, 48, 64, 96, ... tokens and goes on with the sentences that are still open, in half
-    as many rows if that is enough, or a quarter, and with a cache that has room until the next
-    stop. Every size is compiled when it first comes up.
+    sentence has ended, and with XLA all of it is compiled before it begins. This one stops as soon
+    as half of the sentences have ended, and goes on with the others in half as many rows; and it
+    stops after 8, 16, 32, 64, ... tokens, until which its cache has room. Every size is compiled
+    when it first comes up.
 
     Example:
 
@@ -59,29 +56,27 @@ class StagedBeamSearch:
         sentences, state, cache = self._begin(
             *arrays, max_length=max_length, length=lengths[0], **options
         )
-        rows, kept = np.arange(len(arrays[0])), None
+        rows = np.arange(len(arrays[0]))
         found = _nothing(len(rows), BeamSearch(**options), max_length)
-        for length in lengths:
-            if length > lengths[0]:
-                sentences, state, cache = self._resize(
-                    sentences, state, cache, kept, length=length, **options
-                )
+        while True:
             state, cache, result, is_open = self._advance(sentences, state, cache, **options)
-            _write(found, rows, SearchResult(*map(ops.convert_to_numpy, result)))
+            result = SearchResult(*map(ops.convert_to_numpy, result))
+            _write(found, rows, result)
             is_open = ops.convert_to_numpy(is_open)
-            if not is_open.any():
-                break
+            if not is_open.any() or result.steps == max_length:
+                return found
             kept = self._rows_to_keep(is_open)
             rows = rows if kept is None else rows[kept]
-        return found
+            length = next(length for length in lengths if length > result.steps)
+            sentences, state, cache = self._resize(
+                sentences, state, cache, kept, length=length, **options
+            )
 
     def _rows_to_keep(self, is_open: np.ndarray) -> np.ndarray | None:
         """Those that are open, and closed ones up to the next size; None stands for all."""
-        if not hasattr(self._model, "take_sentences"):
-            return None
         size = len(is_open)
-        while size // 2 >= max(is_open.sum(), FEWEST_ROWS):
-            size //= 2
+        while hasattr(self._model, "take_sentences") and is_open.sum() <= fewer(size):
+            size = fewer(size)
         return None if size == len(is_open) else np.argsort(~is_open, kind="stable")[:size]
 
 
@@ -89,11 +84,21 @@ def stages(max_length: int) -> list[int]:
     """Returns the numbers of tokens at which a search stops, the last of them `max_length`.
 
     >>> stages(100)
-    [16, 24, 32, 48, 64, 96, 100]
+    [8, 16, 32, 64, 100]
     """
-    powers = [FIRST_STAGE << exponent for exponent in range(max_length.bit_length())]
-    lengths = [length for power in powers for length in (power, power * 3 // 2)]
+    lengths = (FIRST_STAGE << exponent for exponent in range(max_length.bit_length()))
     return [*(length for length in lengths if length < max_length), max_length]
+
+
+def fewer(rows: int) -> int:
+    """Returns the next smaller size of a batch, or 0.
+
+    Between 8 rows and 2 time hardly falls, and each size is compiled.
+
+    >>> fewer(32), fewer(8), fewer(2)
+    (16, 2, 0)
+    """
+    return rows // 2 if rows > 8 else 2 if rows > 2 else 0
 
 
 def _begin(
@@ -139,11 +144,18 @@ def _widened(ids: Any, length: int, pad_id: int) -> Any:
 def _advance(
     model: Any, sentences: Sentences, state: BeamState, cache: dict[str, Any], **options: Any
 ) -> tuple[BeamState, dict[str, Any], SearchResult, Any]:
-    """Decodes until there is no more room: the state, the cache, what was found, what is open."""
+    """Decodes until there is no more room, or fewer rows will do.
+
+    Returns:
+        The state, the cache, what was found, and which sentences are open, bool `(B,)`.
+    """
     search = BeamSearch(**options)
-    length = state.live.ids.shape[-1] - 1
+    rows, _, length = state.live.ids.shape
+    enough = fewer(rows) if hasattr(model, "take_sentences") else 0
     state, cache = ops.while_loop(
-        lambda state, _: ops.logical_and(ops.any(search.is_open(state)), state.position < length),
+        lambda state, _: ops.logical_and(
+            ops.sum(ops.cast(search.is_open(state), "int32")) > enough, state.position < length - 1
+        ),
         lambda state, cache: search.advance(model, sentences, state, cache),
         (state, cache),
     )

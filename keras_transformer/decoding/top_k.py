@@ -1,5 +1,6 @@
 """The best continuations of all hypotheses of a sentence."""
 
+from collections.abc import Collection
 from typing import Any
 
 from keras import ops
@@ -7,7 +8,9 @@ from keras import ops
 BLOCK = 64
 
 
-def top_k_tokens(scores: Any, k: int, offsets: Any = None) -> tuple[Any, Any, Any]:
+def top_k_tokens(
+    scores: Any, k: int, offsets: Any = None, excluded: Collection[int] = ()
+) -> tuple[Any, Any, Any]:
     """Finds the k best of all next tokens of all N hypotheses of each sentence.
 
     In two steps over a large vocabulary: the k best tokens lie in the k blocks of 64 tokens whose
@@ -19,6 +22,7 @@ def top_k_tokens(scores: Any, k: int, offsets: Any = None) -> tuple[Any, Any, An
         k: How many to find, at most N * V: an int, or a 0-d tensor where shapes may be unknown.
         offsets: float tensor `(B, N)`, added to the scores of each hypothesis; few of them need
             it. Defaults to None: nothing.
+        excluded: Ids of tokens whose scores count as minus infinity. Defaults to none.
 
     Returns:
         A tuple of three tensors `(B, k)`: the scores, descending; int32, the hypotheses that they
@@ -28,13 +32,13 @@ def top_k_tokens(scores: Any, k: int, offsets: Any = None) -> tuple[Any, Any, An
     beam_size, vocabulary_size = ops.shape(scores)[1:]
     offsets = ops.zeros_like(scores[:, :, 0]) if offsets is None else ops.convert_to_tensor(offsets)
     if not isinstance(k, int) or vocabulary_size < 2 * k * BLOCK:
-        totals = scores + offsets[:, :, None]
+        totals = _without(excluded, scores, 0) + offsets[:, :, None]
         values, columns = ops.top_k(ops.reshape(totals, (-1, beam_size * vocabulary_size)), k)
     else:
-        columns, is_own = _best_blocks(scores, k, offsets)
+        columns, counts = _best_blocks(scores, k, offsets, excluded)
         flat = ops.reshape(scores, (-1, beam_size * vocabulary_size))
         totals = take_columns(flat, columns) + take_columns(offsets, columns // vocabulary_size)
-        values, chosen = ops.top_k(ops.where(is_own, totals, float("-inf")), k)
+        values, chosen = ops.top_k(ops.where(counts, totals, float("-inf")), k)
         columns = take_columns(columns, chosen)
     columns = ops.cast(columns, "int32")
     return values, columns // vocabulary_size, columns % vocabulary_size
@@ -49,11 +53,31 @@ def take_columns(x: Any, columns: Any) -> Any:
     )
 
 
-def _best_blocks(scores: Any, k: int, offsets: Any) -> tuple[Any, Any]:
-    """The columns `(B, k * 64)` of the k best blocks, ascending, and which of them are their own.
+def _best_blocks(scores: Any, k: int, offsets: Any, excluded: Collection[int]) -> tuple[Any, Any]:
+    """The columns `(B, k * 64)` of the k best blocks, ascending, and which of them count.
 
     Where the last tokens do not fill a block, theirs begins early and shares tokens with the one
-    before, whose own they remain.
+    before, for which they count.
+    """
+    beam_size, vocabulary_size = scores.shape[1:]
+    maxima = _block_maxima(scores, excluded) + offsets[:, :, None]
+    blocks = maxima.shape[-1]
+    _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
+    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+    beams, numbers = chosen // blocks, chosen % blocks
+    starts = ops.minimum(numbers * BLOCK, vocabulary_size - BLOCK)
+    tokens = starts[..., None] + ops.arange(BLOCK, dtype="int32")
+    columns = beams[..., None] * vocabulary_size + tokens
+    counts = tokens >= numbers[..., None] * BLOCK
+    for token in excluded:
+        counts = ops.logical_and(counts, tokens != token)
+    return tuple(ops.reshape(x, (-1, k * BLOCK)) for x in (columns, counts))
+
+
+def _block_maxima(scores: Any, excluded: Collection[int]) -> Any:
+    """The maxima `(B, N, V / 64)` of blocks of tokens, the last of which may have fewer.
+
+    A mask over all scores would be one more pass over them; a few tokens are in a few blocks.
     """
     beam_size, vocabulary_size = scores.shape[1:]
     whole = vocabulary_size // BLOCK
@@ -62,13 +86,18 @@ def _best_blocks(scores: Any, k: int, offsets: Any) -> tuple[Any, Any]:
     if end < vocabulary_size:
         rest = ops.max(scores[:, :, end:], axis=-1, keepdims=True)
         maxima = ops.concatenate([maxima, rest], axis=-1)
-    blocks = maxima.shape[-1]
-    maxima = maxima + offsets[:, :, None]
-    _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
-    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    beams, numbers = chosen // blocks, chosen % blocks
-    starts = ops.minimum(numbers * BLOCK, vocabulary_size - BLOCK)
-    tokens = starts[..., None] + ops.arange(BLOCK, dtype="int32")
-    columns = beams[..., None] * vocabulary_size + tokens
-    is_own = tokens >= numbers[..., None] * BLOCK
-    return tuple(ops.reshape(x, (-1, k * BLOCK)) for x in (columns, is_own))
+    numbers = ops.arange(maxima.shape[-1], dtype="int32")
+    for block in {token // BLOCK for token in excluded}:
+        start = block * BLOCK
+        own = _without(excluded, scores[:, :, start : start + BLOCK], start)
+        own = ops.max(own, axis=-1, keepdims=True)
+        maxima = ops.where(numbers == block, own, maxima)
+    return maxima
+
+
+def _without(excluded: Collection[int], scores: Any, first: int) -> Any:
+    """Scores of tokens from `first` on, minus infinity for the excluded ones."""
+    tokens = ops.arange(first, first + scores.shape[-1], dtype="int32")
+    for token in excluded:
+        scores = ops.where(tokens == token, float("-inf"), scores)
+    return scores

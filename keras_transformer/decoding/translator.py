@@ -33,7 +33,7 @@ from keras_transformer.decoding.word_alignment import forced_attention, word_ali
 EXTRA_LENGTH = 50
 
 # While one batch does what a single core or the host does, another one has the other cores.
-CONCURRENT_BATCHES = 2
+CONCURRENT_BATCHES = 3
 
 # Lines of a stream that are translated together, at most.
 STREAMED_LINES = 1024

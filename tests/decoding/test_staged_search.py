@@ -9,7 +9,7 @@ from keras import ops
 from small_models import new_model
 
 from keras_transformer.decoding import Ensemble, beam_search, compile_function
-from keras_transformer.decoding.staged_search import StagedBeamSearch, stages
+from keras_transformer.decoding.staged_search import StagedBeamSearch, fewer, stages
 
 BATCH, MAX_LENGTH, V = 32, 26, 13
 
@@ -48,7 +48,7 @@ def sources():
 
 
 def limits():
-    """Most sentences end in the first stage, three in the second, one in the last."""
+    """Half have ended after 5 tokens, three quarters after 11, all but one after 20."""
     return np.array([3, 9, 14, 2, 20, 5, 11, 7] * 3 + [1] * 7 + [MAX_LENGTH], "int32")
 
 
@@ -62,7 +62,7 @@ def test_finds_what_beam_search_finds_in_fewer_rows():
     model, options = ShrinkingModel(), {"beam_size": 3, "n_best": 2, "max_length": MAX_LENGTH}
     model.table[:, 3] = -20.0
     found = StagedBeamSearch(model)(sources(), limits(), **options)
-    assert model.shapes == {(32, 16), (8, 24), (8, 26)}
+    assert model.shapes == {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}
     assert_equal(found, compile_function(beam_search, model)(sources(), limits(), **options))
 
 
@@ -88,10 +88,14 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
 
 
-def test_stages_grow_by_half_at_most_and_end_with_the_length():
-    assert stages(100) == [16, 24, 32, 48, 64, 96, 100]
-    assert stages(16) == [16]
+def test_stages_double_and_end_with_the_length():
+    assert stages(100) == [8, 16, 32, 64, 100]
+    assert stages(16) == [8, 16]
     assert stages(5) == [5]
+
+
+def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
+    assert [fewer(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
 
 
 def test_bad_options_are_named():

@@ -36,6 +36,19 @@ def test_offsets_are_added_to_the_scores_of_each_hypothesis(vocabulary_size):
         np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
 
 
+@pytest.mark.parametrize("vocabulary_size", [7, 2 * K * BLOCK + 1], ids=["small", "large"])
+def test_excluded_tokens_are_those_of_minus_infinity(vocabulary_size):
+    generator = np.random.default_rng(2)
+    scores = generator.normal(size=(B, N, vocabulary_size)).astype("float32")
+    excluded = [0, 2, vocabulary_size - 1]
+    scores[:, :, excluded] = 9.0
+    without = scores.copy()
+    without[:, :, excluded] = -np.inf
+    found = top_k_tokens(scores, K, excluded=excluded)
+    for actual, wanted in zip(found, top_k_tokens(without, K), strict=True):
+        np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
+
+
 def test_all_of_the_best_may_lie_in_the_last_tokens_that_fill_no_block():
     vocabulary_size = 2 * K * BLOCK + K
     scores = np.zeros((B, N, vocabulary_size), "float32")

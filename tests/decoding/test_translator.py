@@ -299,13 +299,14 @@ def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
     before = num_compiled(translator)
     translate_any(1000, seed=11)
     after = num_compiled(translator)
-    # Widths 8, 16 and 32; up to 3 stages; 64, 32 and 16 sentences at first, 8 at last. JAX also
-    # counts what it compiles around the search.
-    assert 3 <= after - before <= (10 if keras.config.backend() != "jax" else 30)
+    # Widths 8, 16 and 32; up to 3 stages; 64, 32 and 16 sentences at first, then half as many, and
+    # half of those: not all of them meet. JAX also counts what it compiles around the search.
+    most = 20 if keras.config.backend() != "jax" else 50
+    assert 3 <= after - before <= most
     translate_any(1000, seed=11)
     assert num_compiled(translator) == after
     translate_any(613, seed=12)
-    assert num_compiled(translator) - before <= (10 if keras.config.backend() != "jax" else 30)
+    assert num_compiled(translator) - before <= most
 
 
 def test_mistakes_are_named():
