@@ -1,22 +1,18 @@
 """Memory and time of one training step of an attention layer, against the length."""
 
 import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import ENVIRONMENT, ROOT
+from _common import ENVIRONMENT
+from _peak_memory import in_new_process, measure_step
 from tqdm import tqdm
 
 D_MODEL, NUM_HEADS, WINDOW = 256, 4, 128
 MODULES = ("dense", "full", "local", "strided", "keras")
-# Large buffers go back to the system as soon as they are free: the peak is what a step needs.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 class Module(NamedTuple):
@@ -41,23 +37,10 @@ def measure_memory(
     with tqdm(points, desc="memory", unit="process") as progress:
         for module, length in progress:
             progress.set_postfix_str(f"{module.name} {module.backend} {length}")
-            found[module][length] = _measure(module, length)
+            found[module][length] = in_new_process(
+                Path(__file__), module.name, str(length), backend=module.backend
+            )
     return [row(module, lengths, own) for module, own in found.items()]
-
-
-def _measure(module: Module, length: int) -> dict[str, float]:
-    """In a process of its own."""
-    words = [sys.executable, str(Path(__file__)), module.name, str(length)]
-    environment = {**ENVIRONMENT, **MALLOC, "KERAS_BACKEND": module.backend}
-    child = subprocess.run(
-        words,
-        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    if child.returncode:
-        raise RuntimeError(f"{module} with {length} tokens died:\n{child.stderr[-2000:]}")
-    return json.loads(child.stdout.splitlines()[-1])
 
 
 def row(
@@ -128,36 +111,6 @@ def _torch_step(x: np.ndarray) -> Callable[[], Any]:
         optimizer.step()
 
     return step
-
-
-def measure_step(step: Callable[[], Any]) -> dict[str, float]:
-    """MB that a step adds to what is there before it, and seconds; the first step compiles."""
-    step()
-    before = _reset_peak()
-    step()
-    added = _memory("VmHWM") - before
-    start = time.perf_counter()
-    step()
-    return {"mb": round(added / 1e6, 2), "seconds": round(time.perf_counter() - start, 4)}
-
-
-def _reset_peak() -> int:
-    """Bytes that are resident now; the peak counts from here."""
-    import ctypes
-    import gc
-
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
-
-
-def _memory(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}")
 
 
 if __name__ == "__main__":

@@ -406,27 +406,27 @@ def save_keras_hub(model: Any, case: Case, folder: Path) -> None:
     from keras import ops
 
     hub = keras_hub_model(case)
-    _copy(hub.get_layer("embedding"), model.target_embedding)
+    copy_weights(hub.get_layer("embedding"), model.target_embedding)
     table = model.positions(ops.zeros((1, MAX_POSITIONS, case.d_model)))
     hub.get_layer("positions").set_weights([ops.convert_to_numpy(table)[0]])
     for i in range(case.num_layers):
-        _copy_layer(hub.get_layer(f"encoder_{i}"), model.get_layer(f"encoder_layer_{i + 1}"))
-        decoder, ours = hub.get_layer(f"decoder_{i}"), model.decoder_layers[i]
-        _copy_layer(decoder, ours)
-        _copy(decoder._cross_attention_layer, ours.cross_attention)
-        _copy(decoder._cross_attention_layer_norm, ours.cross_attention_residual.norm)
+        copy_layer(hub.get_layer(f"encoder_{i}"), model.get_layer(f"encoder_layer_{i + 1}"))
+        copy_layer(hub.get_layer(f"decoder_{i}"), model.decoder_layers[i])
     hub.save_weights(folder / "keras_hub.weights.h5")
 
 
-def _copy_layer(hub: Any, ours: Any) -> None:
-    _copy(hub._self_attention_layer, ours.self_attention)
-    _copy(hub._self_attention_layer_norm, ours.self_attention_residual.norm)
-    _copy(hub._feedforward_intermediate_dense, ours.feed_forward.inner)
-    _copy(hub._feedforward_output_dense, ours.feed_forward.outer)
-    _copy(hub._feedforward_layer_norm, ours.feed_forward_residual.norm)
+def copy_layer(hub: Any, ours: Any) -> None:
+    copy_weights(hub._self_attention_layer, ours.self_attention)
+    copy_weights(hub._self_attention_layer_norm, ours.self_attention_residual.norm)
+    copy_weights(hub._feedforward_intermediate_dense, ours.feed_forward.inner)
+    copy_weights(hub._feedforward_output_dense, ours.feed_forward.outer)
+    copy_weights(hub._feedforward_layer_norm, ours.feed_forward_residual.norm)
+    if hasattr(ours, "cross_attention"):
+        copy_weights(hub._cross_attention_layer, ours.cross_attention)
+        copy_weights(hub._cross_attention_layer_norm, ours.cross_attention_residual.norm)
 
 
-def _copy(hub: Any, ours: Any) -> None:
+def copy_weights(hub: Any, ours: Any) -> None:
     """Both list their weights in the same order; KerasHub keeps the heads on an axis."""
     pairs = zip(hub.weights, ours.get_weights(), strict=True)
     hub.set_weights([weight.reshape(variable.shape) for variable, weight in pairs])

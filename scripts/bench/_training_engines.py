@@ -113,8 +113,8 @@ def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
     )
     trainer = TransformerTrainer(model, MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID))
     trainer.compile(TransformerAdam(**ADAM), jit_compile=setting.jit_compile)
-    source_ids, target_ids, labels = _batch(case)
-    return _keras_engine(trainer, {"source_ids": source_ids, "target_ids": target_ids}, labels)
+    source_ids, target_ids, labels = batch_of(case)
+    return keras_engine(trainer, {"source_ids": source_ids, "target_ids": target_ids}, labels)
 
 
 def keras_hub_engine(case: Case, setting: Setting) -> Engine:
@@ -146,9 +146,9 @@ def keras_hub_engine(case: Case, setting: Setting) -> Engine:
         x = hub.TransformerDecoder(**sizes)(x, memory, encoder_padding_mask=mask)
     model = keras.Model([source, target], embedding(x, reverse=True))
     optimizer = keras.optimizers.Adam(**ADAM)
-    model.compile(optimizer, _keras_loss, jit_compile=setting.jit_compile)
-    source_ids, target_ids, labels = _batch(case)
-    return _keras_engine(model, [source_ids, target_ids], labels)
+    model.compile(optimizer, keras_loss, jit_compile=setting.jit_compile)
+    source_ids, target_ids, labels = batch_of(case)
+    return keras_engine(model, [source_ids, target_ids], labels)
 
 
 def torch_engine(case: Case, setting: Setting) -> Engine:
@@ -165,7 +165,7 @@ def torch_engine(case: Case, setting: Setting) -> Engine:
         fused=True,
     )
     loss = torch.nn.CrossEntropyLoss(ignore_index=PAD_ID, label_smoothing=LABEL_SMOOTHING)
-    source_ids, target_ids, labels = (torch.from_numpy(ids).long() for ids in _batch(case))
+    source_ids, target_ids, labels = (torch.from_numpy(ids).long() for ids in batch_of(case))
     bfloat16 = setting.dtype == "mixed_bfloat16"
 
     def step() -> float:
@@ -202,7 +202,7 @@ def settings_of(engine: str, backend: str) -> list[Setting]:
     return [Setting(engine, backend, **way) for way in ways[backend]]
 
 
-def _batch(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Source ids, target ids and labels; random, none of them padding."""
     random = np.random.default_rng(0)
     source_shape = (case.batch_size, case.source_length)
@@ -214,7 +214,7 @@ def _batch(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return source, target[:, :-1], target[:, 1:]
 
 
-def _keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
+def keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
     import keras
 
     random = np.random.default_rng(0)
@@ -231,7 +231,7 @@ def _keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
     return Engine(step, matmul, model.count_params())
 
 
-def _keras_loss(labels: Any, logits: Any) -> Any:
+def keras_loss(labels: Any, logits: Any) -> Any:
     """A KerasHub user's own version of the common loss."""
     from keras import ops
 
