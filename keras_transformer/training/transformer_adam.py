@@ -91,7 +91,7 @@ class TransformerAdam(_BackendAdam):
             return super()._clip_gradients(grads)
         scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         return [
-            ops.reshape(part * scale, gradient.shape)
+            ops.reshape(part * scale, ops.shape(gradient))
             for part, gradient in zip(flat, grads, strict=True)
         ]
 

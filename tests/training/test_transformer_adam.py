@@ -183,12 +183,15 @@ def test_optimizer_and_its_state_survive_a_keras_file(tmp_path):
         )
 
 
-def test_embedding_rows_used_twice_sum_before_they_are_squared():
-    # The gradient of a row that is looked up twice is 1 + 1, its second moment 0.02 * 2².
+@pytest.mark.parametrize(("global_clipnorm", "expected"), [(None, 0.08), (1.0, 0.02)])
+def test_embedding_rows_used_twice_sum_before_they_are_squared(global_clipnorm, expected):
+    # The gradient of a row that is looked up twice is 1 + 1, its second moment 0.02 * 2²; clipped
+    # to a norm of 1 it is 0.02.
     inputs = keras.Input((2,), dtype="int32")
     model = keras.Model(inputs, keras.layers.Embedding(3, 1)(inputs))
-    model.compile(TransformerAdam(0.1), loss=lambda y_true, y_pred: keras.ops.sum(y_pred))
+    optimizer = TransformerAdam(0.1, global_clipnorm=global_clipnorm)
+    model.compile(optimizer, loss=lambda y_true, y_pred: keras.ops.sum(y_pred))
     model.fit(np.array([[1, 1]]), np.zeros((1, 2, 1)), verbose=0)
     assert float(model.optimizer.gradient_norm) == 2.0
     velocity = variable_of(model.optimizer, "velocity")
-    np.testing.assert_allclose(velocity, [[0.0], [0.08], [0.0]], rtol=1e-5)
+    np.testing.assert_allclose(velocity, [[0.0], [expected], [0.0]], rtol=1e-5)
