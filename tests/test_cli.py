@@ -105,7 +105,7 @@ def run(finished, tmp_path):
 
 
 def test_help_shows_every_command_with_an_example():
-    commands = ("train", "translate", "score", "evaluate", "average", "export")
+    commands = ("train", "budget", "translate", "score", "evaluate", "average", "export")
     assert all(command in succeeds("--help") for command in commands)
     for command in commands:
         assert f"keras-transformer {command} " in succeeds(command, "--help")
