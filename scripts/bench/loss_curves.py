@@ -17,6 +17,7 @@ further `--dtypes` also the first in mixed precision, against itself in float32.
 import argparse
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,17 +58,25 @@ def curves(backends: Sequence[str], dtypes: Sequence[str]) -> list[Curve]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[Curve, list[float]]:
-    """Losses in nats per real target token, by curve."""
+    """Losses in nats per real target token, by curve; those of a backend at the same time."""
     found = {}
+    program = Path(__file__).with_name("_loss_engines.py")
     with tempfile.TemporaryDirectory() as folder:
         prepare(arguments.data_dir, arguments.tokens, Path(folder))
-        todo = tqdm(curves(arguments.backends, arguments.dtypes), unit="curve")
-        for curve in todo:
-            todo.set_postfix_str(", ".join(curve))
-            program = Path(__file__).with_name("_loss_engines.py")
-            words = (curve.way, folder, curve.dtype)
-            with Worker(program, *words, KERAS_BACKEND=curve.backend) as worker:
-                found[curve] = worker.ask("losses", arguments.steps)
+        progress = tqdm(total=len(curves(arguments.backends, arguments.dtypes)), unit="curve")
+        for backend in arguments.backends:
+            with ExitStack() as stack:
+                workers = {}
+                for curve in curves([backend], arguments.dtypes):
+                    words = (curve.way, folder, curve.dtype)
+                    worker = stack.enter_context(Worker(program, *words, KERAS_BACKEND=backend))
+                    worker.send("losses", arguments.steps)
+                    workers[curve] = worker
+                for curve, worker in workers.items():
+                    progress.set_postfix_str(", ".join(curve))
+                    found[curve] = worker.receive()
+                    progress.update()
+        progress.close()
     return found
 
 
