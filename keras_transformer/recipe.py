@@ -176,7 +176,12 @@ class Training(_Section):
 class Evaluation(_Section):
     """Search and scoring of the finished model."""
 
-    average_last: int = Field(5, gt=0, description="Checkpoints averaged into model.keras.")
+    average_last: int = Field(
+        5,
+        gt=0,
+        description="Checkpoints averaged into model.keras: the last, or with early stopping the "
+        "best.",
+    )
     beam_size: int = Field(4, gt=0)
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + n) / 6) ** alpha.")
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
