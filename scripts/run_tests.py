@@ -15,8 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-BACKENDS = ("jax", "tensorflow", "torch")  # the slowest first
+BACKENDS = ("jax", "tensorflow", "torch")
 ROOT = Path(__file__).parent.parent
+# Two processes a backend, each with half of the tests, leave few cores idle at the end. The first
+# half needs a model that is exported once for all backends: no two begin with it.
+FOLDERS = ("tests/export", "tests/serving", "tests/training")
+FIRST, SECOND = FOLDERS, tuple(f"--ignore={folder}" for folder in FOLDERS)
+JOBS = (
+    ("tensorflow", FIRST),
+    ("jax", SECOND),
+    ("tensorflow", SECOND),
+    ("jax", FIRST),
+    ("torch", FIRST),
+    ("torch", SECOND),
+)
 
 
 @dataclass
@@ -32,13 +44,15 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     """Test all backends, print a summary, and return 0 if all is as it should be."""
-    selection = ["-m", ""] if "--slow" in arguments else []
-    selection += [argument for argument in arguments if argument != "--slow"]
-    workers = min(len(BACKENDS), os.cpu_count() or 1)
+    slow = ["-m", ""] if "--slow" in arguments else []
+    given = tuple(argument for argument in arguments if argument != "--slow")
+    jobs = [(backend, given) for backend in BACKENDS] if given else JOBS
+    workers = min(len(jobs), os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as shared, ThreadPoolExecutor(workers) as pool:
-        tests = (pool.submit(_test, backend, selection, workers, shared) for backend in BACKENDS)
-        reports = [test.result() for test in list(tests)]
-    problems = _problems(reports, whole_suite=not selection)
+        tests = (pool.submit(_test, name, [*slow, *part], workers, shared) for name, part in jobs)
+        parts = [test.result() for test in list(tests)]
+    reports = _merged(parts)
+    problems = _crashes(parts) + _problems(reports, whole_suite=not (slow or given))
     for problem in problems:
         print(problem)
     totals = Counter(passed=0, failed=len(problems), skipped=0)
@@ -46,7 +60,7 @@ def main(arguments: list[str]) -> int:
         totals.update(passed=len(report.passed), failed=len(report.failed))
         totals.update(skipped=len(report.skipped))
     print(", ".join(f"{count} {outcome}" for outcome, count in totals.items()))
-    return int(totals["failed"] > 0 or any(report.status for report in reports))
+    return int(totals["failed"] > 0 or any(part.status for part in parts))
 
 
 def _test(backend: str, selection: list[str], workers: int, shared: str) -> Report:
@@ -85,12 +99,27 @@ def _read(backend: str, status: int, xml: Path) -> Report:
     return report
 
 
-def _problems(reports: list[Report], whole_suite: bool) -> list[str]:
-    problems = [
-        f"{report.backend}: pytest ended with status {report.status}"
-        for report in reports
-        if report.status and not report.failed
+def _merged(parts: list[Report]) -> list[Report]:
+    """One report a backend."""
+    reports = {name: Report(name, 0, set(), set(), {}) for name in BACKENDS}
+    for part in parts:
+        report = reports[part.backend]
+        report.passed |= part.passed
+        report.failed |= part.failed
+        report.skipped |= part.skipped
+    return list(reports.values())
+
+
+def _crashes(parts: list[Report]) -> list[str]:
+    return [
+        f"{part.backend}: pytest ended with status {part.status}"
+        for part in parts
+        if part.status and not part.failed
     ]
+
+
+def _problems(reports: list[Report], whole_suite: bool) -> list[str]:
+    problems = []
     expected = dict(
         line.split(": ", 1)
         for line in (ROOT / "tests" / "expected_skips.txt").read_text().splitlines()
