@@ -98,7 +98,8 @@ def _environment(rank: int, processes: int, port: int, devices: int) -> dict[str
             "OMP_NUM_THREADS": "1",
         },
         "jax": {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+            f"--xla_force_host_platform_device_count={devices}",
             "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{port}",
             "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
             "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
