@@ -33,7 +33,7 @@ from keras_transformer.decoding.search import (
     write_at,
 )
 from keras_transformer.decoding.token_rules import forbid_sequences, force_prefix
-from keras_transformer.decoding.top_k import take_columns, top_k_tokens
+from keras_transformer.decoding.top_k import block_maxima, take_columns, top_k_tokens
 
 # Taken from the score of a hypothesis for each required token that it lacks.
 LACKING = 1000.0
@@ -381,9 +381,16 @@ class BeamSearch:
         rules = [*self.rules, *_rules_of(sentences, self.pad_id)]
         if not rules and sentences.required_ids is None:
             # What all tokens of a hypothesis have in common need not be added to each of them.
-            totals = live.log_probabilities - log_normalizer(logits)
-            never = (self.pad_id, self.bos_id)
-            return _most_probable(live, totals, logits, position + 1, never)
+            maxima = block_maxima(logits)
+            normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
+            return _most_probable(
+                live,
+                live.log_probabilities - normalizer,
+                logits,
+                position + 1,
+                excluded=(self.pad_id, self.bos_id),
+                maxima=maxima,
+            )
         tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
         tokens = apply_rules(tokens, live.ids, position, rules)
         if sentences.required_ids is None:
@@ -457,11 +464,11 @@ def _select(
 
 
 def _most_probable(
-    live: Live, totals: Any, next_tokens: Any, position: Any, excluded: tuple[int, ...] = ()
+    live: Live, totals: Any, next_tokens: Any, position: Any, **of_tokens: Any
 ) -> Candidates:
     """The 2N likeliest continuations, now of `position` tokens, by `totals + next_tokens`."""
     count = 2 * ops.shape(next_tokens)[1]
-    log_probabilities, parents, tokens = top_k_tokens(next_tokens, count, totals, excluded)
+    log_probabilities, parents, tokens = top_k_tokens(next_tokens, count, totals, **of_tokens)
     ids = write_at(take_columns(live.ids, parents), tokens, position)
     return Candidates(ids, log_probabilities, parents)
 

@@ -56,9 +56,15 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
     return ops.where(is_possible, logits - log_normalizer(logits)[..., None], IMPOSSIBLE)
 
 
-def log_normalizer(logits: Any) -> Any:
-    """Returns what is to be taken from logits `(B, N, V)` for log-probabilities, `(B, N)`."""
-    largest = ops.max(logits, axis=-1, keepdims=True)
+def log_normalizer(logits: Any, largest: Any = None) -> Any:
+    """Returns what is to be taken from logits `(B, N, V)` for log-probabilities, `(B, N)`.
+
+    Args:
+        logits: float32 `(B, N, V)`.
+        largest: Their maxima `(B, N, 1)`, for whoever has them already. Defaults to None.
+    """
+    if largest is None:
+        largest = ops.max(logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     return (largest + ops.log(total))[..., 0]
 

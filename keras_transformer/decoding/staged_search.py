@@ -36,7 +36,7 @@ class StagedBeamSearch:
         self._model = model
         self._begin = compile_function(_begin, model)
         self._resize = compile_function(_resize, model)
-        self._advance = compile_function(_advance, model)
+        self._advance = compile_function(_advance, model, donated=(1, 2))
 
     def __call__(self, *arrays: Any, max_length: int, **options: Any) -> SearchResult:
         """Searches.

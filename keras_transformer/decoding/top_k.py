@@ -9,7 +9,11 @@ BLOCK = 64
 
 
 def top_k_tokens(
-    scores: Any, k: int, offsets: Any = None, excluded: Collection[int] = ()
+    scores: Any,
+    k: int,
+    offsets: Any = None,
+    excluded: Collection[int] = (),
+    maxima: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Finds the k best of all next tokens of all N hypotheses of each sentence.
 
@@ -23,6 +27,7 @@ def top_k_tokens(
         offsets: float tensor `(B, N)`, added to the scores of each hypothesis; few of them need
             it. Defaults to None: nothing.
         excluded: Ids of tokens whose scores count as minus infinity. Defaults to none.
+        maxima: `block_maxima(scores)` for whoever has it already. Defaults to None.
 
     Returns:
         A tuple of three tensors `(B, k)`: the scores, descending; int32, the hypotheses that they
@@ -35,7 +40,9 @@ def top_k_tokens(
         totals = _without(excluded, scores, 0) + offsets[:, :, None]
         values, columns = ops.top_k(ops.reshape(totals, (-1, beam_size * vocabulary_size)), k)
     else:
-        columns, counts = _best_blocks(scores, k, offsets, excluded)
+        maxima = block_maxima(scores) if maxima is None else maxima
+        maxima = _maxima_without(excluded, maxima, scores) + offsets[:, :, None]
+        columns, counts = _best_blocks(maxima, k, vocabulary_size, excluded)
         flat = ops.reshape(scores, (-1, beam_size * vocabulary_size))
         totals = take_columns(flat, columns) + take_columns(offsets, columns // vocabulary_size)
         values, chosen = ops.top_k(ops.where(counts, totals, float("-inf")), k)
@@ -53,15 +60,38 @@ def take_columns(x: Any, columns: Any) -> Any:
     )
 
 
-def _best_blocks(scores: Any, k: int, offsets: Any, excluded: Collection[int]) -> tuple[Any, Any]:
+def block_maxima(scores: Any) -> Any:
+    """Returns the maxima `(B, N, V / 64)` of blocks of tokens, the last of which may have fewer."""
+    *rows, vocabulary_size = ops.shape(scores)
+    whole = vocabulary_size // BLOCK
+    end = whole * BLOCK
+    parts = []
+    if whole:
+        parts.append(ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1))
+    if end < vocabulary_size:
+        parts.append(ops.max(scores[:, :, end:], axis=-1, keepdims=True))
+    return ops.concatenate(parts, axis=-1)
+
+
+def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
+    """A mask over all scores would be one more pass over them; a few tokens are in a few blocks."""
+    numbers = ops.arange(maxima.shape[-1], dtype="int32")
+    for block in {token // BLOCK for token in excluded}:
+        start = block * BLOCK
+        own = _without(excluded, scores[:, :, start : start + BLOCK], start)
+        maxima = ops.where(numbers == block, ops.max(own, axis=-1, keepdims=True), maxima)
+    return maxima
+
+
+def _best_blocks(
+    maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
+) -> tuple[Any, Any]:
     """The columns `(B, k * 64)` of the k best blocks, ascending, and which of them count.
 
     Where the last tokens do not fill a block, theirs begins early and shares tokens with the one
     before, for which they count.
     """
-    beam_size, vocabulary_size = scores.shape[1:]
-    maxima = _block_maxima(scores, excluded) + offsets[:, :, None]
-    blocks = maxima.shape[-1]
+    beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
     beams, numbers = chosen // blocks, chosen % blocks
@@ -72,27 +102,6 @@ def _best_blocks(scores: Any, k: int, offsets: Any, excluded: Collection[int]) -
     for token in excluded:
         counts = ops.logical_and(counts, tokens != token)
     return tuple(ops.reshape(x, (-1, k * BLOCK)) for x in (columns, counts))
-
-
-def _block_maxima(scores: Any, excluded: Collection[int]) -> Any:
-    """The maxima `(B, N, V / 64)` of blocks of tokens, the last of which may have fewer.
-
-    A mask over all scores would be one more pass over them; a few tokens are in a few blocks.
-    """
-    beam_size, vocabulary_size = scores.shape[1:]
-    whole = vocabulary_size // BLOCK
-    end = whole * BLOCK
-    maxima = ops.max(ops.reshape(scores[:, :, :end], (-1, beam_size, whole, BLOCK)), axis=-1)
-    if end < vocabulary_size:
-        rest = ops.max(scores[:, :, end:], axis=-1, keepdims=True)
-        maxima = ops.concatenate([maxima, rest], axis=-1)
-    numbers = ops.arange(maxima.shape[-1], dtype="int32")
-    for block in {token // BLOCK for token in excluded}:
-        start = block * BLOCK
-        own = _without(excluded, scores[:, :, start : start + BLOCK], start)
-        own = ops.max(own, axis=-1, keepdims=True)
-        maxima = ops.where(numbers == block, own, maxima)
-    return maxima
 
 
 def _without(excluded: Collection[int], scores: Any, first: int) -> Any:
