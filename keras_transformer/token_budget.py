@@ -210,12 +210,12 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Make an optimizer step on random sentences; returns what it takes."""
     import numpy as np
 
-    from keras_transformer.training.train import _new_trainer
+    from keras_transformer.training.train import new_trainer
 
     size = recipe.tokenizer.vocabulary_size
     alone = recipe.training.model_copy(update={"initial_run": None})
     vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)
-    trainer = _new_trainer(recipe.model_copy(update={"training": alone}), vocabularies)
+    trainer = new_trainer(recipe.model_copy(update={"training": alone}), vocabularies)
     rows, source, target = worst_shape(recipe, tokens)
     rng = np.random.default_rng(recipe.seed)
     source_ids, target_ids = (

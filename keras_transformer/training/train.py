@@ -85,7 +85,7 @@ def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
     checkpoint = distribution.chief_first(lambda: _newest_checkpoint(run, resume))
     with distribution.making():
         trainer, step = (
-            load_checkpoint(checkpoint) if checkpoint else (_new_trainer(recipe, tokenizer), 0)
+            load_checkpoint(checkpoint) if checkpoint else (new_trainer(recipe, tokenizer), 0)
         )
         distribution.prepare(trainer)
     history = load_history(checkpoint) if checkpoint else ValidationHistory()
@@ -148,7 +148,12 @@ def _newest_checkpoint(run: Run, resume: bool) -> Path | None:
     return newest_checkpoint(run.checkpoints_dir) if resume else None
 
 
-def _new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
+def new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
+    """Make the compiled model that a recipe's training begins with.
+
+    Raises:
+        UserError: If the weights of `training.initial_run` are of other sizes.
+    """
     settings = recipe.training
     model = Transformer.from_preset(
         recipe.model.preset,

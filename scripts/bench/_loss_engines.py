@@ -24,9 +24,9 @@ Step = Callable[[Batch], float]
 
 def trainer_step(run: Any, tokenizer: Any) -> Step:
     """What `keras-transformer train` makes of the recipe."""
-    from keras_transformer.training.train import _new_trainer
+    from keras_transformer.training.train import new_trainer
 
-    trainer = _new_trainer(run.recipe, tokenizer)
+    trainer = new_trainer(run.recipe, tokenizer)
     draw_weights(trainer.model)
     return lambda batch: loss_of(trainer, *batch)
 
