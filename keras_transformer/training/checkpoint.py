@@ -162,10 +162,11 @@ def load_checkpoint_model(path: str | Path) -> Any:
     """
     verify_checkpoint(path)
     file = Path(path) / _MODEL
-    has_averages = _has_averages(file)
-    model = keras.saving.load_model(file, compile=has_averages)
-    if has_averages:
-        model.optimizer.finalize_variable_values(model.trainable_variables)
+    model = keras.saving.load_model(file, compile=False)
+    if _has_averages(file):
+        compiled = keras.saving.load_model(file)
+        compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
+        model.set_weights(compiled.get_weights())
     return model.model if isinstance(model, TransformerTrainer) else model
 
 
