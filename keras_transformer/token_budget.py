@@ -1,4 +1,7 @@
-"""How many tokens a training step can hold in memory."""
+"""How many tokens a training step can hold in memory.
+
+Not a part of `training`: this process must not load Keras, whose memory would count.
+"""
 
 import json
 import os

@@ -107,6 +107,17 @@ def table(rows: Sequence[Mapping[str, Any]], formats: Mapping[str, str]) -> str:
     return "\n".join(layout.format(*line).rstrip() for line in lines)
 
 
+def panels_of(backends: Sequence[str], rows: int, height: float, **options: Any) -> tuple[Any, Any]:
+    """A figure of matplotlib, and its panels `(rows, backends)`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    size = (4.5 * len(backends), height)
+    return pyplot.subplots(rows, len(backends), figsize=size, squeeze=False, **options)
+
+
 def write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a list of objects, one a line."""
     lines = ",\n".join(json.dumps(row) for row in rows)

@@ -91,19 +91,10 @@ class Engine:
     num_parameters: int
 
 
-def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
-    """This package, through `train_on_batch`; accuracy and perplexity come with the loss."""
-    import keras
-
+def new_transformer(case: Case) -> Any:
     from keras_transformer.models import Transformer
-    from keras_transformer.training import (
-        MaskedCrossentropy,
-        TransformerAdam,
-        TransformerTrainer,
-    )
 
-    keras.config.set_dtype_policy(setting.dtype)
-    model = Transformer(
+    return Transformer(
         case.vocabulary_size,
         num_layers=case.num_layers,
         d_model=case.d_model,
@@ -111,7 +102,20 @@ def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
         d_ff=case.d_ff,
         dropout_rate=DROPOUT_RATE,
     )
-    trainer = TransformerTrainer(model, MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID))
+
+
+def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
+    """This package, through `train_on_batch`; accuracy and perplexity come with the loss."""
+    import keras
+
+    from keras_transformer.training import (
+        MaskedCrossentropy,
+        TransformerAdam,
+        TransformerTrainer,
+    )
+
+    keras.config.set_dtype_policy(setting.dtype)
+    trainer = TransformerTrainer(new_transformer(case), MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID))
     trainer.compile(TransformerAdam(**ADAM), jit_compile=setting.jit_compile)
     source_ids, target_ids, labels = batch_of(case)
     return keras_engine(trainer, {"source_ids": source_ids, "target_ids": target_ids}, labels)

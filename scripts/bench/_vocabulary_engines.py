@@ -9,7 +9,6 @@ import sys
 from _peak_memory import measure_step
 from _training_engines import (
     ADAM,
-    DROPOUT_RATE,
     LABEL_SMOOTHING,
     PAD_ID,
     Case,
@@ -19,6 +18,7 @@ from _training_engines import (
     keras_engine,
     keras_hub_engine,
     keras_transformer_engine,
+    new_transformer,
     torch_engine,
 )
 
@@ -34,17 +34,9 @@ def case_of(vocabulary_size: int) -> Case:
 
 def full_logits_engine(case: Case, setting: Setting) -> Engine:
     """`Transformer` itself, compiled with the loss over its logits."""
-    from keras_transformer.models import Transformer
     from keras_transformer.training import MaskedCrossentropy, TransformerAdam
 
-    model = Transformer(
-        case.vocabulary_size,
-        num_layers=case.num_layers,
-        d_model=case.d_model,
-        num_heads=case.num_heads,
-        d_ff=case.d_ff,
-        dropout_rate=DROPOUT_RATE,
-    )
+    model = new_transformer(case)
     loss = MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID)
     model.compile(TransformerAdam(**ADAM), loss, jit_compile=setting.jit_compile)
     source_ids, target_ids, labels = batch_of(case)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import Worker, limit_threads, table, write_json
+from _common import Worker, limit_threads, panels_of, table, write_json
 from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -122,15 +122,8 @@ def report(found: dict[Curve, list[float]]) -> list[dict[str, Any]]:
 
 def plot(found: dict[Curve, list[float]], path: Path) -> None:
     """Above the losses, below what they differ by from the trainer's in float32."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     backends = list(dict.fromkeys(curve.backend for curve in found))
-    figure, panels = pyplot.subplots(
-        2, len(backends), figsize=(4.5 * len(backends), 6.5), sharex=True, squeeze=False
-    )
+    figure, panels = panels_of(backends, rows=2, height=6.5, sharex=True)
     for column, backend in zip(panels.T, backends, strict=True):
         expected = np.array(found[Curve(TRAINER, backend)])
         for curve, losses in found.items():

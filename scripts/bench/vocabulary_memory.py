@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import limit_threads, table, write_json
+from _common import limit_threads, panels_of, table, write_json
 from _peak_memory import in_new_process
 from _vocabulary_engines import ENGINES, TARGET_TOKENS, TORCH
 from tqdm import tqdm
@@ -69,15 +69,8 @@ def row(curve: Curve, sizes: Sequence[int], megabytes: Sequence[float]) -> dict[
 
 
 def plot(rows: Sequence[dict[str, Any]], sizes: Sequence[int], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     backends = list(dict.fromkeys(row["backend"] for row in rows))
-    figure, panels = pyplot.subplots(
-        1, len(backends), figsize=(4.5 * len(backends), 4), sharey=True, squeeze=False
-    )
+    figure, panels = panels_of(backends, rows=1, height=4, sharey=True)
     for backend, panel in zip(backends, panels[0], strict=True):
         for own in (row for row in rows if row["backend"] == backend):
             megabytes = [own[f"mb_{size}"] for size in sizes]
