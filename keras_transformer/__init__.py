@@ -71,6 +71,7 @@ if TYPE_CHECKING or "keras" in sys.modules:
         TransformerSchedule,
         TransformerTrainer,
         average_checkpoints,
+        keep_freed_memory,
     )
     from keras_transformer.training.train import train
 
@@ -120,6 +121,7 @@ __all__ = [
     "evaluation_batches",
     "fit_data",
     "greedy_search",
+    "keep_freed_memory",
     "load_recipe",
     "padding_mask",
     "read_parallel",

@@ -213,8 +213,10 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Make an optimizer step on random sentences; returns what it takes."""
     import numpy as np
 
+    from keras_transformer.training import keep_freed_memory
     from keras_transformer.training.train import new_trainer
 
+    keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size
     alone = recipe.training.model_copy(update={"initial_run": None})
     vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)

@@ -2,6 +2,7 @@
 
 from keras_transformer.training.averaging import average_checkpoints
 from keras_transformer.training.checkpoint import load_checkpoint, save_checkpoint
+from keras_transformer.training.freed_memory import keep_freed_memory
 from keras_transformer.training.masked_accuracy import MaskedAccuracy
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
 from keras_transformer.training.perplexity import Perplexity
@@ -20,6 +21,7 @@ __all__ = [
     "TransformerSchedule",
     "TransformerTrainer",
     "average_checkpoints",
+    "keep_freed_memory",
     "load_checkpoint",
     "save_checkpoint",
     "train",

@@ -37,6 +37,7 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
 )
 from keras_transformer.training.distribution import Distribution, start
+from keras_transformer.training.freed_memory import keep_freed_memory
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.transformer_adam import TransformerAdam
@@ -68,6 +69,7 @@ def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
     Raises:
         UserError: If the text, a checkpoint or the disk does not allow to go on.
     """
+    keep_freed_memory()
     distribution = start(recipe)
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)

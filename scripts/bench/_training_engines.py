@@ -68,12 +68,17 @@ CASES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """An engine and how it is run; mixed_bfloat16 means float32 weights, products in bfloat16."""
+    """An engine and how it is run.
+
+    mixed_bfloat16 means float32 weights and products in bfloat16. `keeps_memory` is for
+    `keep_freed_memory`.
+    """
 
     engine: str
     backend: str
     dtype: str = "float32"
     jit_compile: bool = False
+    keeps_memory: bool = False
 
     def __str__(self) -> str:
         return f"{self.engine} on {self.backend}, {self.dtype}{', jit' if self.jit_compile else ''}"
@@ -193,8 +198,8 @@ ENGINES = {
 MATRIX_SIZE = 2048
 
 
-def settings_of(engine: str, backend: str) -> list[Setting]:
-    """The settings worth trying.
+def settings_of(engine: str, backend: str, keep_memory: bool) -> list[Setting]:
+    """The settings worth trying; this package keeps freed memory in any case, as `train` does.
 
     On CPUs XLA gains nothing from bfloat16, JAX without jit and torch.compile are far slower.
     """
@@ -203,7 +208,8 @@ def settings_of(engine: str, backend: str) -> list[Setting]:
         "jax": [{"jit_compile": True}],
         "torch": [{"dtype": "float32"}, {"dtype": "mixed_bfloat16"}],
     }
-    return [Setting(engine, backend, **way) for way in ways[backend]]
+    keeps_memory = keep_memory or engine == "keras_transformer"
+    return [Setting(engine, backend, keeps_memory=keeps_memory, **way) for way in ways[backend]]
 
 
 def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -293,6 +299,10 @@ def _torch_model(case: Case) -> Any:
 
 
 def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
+    if setting.keeps_memory:
+        from keras_transformer.training import keep_freed_memory
+
+        keep_freed_memory()
     engine = ENGINES[setting.engine](case, setting)
 
     def first_step() -> dict[str, float]:

@@ -46,15 +46,15 @@ class Measurement:
 
 
 def compete(
-    case: Case, backends: Sequence[str], rounds: int, progress: tqdm
+    case: Case, backends: Sequence[str], rounds: int, keep_memory: bool, progress: tqdm
 ) -> list[list[Measurement]]:
     """For each backend this package's measurement and its peers', made in the same rounds."""
     contests = []
-    with best_worker(case, "torch.nn.Transformer", "torch", progress) as plain_torch:
+    with best_worker(case, "torch.nn.Transformer", "torch", keep_memory, progress) as plain_torch:
         for backend in backends:
             with (
-                best_worker(case, "keras_transformer", backend, progress) as ours,
-                best_worker(case, "keras_hub", backend, progress) as keras_hub,
+                best_worker(case, "keras_transformer", backend, keep_memory, progress) as ours,
+                best_worker(case, "keras_hub", backend, keep_memory, progress) as keras_hub,
             ):
                 workers = {**ours, **keras_hub, **plain_torch}
                 contests.append(take_turns(workers, case, rounds, progress))
@@ -63,13 +63,13 @@ def compete(
 
 @contextmanager
 def best_worker(
-    case: Case, engine: str, backend: str, progress: tqdm
+    case: Case, engine: str, backend: str, keep_memory: bool, progress: tqdm
 ) -> Iterator[dict[Setting, Worker]]:
     """Try all settings of an engine and keep the worker with the fastest turn."""
     with ExitStack() as stack:
         workers = {
             setting: stack.enter_context(start_worker(case, setting))
-            for setting in settings_of(engine, backend)
+            for setting in settings_of(engine, backend, keep_memory)
         }
         make_first_steps(workers, case, progress)
         trial = take_turns(workers, case, QUALIFYING_ROUNDS, progress)
@@ -165,7 +165,7 @@ def turns_of_case(backends: Sequence[str], rounds: int) -> int:
     """Turns, first steps included, that `compete` will take."""
     pairs = [("torch.nn.Transformer", "torch")]
     pairs += [(engine, b) for engine in ("keras_transformer", "keras_hub") for b in backends]
-    settings = sum(len(settings_of(*pair)) for pair in pairs)
+    settings = sum(len(settings_of(*pair, keep_memory=False)) for pair in pairs)
     return settings * (1 + QUALIFYING_ROUNDS) + len(backends) * len(ENGINES) * rounds
 
 
@@ -180,6 +180,9 @@ def main() -> None:
         "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
     )
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds; default: 5")
+    parser.add_argument(
+        "--keep-memory", action="store_true", help="peers keep freed memory too, see README.md"
+    )
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
@@ -195,7 +198,9 @@ def main() -> None:
         contests = [
             contest
             for case in cases
-            for contest in compete(case, arguments.backends, arguments.rounds, progress)
+            for contest in compete(
+                case, arguments.backends, arguments.rounds, arguments.keep_memory, progress
+            )
         ]
     rows = report(contests)
     formats = {"tokens_per_s": ",.0f", "ratio": ".2f", "share": ".2f"}
