@@ -82,13 +82,14 @@ def _loop(
     states = ops.reshape(states, (passes, count, states.shape[-1]))
     states = ops.pad(states, ((0, 0), (0, added), (0, 0)))
     labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights / passes))
+    mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
 
     def body(index: Any, totals: Any, *gradients: Any) -> tuple[Any, ...]:
         start = index * size
         x = ops.slice(states, (0, start, 0), (passes, size, states.shape[-1]))
         x = ops.reshape(x, (passes * size, states.shape[-1]))
         y, weight = (ops.tile(ops.slice(z, (start,), (size,)), passes) for z in (labels, weights))
-        sums, d_logits = _sums(x, embeddings, y, weight, label_smoothing, r_drop)
+        sums, d_logits = _sums(x, embeddings, mean_embedding, y, weight, label_smoothing, r_drop)
         if needs_gradient:
             d_logits = ops.cast(d_logits, x.dtype)
             d_states = ops.cast(ops.matmul(d_logits, embeddings), "float32")
@@ -112,6 +113,7 @@ def _loop(
 def _sums(
     states: Any,
     embeddings: Any,
+    mean_embedding: Any,
     labels: Any,
     weights: Any,
     label_smoothing: float,
@@ -122,21 +124,22 @@ def _sums(
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
-    vocabulary_size = embeddings.shape[0]
-    is_label = ops.arange(vocabulary_size, dtype="int32") == labels[:, None]
-    of_label = ops.sum(ops.where(is_label, logits, 0.0), axis=-1)
-    spread = label_smoothing / vocabulary_size
-    smoothed = ops.where(is_label, 1.0 - label_smoothing + spread, spread)
     normalizer = (largest + ops.log(total))[:, 0]
-    loss = normalizer - ops.sum(smoothed * logits, axis=-1)
-    d_logits = exponentials / total - smoothed
+    of_label = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    mean_logit = ops.matmul(ops.cast(states, "float32"), mean_embedding)
+    loss = normalizer - (1.0 - label_smoothing) * of_label - label_smoothing * mean_logit
+    spread = label_smoothing / embeddings.shape[0]
+    is_label = ops.arange(embeddings.shape[0], dtype="int32") == labels[:, None]
+    weight = weights[:, None]
+    smoothed = ops.where(is_label, (1.0 - label_smoothing + spread) * weight, spread * weight)
+    d_logits = exponentials * (weight / total) - smoothed
     if r_drop:
         divergence, d_divergence = _divergence(logits - normalizer[:, None], exponentials / total)
         loss = loss + r_drop / 4 * divergence
-        d_logits = d_logits + r_drop / 2 * d_divergence
+        d_logits = d_logits + r_drop / 2 * weight * d_divergence
     correct = ops.cast(of_label >= largest[:, 0], "float32")
     values = (loss, normalizer - of_label, correct)
-    return ops.stack([ops.sum(weights * x) for x in values]), d_logits * weights[:, None]
+    return ops.stack([ops.sum(weights * x) for x in values]), d_logits
 
 
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
