@@ -9,6 +9,7 @@ sublayer outputs, both peers on attention weights too, PyTorch also inside the f
 import dataclasses
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,13 @@ DROPOUT_RATE = 0.1
 LABEL_SMOOTHING = 0.1
 ADAM = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
 PAD_ID = 0
+# Workers share a GPU: none may take all of its memory at once.
+GPU_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
+    "JAX_PLATFORMS": "cuda,cpu",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ CASES = {
     "tiny": Case("tiny", 4, 128, 4, 256, 10_000, 256, 16, 16),
     "base": Case("base", 6, 512, 8, 2048, 32_000, 64, 32, 32),
 }
+GPU_CASES = {
+    "base": Case("base", 6, 512, 8, 2048, 32_000, 256, 64, 64),
+    "big": Case("big", 6, 1024, 16, 4096, 32_000, 128, 64, 64),
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ class Setting:
     """An engine and how it is run.
 
     mixed_bfloat16 means float32 weights and products in bfloat16. `keeps_memory` is for
-    `keep_freed_memory`.
+    `keep_freed_memory`; `on_gpu` needs a GPU that the backend sees.
     """
 
     engine: str
@@ -79,6 +91,7 @@ class Setting:
     dtype: str = "float32"
     jit_compile: bool = False
     keeps_memory: bool = False
+    on_gpu: bool = False
 
     def __str__(self) -> str:
         return f"{self.engine} on {self.backend}, {self.dtype}{', jit' if self.jit_compile else ''}"
@@ -88,11 +101,13 @@ class Setting:
 class Engine:
     """What a worker times.
 
-    `step` makes a training step and returns its loss; `matmul` multiplies two float32 matrices.
+    `step` makes a training step and returns its loss; `matmul` multiplies two square matrices,
+    float32, or on a GPU bfloat16.
     """
 
     step: Callable[[], float]
     matmul: Callable[[], Any]
+    matrix_size: int
     num_parameters: int
 
 
@@ -123,7 +138,8 @@ def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
     trainer = TransformerTrainer(new_transformer(case), MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID))
     trainer.compile(TransformerAdam(**ADAM), jit_compile=setting.jit_compile)
     source_ids, target_ids, labels = batch_of(case)
-    return keras_engine(trainer, {"source_ids": source_ids, "target_ids": target_ids}, labels)
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    return keras_engine(trainer, inputs, labels, setting.on_gpu)
 
 
 def keras_hub_engine(case: Case, setting: Setting) -> Engine:
@@ -157,15 +173,17 @@ def keras_hub_engine(case: Case, setting: Setting) -> Engine:
     optimizer = keras.optimizers.Adam(**ADAM)
     model.compile(optimizer, keras_loss, jit_compile=setting.jit_compile)
     source_ids, target_ids, labels = batch_of(case)
-    return keras_engine(model, [source_ids, target_ids], labels)
+    return keras_engine(model, [source_ids, target_ids], labels, setting.on_gpu)
 
 
 def torch_engine(case: Case, setting: Setting) -> Engine:
     """`torch.nn.Transformer`, eager."""
     import torch
 
-    torch.set_num_threads(_common.THREADS)
-    model = _torch_model(case)
+    device = "cuda" if setting.on_gpu else "cpu"
+    if not setting.on_gpu:
+        torch.set_num_threads(_common.THREADS)
+    model = _torch_model(case).to(device)
     optimizer = torch.optim.Adam(
         model.parameters(),
         ADAM["learning_rate"],
@@ -174,20 +192,24 @@ def torch_engine(case: Case, setting: Setting) -> Engine:
         fused=True,
     )
     loss = torch.nn.CrossEntropyLoss(ignore_index=PAD_ID, label_smoothing=LABEL_SMOOTHING)
-    source_ids, target_ids, labels = (torch.from_numpy(ids).long() for ids in batch_of(case))
+    source_ids, target_ids, labels = (
+        torch.from_numpy(ids).long().to(device) for ids in batch_of(case)
+    )
     bfloat16 = setting.dtype == "mixed_bfloat16"
 
     def step() -> float:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
             logits = model(source_ids, target_ids)
         value = loss(logits.float().flatten(0, 1), labels.flatten())
         value.backward()
         optimizer.step()
         return value.item()
 
-    matrix = torch.randn(MATRIX_SIZE, MATRIX_SIZE)
-    return Engine(step, lambda: matrix @ matrix, sum(w.numel() for w in model.parameters()))
+    size, dtype = _matrix(setting.on_gpu)
+    matrix = torch.randn(size, size).to(device, getattr(torch, dtype))
+    num_parameters = sum(weight.numel() for weight in model.parameters())
+    return Engine(step, lambda: (matrix @ matrix)[0, 0].item(), size, num_parameters)
 
 
 ENGINES = {
@@ -195,10 +217,16 @@ ENGINES = {
     "keras_hub": keras_hub_engine,
     "torch.nn.Transformer": torch_engine,
 }
-MATRIX_SIZE = 2048
 
 
-def settings_of(engine: str, backend: str, keep_memory: bool) -> list[Setting]:
+def _matrix(on_gpu: bool) -> tuple[int, str]:
+    """Size and dtype of a matrix whose square tells how fast the device can be."""
+    return (8192, "bfloat16") if on_gpu else (2048, "float32")
+
+
+def settings_of(
+    engine: str, backend: str, keep_memory: bool = False, on_gpu: bool = False
+) -> list[Setting]:
     """The settings worth trying; this package keeps freed memory in any case, as `train` does.
 
     On CPUs XLA gains nothing from bfloat16, JAX without jit and torch.compile are far slower.
@@ -208,6 +236,8 @@ def settings_of(engine: str, backend: str, keep_memory: bool) -> list[Setting]:
         "jax": [{"jit_compile": True}],
         "torch": [{"dtype": "float32"}, {"dtype": "mixed_bfloat16"}],
     }
+    if on_gpu:
+        return [Setting(engine, backend, "mixed_bfloat16", backend != "torch", on_gpu=True)]
     keeps_memory = keep_memory or engine == "keras_transformer"
     return [Setting(engine, backend, keeps_memory=keeps_memory, **way) for way in ways[backend]]
 
@@ -224,21 +254,20 @@ def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return source, target[:, :-1], target[:, 1:]
 
 
-def keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
+def keras_engine(model: Any, inputs: Any, labels: np.ndarray, on_gpu: bool = False) -> Engine:
     import keras
 
+    size, dtype = _matrix(on_gpu)
     random = np.random.default_rng(0)
-    matrix = keras.ops.convert_to_tensor(
-        random.standard_normal((MATRIX_SIZE, MATRIX_SIZE), dtype="float32")
-    )
+    matrix = keras.ops.cast(random.standard_normal((size, size), dtype="float32"), dtype)
 
     def matmul() -> None:
-        keras.ops.convert_to_numpy(keras.ops.matmul(matrix, matrix)[0, 0])  # JAX waits only so
+        float(keras.ops.matmul(matrix, matrix)[0, 0])  # JAX and GPUs wait only so
 
     def step() -> float:
         return float(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
 
-    return Engine(step, matmul, model.count_params())
+    return Engine(step, matmul, size, model.count_params())
 
 
 def keras_loss(labels: Any, logits: Any) -> Any:
@@ -298,7 +327,27 @@ def _torch_model(case: Case) -> Any:
     return Model()
 
 
+def _require_gpu(backend: str) -> None:
+    found: Any
+    if backend == "torch":
+        import torch
+
+        found = torch.cuda.is_available()
+    elif backend == "jax":
+        import jax
+
+        found = jax.default_backend() == "gpu"
+    else:
+        import tensorflow as tf
+
+        found = tf.config.list_physical_devices("GPU")
+    if not found:
+        raise RuntimeError(f"{backend} sees no GPU here")
+
+
 def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
+    if setting.on_gpu:
+        _require_gpu(setting.backend)
     if setting.keeps_memory:
         from keras_transformer.training import keep_freed_memory
 
@@ -313,7 +362,7 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
 
     def matmul_flops(repeats: int) -> float:
         fastest = min(_seconds(engine.matmul, 1) for _ in range(repeats))
-        return 2 * MATRIX_SIZE**3 / fastest
+        return 2 * engine.matrix_size**3 / fastest
 
     return {action.__name__: action for action in (first_step, seconds_per_step, matmul_flops)}
 
@@ -332,6 +381,7 @@ def start_worker(case: Case, setting: Setting) -> _common.Worker:
         _common.ROOT / "scripts" / "bench" / "_training_engines.py",
         specification,
         KERAS_BACKEND=setting.backend,
+        **(GPU_ENVIRONMENT if setting.on_gpu else {}),
     )
 
 

@@ -7,6 +7,9 @@ compiled or not) each keeps the one that is fastest in the first rounds. A rate,
 is that of the median round; a ratio is this package's rate over a peer's in the same rounds; a
 share is the rate of a step's matrix products, counted from the sizes, over that of the best
 float32 matrix product of any engine in the run. `base` needs 18 GiB of memory.
+
+With `--gpu` the cases are `base` and `big` in mixed_bfloat16, and a share is of the best bfloat16
+product, or with `--peak` of the data sheet's rate: the model FLOP/s utilization.
 """
 
 import argparse
@@ -19,15 +22,17 @@ from statistics import median
 from typing import Any
 
 from _common import Worker, limit_threads, table, write_json
-from _training_engines import CASES, ENGINES, Case, Setting, settings_of, start_worker
+from _training_engines import CASES, ENGINES, GPU_CASES, Case, Setting, settings_of, start_worker
 from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
 QUALIFYING_ROUNDS = 2
 STEPS_PER_TURN = {"tiny": 2, "base": 1}
+STEPS_PER_TURN_ON_GPU = 20
 EXAMPLES = """examples:
   scripts/bench/train_step.py --json train_step.json
   scripts/bench/train_step.py --case tiny --backends jax torch --rounds 9
+  scripts/bench/train_step.py --gpu --backends jax torch --peak 989
 """
 
 
@@ -46,15 +51,23 @@ class Measurement:
 
 
 def compete(
-    case: Case, backends: Sequence[str], rounds: int, keep_memory: bool, progress: tqdm
+    case: Case, backends: Sequence[str], rounds: int, progress: tqdm, **ways: bool
 ) -> list[list[Measurement]]:
-    """For each backend this package's measurement and its peers', made in the same rounds."""
+    """For each backend this package's measurement and its peers', made in the same rounds.
+
+    Args:
+        case: Sizes.
+        backends: Backends of Keras.
+        rounds: Timed rounds.
+        progress: Counts turns.
+        **ways: `keep_memory` and `on_gpu`, as for `settings_of`.
+    """
     contests = []
-    with best_worker(case, "torch.nn.Transformer", "torch", keep_memory, progress) as plain_torch:
+    with best_worker(case, "torch.nn.Transformer", "torch", progress, **ways) as plain_torch:
         for backend in backends:
             with (
-                best_worker(case, "keras_transformer", backend, keep_memory, progress) as ours,
-                best_worker(case, "keras_hub", backend, keep_memory, progress) as keras_hub,
+                best_worker(case, "keras_transformer", backend, progress, **ways) as ours,
+                best_worker(case, "keras_hub", backend, progress, **ways) as keras_hub,
             ):
                 workers = {**ours, **keras_hub, **plain_torch}
                 contests.append(take_turns(workers, case, rounds, progress))
@@ -63,13 +76,13 @@ def compete(
 
 @contextmanager
 def best_worker(
-    case: Case, engine: str, backend: str, keep_memory: bool, progress: tqdm
+    case: Case, engine: str, backend: str, progress: tqdm, **ways: bool
 ) -> Iterator[dict[Setting, Worker]]:
     """Try all settings of an engine and keep the worker with the fastest turn."""
     with ExitStack() as stack:
         workers = {
             setting: stack.enter_context(start_worker(case, setting))
-            for setting in settings_of(engine, backend, keep_memory)
+            for setting in settings_of(engine, backend, **ways)
         }
         make_first_steps(workers, case, progress)
         trial = take_turns(workers, case, QUALIFYING_ROUNDS, progress)
@@ -110,7 +123,8 @@ def take_turns(
     for _ in range(rounds):
         for setting, worker in turns:
             progress.set_description(f"{case.name}: {setting}")
-            seconds[setting].append(worker.ask("seconds_per_step", STEPS_PER_TURN[case.name]))
+            steps = STEPS_PER_TURN_ON_GPU if setting.on_gpu else STEPS_PER_TURN[case.name]
+            seconds[setting].append(worker.ask("seconds_per_step", steps))
             matmul_flops[setting] = max(matmul_flops[setting], worker.ask("matmul_flops", 3))
             progress.update()
         turns.append(turns.pop(0))  # so that no engine always has the first turn
@@ -132,21 +146,21 @@ def pool(measurements: Sequence[Measurement]) -> list[Measurement]:
     ]
 
 
-def report(contests: Sequence[Sequence[Measurement]]) -> list[dict[str, Any]]:
+def report(contests: Sequence[Sequence[Measurement]], limit_flops: float) -> list[dict[str, Any]]:
     """A row for this package against each peer, and one for each peer.
 
     Args:
         contests: What `compete` returned, of all cases.
+        limit_flops: What shares are of, in floating point operations a second.
     """
-    best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
     peers = pool([peer for _, *peers in contests for peer in peers])
     pairs: list[tuple[Measurement, Measurement | None]]
     pairs = [(ours, peer) for ours, *peers in contests for peer in peers]
     pairs += [(peer, None) for peer in peers]
-    return [row(measured, peer, best_matmul) for measured, peer in pairs]
+    return [row(measured, peer, limit_flops) for measured, peer in pairs]
 
 
-def row(measured: Measurement, peer: Measurement | None, best_matmul: float) -> dict[str, Any]:
+def row(measured: Measurement, peer: Measurement | None, limit_flops: float) -> dict[str, Any]:
     rate = measured.tokens_per_s
     flops_per_token = measured.case.flops / measured.case.target_tokens
     return {
@@ -157,15 +171,15 @@ def row(measured: Measurement, peer: Measurement | None, best_matmul: float) -> 
         "tokens_per_s": round(rate, 1),
         "ratio_to": peer and f"{peer.setting.engine} {peer.setting.dtype}",
         "ratio": peer and round(rate / peer.tokens_per_s, 3),
-        "share": round(rate * flops_per_token / best_matmul, 3),
+        "share": round(rate * flops_per_token / limit_flops, 3),
     }
 
 
-def turns_of_case(backends: Sequence[str], rounds: int) -> int:
+def turns_of_case(backends: Sequence[str], rounds: int, on_gpu: bool = False) -> int:
     """Turns, first steps included, that `compete` will take."""
     pairs = [("torch.nn.Transformer", "torch")]
     pairs += [(engine, b) for engine in ("keras_transformer", "keras_hub") for b in backends]
-    settings = sum(len(settings_of(*pair, keep_memory=False)) for pair in pairs)
+    settings = sum(len(settings_of(*pair, on_gpu=on_gpu)) for pair in pairs)
     return settings * (1 + QUALIFYING_ROUNDS) + len(backends) * len(ENGINES) * rounds
 
 
@@ -175,7 +189,7 @@ def main() -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", choices=CASES, help="default: both")
+    parser.add_argument("--case", choices=[*CASES, "big"], help="default: all")
     parser.add_argument(
         "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
     )
@@ -183,30 +197,39 @@ def main() -> None:
     parser.add_argument(
         "--keep-memory", action="store_true", help="peers keep freed memory too, see README.md"
     )
+    parser.add_argument("--gpu", action="store_true", help="base and big in bfloat16 on a GPU")
+    parser.add_argument(
+        "--peak", type=float, help="TFLOP/s of the data sheet; default: the best product measured"
+    )
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
+    cases = GPU_CASES if arguments.gpu else CASES
+    if arguments.case and arguments.case not in cases:
+        parser.error(f"--case must be one of {', '.join(cases)} here. Received: {arguments.case}")
     if arguments.rounds < 1:
         parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
     if arguments.json and not arguments.json.parent.is_dir():
         parser.error(f"--json must name a file in an existing folder. Received: {arguments.json}")
 
-    limit_threads()
-    cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
-    with tqdm(
-        total=len(cases) * turns_of_case(arguments.backends, arguments.rounds), unit="turn"
-    ) as progress:
+    if not arguments.gpu:
+        limit_threads()
+    chosen = [cases[arguments.case]] if arguments.case else list(cases.values())
+    turns = turns_of_case(arguments.backends, arguments.rounds, arguments.gpu)
+    ways = {"keep_memory": arguments.keep_memory, "on_gpu": arguments.gpu}
+    with tqdm(total=len(chosen) * turns, unit="turn") as progress:
         contests = [
             contest
-            for case in cases
-            for contest in compete(
-                case, arguments.backends, arguments.rounds, arguments.keep_memory, progress
-            )
+            for case in chosen
+            for contest in compete(case, arguments.backends, arguments.rounds, progress, **ways)
         ]
-    rows = report(contests)
+    best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
+    limit_flops = arguments.peak * 1e12 if arguments.peak else best_matmul
+    rows = report(contests, limit_flops)
     formats = {"tokens_per_s": ",.0f", "ratio": ".2f", "share": ".2f"}
     print(f"\n{table(rows, formats)}")
-    best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
-    print(f"share of {best_matmul / 1e9:,.0f} GFLOP/s, the best float32 matrix product")
+    dtype = "bfloat16" if arguments.gpu else "float32"
+    print(f"best {dtype} matrix product: {best_matmul / 1e9:,.0f} GFLOP/s", end="; ")
+    print(f"share of {limit_flops / 1e9:,.0f} GFLOP/s")
     if arguments.json:
         write_json(arguments.json, rows)
 

@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from tqdm import tqdm
@@ -16,7 +17,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import train_step  # noqa: E402
 from _common import Worker, table, write_json  # noqa: E402
-from _training_engines import CASES, Case, Setting  # noqa: E402
+from _training_engines import (  # noqa: E402
+    CASES,
+    GPU_CASES,
+    GPU_ENVIRONMENT,
+    Case,
+    Setting,
+    settings_of,
+    start_worker,
+)
 
 CASE = Case(
     "tiny",
@@ -63,10 +72,23 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention():
     assert CASE.flops == 6 * CASE.batch_size * multiply_adds
 
 
-@pytest.mark.parametrize("name", ["tiny", "base"])
-def test_cases_are_the_presets(name):
+@pytest.mark.parametrize("case", [*CASES.values(), *GPU_CASES.values()])
+def test_cases_are_the_presets(case):
     for size in ("num_layers", "d_model", "num_heads", "d_ff"):
-        assert getattr(CASES[name], size) == PRESETS[name][size]
+        assert getattr(case, size) == PRESETS[case.name][size]
+
+
+def test_on_a_gpu_all_engines_compute_in_bfloat16():
+    for engine, backend in (("keras_hub", "jax"), ("torch.nn.Transformer", "torch")):
+        (setting,) = settings_of(engine, backend, on_gpu=True)
+        assert setting.on_gpu and setting.dtype == "mixed_bfloat16"
+
+
+def test_without_a_gpu_the_worker_says_so(monkeypatch):
+    monkeypatch.setitem(GPU_ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "-1")
+    (setting,) = settings_of("keras_transformer", keras.config.backend(), on_gpu=True)
+    with start_worker(CASE, setting) as worker, pytest.raises(RuntimeError, match="GPU|cuda"):
+        worker.ask("first_step")
 
 
 def test_of_the_settings_that_with_the_fastest_turn_is_kept():
@@ -120,7 +142,7 @@ def test_report_compares_within_a_contest_and_pools_a_peer_of_several():
     ]
     ours_on_torch = Setting("keras_transformer", "torch")
     on_torch = [measurement(ours_on_torch, 3.0), measurement(TORCH, 6.0)]
-    rows = train_step.report([on_jax, on_torch])
+    rows = train_step.report([on_jax, on_torch], CASE.flops * 10.0)
     assert [(row["engine"], row["backend"], row["ratio_to"], row["ratio"]) for row in rows] == [
         ("keras_transformer", "jax", "keras_hub float32", 2.0),
         ("keras_transformer", "jax", "torch.nn.Transformer float32", 4.0),
@@ -133,7 +155,7 @@ def test_report_compares_within_a_contest_and_pools_a_peer_of_several():
 
 
 def test_json_is_a_list_of_the_rows(tmp_path):
-    rows = train_step.report([[measurement(OURS, 1.0), measurement(HUB, 2.0)]])
+    rows = train_step.report([[measurement(OURS, 1.0), measurement(HUB, 2.0)]], 1.0)
     write_json(tmp_path / "rows.json", rows)
     assert json.loads((tmp_path / "rows.json").read_text()) == rows
     keys = ["case", "engine", "backend", "dtype", "tokens_per_s", "ratio_to", "ratio", "share"]
