@@ -16,8 +16,9 @@ PUBLIC = """
     RotaryPositionalEncoding Run SearchResult SelfAttention SinusoidalPositionalEncoding
     StridedAttention TokenEmbedding TokenStore Tokenizer Transformer TransformerAdam
     TransformerSchedule TransformerTrainer Translator UserError average_checkpoints beam_search
-    causal_mask compile_function evaluation_batches fit_data greedy_search load_recipe padding_mask
-    read_parallel sample scaled_dot_product_attention score_pairs train word_alignment
+    causal_mask compile_function evaluation_batches fit_data greedy_search keep_freed_memory
+    load_recipe padding_mask read_parallel sample scaled_dot_product_attention score_pairs train
+    word_alignment
 """.split()
 
 
