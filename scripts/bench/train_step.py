@@ -189,7 +189,7 @@ def main() -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", choices=[*CASES, "big"], help="default: all")
+    parser.add_argument("--case", choices=list(CASES | GPU_CASES), help="default: all")
     parser.add_argument(
         "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
     )
