@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.layers.dropout import keep_mask
 from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.sequence_blocks import fitting_size
+from keras_transformer.layers.sequential_loop import sequential_loop
 
 # Below every score: a key that does not exist gets no weight even where all others are masked.
 ABSENT_SCORE = 2 * MASKED_SCORE
@@ -101,17 +102,16 @@ def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any,
         added = ops.matmul(kept, _block(value, block, rules))
         output = output * shrinking + ops.cast(added, "float32")
         total = total * shrinking + ops.sum(exponentials, axis=-1, keepdims=True)
-        return block + 1, output, now_largest, total
+        return output, now_largest, total
 
     row = ops.zeros_like(query[..., :1], dtype="float32")
     begin = (
-        ops.convert_to_tensor(0, "int32"),
         row + ops.zeros((value.shape[-1],), "float32"),
         row + 2 * ABSENT_SCORE,
         row,
     )
     num_blocks = ops.shape(key)[2] // rules.block_size
-    _, output, largest, total = ops.while_loop(lambda block, *_: block < num_blocks, body, begin)
+    output, largest, total = sequential_loop(num_blocks, body, begin)
     return output / total, largest, total
 
 
@@ -142,16 +142,15 @@ def _backward(
         d_key_block = ops.matmul(ops.swapaxes(d_scores, -1, -2), query)
         start = (0, 0, block * rules.block_size, 0)
         d_key = ops.slice_update(d_key, start, d_key_block)
-        return block + 1, d_query, d_key, ops.slice_update(d_value, start, d_value_block)
+        return d_query, d_key, ops.slice_update(d_value, start, d_value_block)
 
     begin = (
-        ops.convert_to_tensor(0, "int32"),
         ops.zeros_like(query, dtype="float32"),
         ops.zeros_like(key),
         ops.zeros_like(value),
     )
     num_blocks = ops.shape(key)[2] // rules.block_size
-    _, d_query, d_key, d_value = ops.while_loop(lambda block, *_: block < num_blocks, body, begin)
+    d_query, d_key, d_value = sequential_loop(num_blocks, body, begin)
     return ops.cast(d_query, query.dtype), d_key, d_value
 
 

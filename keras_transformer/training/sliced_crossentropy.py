@@ -4,6 +4,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.layers.sequential_loop import sequential_loop
+
 
 def sliced_crossentropy(
     states: Any,
@@ -99,12 +101,12 @@ def _loop(
                 ops.slice_update(gradients[0], (0, start, 0), d_states),
                 gradients[1] + d_embeddings,
             )
-        return index + 1, totals + sums, *gradients
+        return totals + sums, *gradients
 
-    begin = [ops.convert_to_tensor(0, "int32"), ops.zeros((3,), "float32")]
+    begin = [ops.zeros((3,), "float32")]
     if needs_gradient:
         begin += [ops.zeros(ops.shape(x), "float32") for x in (states, embeddings)]
-    _, totals, *gradients = ops.while_loop(lambda index, *_: index < num_slices, body, begin)
+    totals, *gradients = sequential_loop(num_slices, body, begin)
     if needs_gradient:
         gradients[0] = ops.reshape(gradients[0][:, :count], (passes * count, states.shape[-1]))
     return totals, *gradients

@@ -1,0 +1,37 @@
+"""A loop whose passes never overlap."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def sequential_loop(count: Any, body: Callable[..., Any], begin: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Calls `body` with 0, 1, ..., `count` - 1, each time with what the last call returned.
+
+    `keras.ops.while_loop` lets TensorFlow, without XLA, begin up to ten passes before the first has
+    ended, and so hold what ten of them compute. Here it holds what one does.
+
+    Args:
+        count: Passes, an int or an int32 tensor.
+        body: Gets the index of the pass, an int32 tensor, and the tensors carried along, and
+            returns these.
+        begin: The tensors carried along, before the first pass.
+
+    Returns:
+        The tensors carried along, after the last pass.
+    """
+
+    def pass_of(index: Any, *carried: Any) -> tuple[Any, ...]:
+        return index + 1, *body(index, *carried)
+
+    def is_left(index: Any, *_: Any) -> Any:
+        return index < count
+
+    state = (ops.convert_to_tensor(0, "int32"), *begin)
+    if keras.config.backend() != "tensorflow":
+        return tuple(ops.while_loop(is_left, pass_of, state)[1:])
+    import tensorflow as tf
+
+    return tuple(tf.while_loop(is_left, pass_of, state, parallel_iterations=1)[1:])
