@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
 
 
@@ -41,9 +42,9 @@ class AdditiveAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         self.units = units
         dtype = self.dtype_policy
-        self.query_projection = keras.layers.Dense(units, use_bias=False, dtype=dtype, name="query")
-        self.key_projection = keras.layers.Dense(units, dtype=dtype, name="key")
-        self.score_projection = keras.layers.Dense(1, use_bias=False, dtype=dtype, name="score")
+        self.query_projection = Dense(units, use_bias=False, dtype=dtype, name="query")
+        self.key_projection = Dense(units, dtype=dtype, name="key")
+        self.score_projection = Dense(1, use_bias=False, dtype=dtype, name="score")
 
     def build(self, query_shape: Any, key_shape: Any) -> None:
         self.query_projection.build(query_shape)

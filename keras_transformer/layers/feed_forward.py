@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.dense import Dense
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -33,8 +35,8 @@ class FeedForward(keras.layers.Layer):
         self.d_ff = d_ff
         self.activation = activation
         dtype = self.dtype_policy
-        self.inner = keras.layers.Dense(d_ff, activation=activation, dtype=dtype, name="inner")
-        self.outer = keras.layers.Dense(d_model, dtype=dtype, name="outer")
+        self.inner = Dense(d_ff, activation=activation, dtype=dtype, name="inner")
+        self.outer = Dense(d_model, dtype=dtype, name="outer")
 
     def build(self, x_shape: Any) -> None:
         self.inner.build(x_shape)

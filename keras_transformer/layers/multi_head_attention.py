@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention_pattern import AttentionPattern
+from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.int8 import int8_matmul
 from keras_transformer.layers.masks import both_masks, causal_mask
@@ -101,9 +102,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_projection = self._projection(d_model, "output")
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
-    def _projection(self, units: int, name: str) -> keras.layers.Dense:
+    def _projection(self, units: int, name: str) -> Dense:
         dtype = self.dtype_policy
-        return keras.layers.Dense(units, use_bias=self.use_bias, dtype=dtype, name=name)
+        return Dense(units, use_bias=self.use_bias, dtype=dtype, name=name)
 
     def build(self, query_shape: Any, key_shape: Any = None, value_shape: Any = None) -> None:
         key_shape = key_shape or query_shape

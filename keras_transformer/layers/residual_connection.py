@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.layer_normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -39,7 +40,7 @@ class ResidualConnection(keras.layers.Layer):
         self.norm_first = norm_first
         dtype = self.dtype_policy
         self.dropout = Dropout(dropout_rate, dtype=dtype, name="dropout")
-        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype, name="norm")
+        self.norm = LayerNormalization(dtype=dtype, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)

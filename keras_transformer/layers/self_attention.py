@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.masks import both_masks, causal_mask
 from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
 
@@ -45,9 +46,9 @@ class SelfAttention(keras.layers.Layer):
         self.d_v = d_k if d_v is None else d_v
         self.use_scale = use_scale
         dtype = self.dtype_policy
-        self.query_projection = keras.layers.Dense(self.d_k, dtype=dtype, name="query")
-        self.key_projection = keras.layers.Dense(self.d_k, dtype=dtype, name="key")
-        self.value_projection = keras.layers.Dense(self.d_v, dtype=dtype, name="value")
+        self.query_projection = Dense(self.d_k, dtype=dtype, name="query")
+        self.key_projection = Dense(self.d_k, dtype=dtype, name="key")
+        self.value_projection = Dense(self.d_v, dtype=dtype, name="value")
 
     def build(self, x_shape: Any) -> None:
         for projection in (self.query_projection, self.key_projection, self.value_projection):

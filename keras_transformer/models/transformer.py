@@ -13,6 +13,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.full_attention import FullAttention
 from keras_transformer.layers.index_positional_encoding import IndexPositionalEncoding
+from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.learned_positional_encoding import LearnedPositionalEncoding
 from keras_transformer.layers.local_attention import LocalAttention
 from keras_transformer.layers.masks import padding_mask
@@ -447,7 +448,7 @@ def _stack(
 def _final_norm(norm_first: bool, dtype: Any, name: str) -> keras.layers.Layer:
     """Pre-norm leaves the last residual sum unnormalized; post-norm needs nothing more."""
     if norm_first:
-        return keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype, name=name)
+        return LayerNormalization(dtype=dtype, name=name)
     return keras.layers.Identity(dtype=dtype, name=name)
 
 

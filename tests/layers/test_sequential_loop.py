@@ -1,0 +1,20 @@
+"""The loop: order, count and what it carries."""
+
+import numpy as np
+import pytest
+from contract import to_numpy
+from keras import ops
+
+from keras_transformer.layers.sequential_loop import sequential_loop
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_carries_from_pass_to_pass(count):
+    def body(index, digits, total):
+        return 10 * digits + ops.cast(index, "float32"), total + index
+
+    begin = (ops.zeros((2,), "float32"), ops.convert_to_tensor(0, "int32"))
+    digits, total = sequential_loop(ops.convert_to_tensor(count, "int32"), body, begin)
+    expected = sum(index * 10 ** (count - 1 - index) for index in range(count))
+    np.testing.assert_array_equal(to_numpy(digits), [expected] * 2)
+    assert to_numpy(total) == sum(range(count))
