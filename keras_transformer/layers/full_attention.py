@@ -19,9 +19,8 @@ class FullAttention(AttentionPattern):
     The result is that of `MultiHeadAttention` without a pattern. The backend's fused kernel
     computes it where there is one for the arguments, else `blockwise_attention`, which goes over
     blocks of the keys and, for gradients, over them once more. The time stays quadratic. On 2 cores
-    blocks take less of it than all scores at once from about 4,000 tokens on, and PyTorch's kernel
-    at 2,000 already. On TensorFlow without XLA blocks still need memory that grows faster than the
-    length, less than half of that for all scores at 8,000 tokens.
+    blocks take less of it than all scores at once on JAX from about 4,000 tokens on, as much on
+    TensorFlow, and PyTorch's kernel less at 2,000 already.
 
     Example:
 
