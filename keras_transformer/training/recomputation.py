@@ -89,4 +89,36 @@ def _keeping_inputs_alone(function: Callable[..., Any]) -> Callable[..., Any]:
         from torch.utils.checkpoint import checkpoint
 
         return partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
+    if keras.config.backend() == "jax":
+        return _keeping_inputs_alone_on_jax(function)
     return keras.remat(function)
+
+
+def _keeping_inputs_alone_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `jax.checkpoint` is for, also on CPUs: there XLA sees that it computes a thing twice.
+
+    So the inputs of the second time are made to look as if they depended on the gradient.
+    """
+    import jax
+
+    def call(*tensors: Any) -> Any:
+        pure, weights = jax.closure_convert(function, *tensors)
+
+        def compute(tensors: Any, weights: Any) -> Any:
+            return pure(*tensors, *weights)
+
+        def forward(tensors: Any, weights: Any) -> Any:
+            return compute(tensors, weights), (tensors, weights)
+
+        def backward(inputs: Any, upstream: Any) -> Any:
+            tensors, weights = inputs
+            is_lost = ops.isnan(ops.reshape(upstream, (-1,))[0])
+            tensors = [ops.where(is_lost, float("nan"), x) for x in tensors]
+            _, pull_back = jax.vjp(compute, tensors, weights)
+            return pull_back(upstream)
+
+        forgetful = jax.custom_vjp(compute)
+        forgetful.defvjp(forward, backward)
+        return forgetful(list(tensors), weights)
+
+    return call

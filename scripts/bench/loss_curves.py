@@ -69,7 +69,7 @@ def measure(arguments: argparse.Namespace) -> dict[Curve, list[float]]:
                 workers = {}
                 for curve in curves([backend], arguments.dtypes):
                     words = (curve.way, folder, curve.dtype)
-                    # Threads of PyTorch in several processes would spin while others wait for a core.
+                    # PyTorch's threads would spin while those of other processes want the core.
                     environment = {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
                     worker = stack.enter_context(Worker(program, *words, **environment))
                     worker.send("losses", arguments.steps)

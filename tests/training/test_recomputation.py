@@ -2,11 +2,12 @@
 
 import keras
 import numpy as np
+import pytest
 from contract import to_numpy
 
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.training.callbacks import Reseed
-from keras_transformer.training.recomputation import recomputation
+from keras_transformer.training.recomputation import _keeping_inputs_alone, recomputation
 
 D = 6
 
@@ -50,3 +51,19 @@ def test_layers_are_as_before_after_the_context():
     with recomputation([layer]):
         assert "call" in vars(layer)
     assert "call" not in vars(layer)
+
+
+@pytest.mark.skipif(keras.config.backend() != "jax", reason="about XLA under JAX")
+def test_xla_does_not_find_that_it_computes_twice():
+    import jax
+
+    def layer(x):
+        return keras.ops.tanh(keras.ops.tanh(x @ x) @ x)
+
+    def products(function):
+        gradient = jax.grad(lambda x: keras.ops.sum(function(x) ** 2))
+        return (
+            jax.jit(gradient).lower(np.eye(64, dtype="float32")).compile().as_text().count(" dot(")
+        )
+
+    assert products(_keeping_inputs_alone(layer)) > products(layer)
