@@ -18,7 +18,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Args:
         epsilon: Float, added to the variance. Defaults to 1e-6.
-        **kwargs: As for `keras.layers.LayerNormalization`, of the last axis, with gain and bias.
+        **kwargs: As for `keras.layers.LayerNormalization`, of the last axis.
 
     Call arguments:
         inputs: float tensor `(..., D)`.
@@ -38,5 +38,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
-        gamma, beta = (ops.convert_to_tensor(vector, dtype) for vector in (self.gamma, self.beta))
+        gamma, beta = (
+            None if vector is None else ops.cast(vector, dtype)
+            for vector in (self.gamma, self.beta)
+        )
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)

@@ -14,11 +14,20 @@ def test_contract(tmp_path):
     assert_layer_contract(LayerNormalization, {}, {"inputs": X}, X.shape, tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"center": False},
+        {"dtype": "mixed_bfloat16"},
+        {"dtype": "mixed_float16"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("training", [False, True])
-def test_is_that_of_keras(dtype, training):
+def test_is_that_of_keras(options, training):
     ours, peer = (
-        layer(epsilon=1e-6, dtype=dtype)
+        layer(epsilon=1e-6, **options)
         for layer in (LayerNormalization, keras.layers.LayerNormalization)
     )
     ours.build(X.shape)
