@@ -1,6 +1,6 @@
 """A loop whose passes never overlap."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -8,7 +8,7 @@ from keras import ops
 
 
 def sequential_loop(
-    count: Any, body: Callable[..., Any], begin: tuple[Any, ...]
+    count: Any, body: Callable[..., Any], begin: Sequence[Any]
 ) -> tuple[Any, ...]:
     """Calls `body` with 0, 1, ..., `count` - 1, each time with what the last call returned.
 
