@@ -7,9 +7,7 @@ import keras
 from keras import ops
 
 
-def sequential_loop(
-    count: Any, body: Callable[..., Any], begin: Sequence[Any]
-) -> tuple[Any, ...]:
+def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
     """Calls `body` with 0, 1, ..., `count` - 1, each time with what the last call returned.
 
     `keras.ops.while_loop` lets TensorFlow, without XLA, begin up to ten passes before the first has
