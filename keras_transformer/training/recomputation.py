@@ -100,6 +100,7 @@ def _keeping_inputs_alone_on_jax(function: Callable[..., Any]) -> Callable[..., 
     So the inputs of the second time are made to look as if they depended on the gradient.
     """
     import jax
+    from jax import numpy as jnp
 
     def call(*tensors: Any) -> Any:
         pure, weights = jax.closure_convert(function, *tensors)
@@ -112,8 +113,8 @@ def _keeping_inputs_alone_on_jax(function: Callable[..., Any]) -> Callable[..., 
 
         def backward(inputs: Any, upstream: Any) -> Any:
             tensors, weights = inputs
-            is_lost = ops.isnan(ops.reshape(upstream, (-1,))[0])
-            tensors = [ops.where(is_lost, float("nan"), x) for x in tensors]
+            is_lost = jnp.isnan(jnp.ravel(upstream)[0])
+            tensors = [jnp.where(is_lost, jnp.nan, x) for x in tensors]
             _, pull_back = jax.vjp(compute, tensors, weights)
             return pull_back(upstream)
 
