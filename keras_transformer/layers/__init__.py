@@ -4,13 +4,11 @@ from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention_pattern import AttentionPattern
 from keras_transformer.layers.binary_positional_encoding import BinaryPositionalEncoding
 from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.full_attention import FullAttention
 from keras_transformer.layers.index_positional_encoding import IndexPositionalEncoding
-from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.learned_positional_encoding import LearnedPositionalEncoding
 from keras_transformer.layers.local_attention import LocalAttention
 from keras_transformer.layers.masks import causal_mask, padding_mask
@@ -32,13 +30,11 @@ __all__ = [
     "AttentionPattern",
     "BinaryPositionalEncoding",
     "DecoderLayer",
-    "Dense",
     "Dropout",
     "EncoderLayer",
     "FeedForward",
     "FullAttention",
     "IndexPositionalEncoding",
-    "LayerNormalization",
     "LearnedPositionalEncoding",
     "LocalAttention",
     "MultiHeadAttention",

@@ -36,8 +36,7 @@ def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool
 
 @ops.custom_gradient
 def _scale(x: Any, scale: Any) -> Any:
-    def gradient(*arguments: Any, upstream: Any = None) -> Any:
-        upstream = arguments[-1] if upstream is None else upstream
+    def gradient(upstream: Any) -> Any:
         return upstream * scale, _sum_tokens(upstream * x)
 
     return x * scale, gradient
@@ -45,8 +44,7 @@ def _scale(x: Any, scale: Any) -> Any:
 
 @ops.custom_gradient
 def _shift(x: Any, shift: Any) -> Any:
-    def gradient(*arguments: Any, upstream: Any = None) -> Any:
-        upstream = arguments[-1] if upstream is None else upstream
+    def gradient(upstream: Any) -> Any:
         return upstream, _sum_tokens(upstream)
 
     return x + shift, gradient

@@ -18,7 +18,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Args:
         epsilon: Float, added to the variance. Defaults to 1e-6.
-        **kwargs: As for `keras.layers.LayerNormalization`, of the last axis.
+        **kwargs: As for `keras.layers.LayerNormalization`. With another `axis` than the last or
+            with `rms_scaling`, gradients are as there.
 
     Call arguments:
         inputs: float tensor `(..., D)`.
@@ -34,7 +35,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        if not training or keras.config.backend() != "tensorflow":
+        is_of_tokens = self.axis == [-1] and not self.rms_scaling
+        if not training or not is_of_tokens or keras.config.backend() != "tensorflow":
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)

@@ -10,8 +10,8 @@ from keras import ops
 def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
     """Calls `body` with 0, 1, ..., `count` - 1, each time with what the last call returned.
 
-    `keras.ops.while_loop` lets TensorFlow, without XLA, begin up to ten passes before the first has
-    ended, and so hold what ten of them compute. Here it holds what one does.
+    `keras.ops.fori_loop` and `while_loop` let TensorFlow, without XLA, begin up to ten passes
+    before the first has ended, and so hold what ten of them compute. Here it holds what one does.
 
     Args:
         count: Passes, an int or an int32 tensor.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from contract import assert_layer_contract, randomize, to_numpy
 
-from keras_transformer.layers import Dense
+from keras_transformer.layers.dense import Dense
 
 X = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
 

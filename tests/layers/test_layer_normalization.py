@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
 
-from keras_transformer.layers import LayerNormalization
+from keras_transformer.layers.layer_normalization import LayerNormalization
 
 X = 3 + 5 * np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
 
@@ -19,6 +19,7 @@ def test_contract(tmp_path):
     [
         {},
         {"center": False},
+        {"axis": [1, 2]},
         {"dtype": "mixed_bfloat16"},
         {"dtype": "mixed_float16"},
     ],
