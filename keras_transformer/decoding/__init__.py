@@ -1,7 +1,7 @@
 """From a trained model to translations: searches, what steers them, and the Translator."""
 
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.decoding.beam_search import beam_search
-from keras_transformer.decoding.compiled import compile_function
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.greedy_search import greedy_search
 from keras_transformer.decoding.hypothesis import Hypothesis

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.compiled import compile_function
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.decoding.length_batches import pair_batches
 from keras_transformer.decoding.scoring import PairScores, score_pairs
 from keras_transformer.errors import UserError

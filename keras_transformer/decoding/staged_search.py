@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState, Sentences
-from keras_transformer.decoding.compiled import compile_function
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult
 
 FIRST_STAGE = 8

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer.export.weights import array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
-from keras_transformer.layers.positional_encoding import sinusoid_angles
-from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
+from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
+from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
 
 # LayerNormalization came with operator set 17, Gelu with 20.

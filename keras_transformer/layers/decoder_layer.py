@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.full_attention import FullAttention
+from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.full_attention import FullAttention
-from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.positional_encoding import PositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.positional_encoding import PositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.residual_connection import ResidualConnection
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.affine import scale_and_shift
+from keras_transformer._backend.affine import scale_and_shift
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -6,24 +6,26 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_pattern import AttentionPattern
-from keras_transformer.layers.binary_positional_encoding import BinaryPositionalEncoding
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.full_attention import FullAttention
+from keras_transformer.layers.attention.local_attention import LocalAttention
+from keras_transformer.layers.attention.masks import padding_mask
+from keras_transformer.layers.attention.strided_attention import StridedAttention
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.full_attention import FullAttention
-from keras_transformer.layers.index_positional_encoding import IndexPositionalEncoding
 from keras_transformer.layers.layer_normalization import LayerNormalization
-from keras_transformer.layers.learned_positional_encoding import LearnedPositionalEncoding
-from keras_transformer.layers.local_attention import LocalAttention
-from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.normalized_index_positional_encoding import (
+from keras_transformer.layers.positions.binary_positional_encoding import BinaryPositionalEncoding
+from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
+from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
+from keras_transformer.layers.positions.normalized_index_positional_encoding import (
     NormalizedIndexPositionalEncoding,
 )
-from keras_transformer.layers.positional_encoding import PositionalEncoding
-from keras_transformer.layers.rotary_positional_encoding import RotaryPositionalEncoding
-from keras_transformer.layers.sinusoidal_positional_encoding import SinusoidalPositionalEncoding
-from keras_transformer.layers.strided_attention import StridedAttention
+from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
+from keras_transformer.layers.positions.rotary_positional_encoding import RotaryPositionalEncoding
+from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
+    SinusoidalPositionalEncoding,
+)
 from keras_transformer.layers.token_embedding import TokenEmbedding
 from keras_transformer.models.presets import PRESETS
 

@@ -1,8 +1,8 @@
 """Schedule, loss, metrics and optimizer; checkpoints; training by a recipe."""
 
+from keras_transformer._backend.freed_memory import keep_freed_memory
 from keras_transformer.training.averaging import average_checkpoints
 from keras_transformer.training.checkpoint import load_checkpoint, save_checkpoint
-from keras_transformer.training.freed_memory import keep_freed_memory
 from keras_transformer.training.masked_accuracy import MaskedAccuracy
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
 from keras_transformer.training.perplexity import Perplexity

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_transformer._backend.without_tensorflow import without_tensorflow
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
 from keras_transformer.training.checkpoint import load_checkpoint_model
-from keras_transformer.training.without_tensorflow import without_tensorflow
 
 
 def average_checkpoints(paths: Sequence[str | Path], output: str | Path) -> None:

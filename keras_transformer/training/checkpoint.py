@@ -11,11 +11,11 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend.without_tensorflow import without_tensorflow
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
 from keras_transformer.training.transformer_trainer import TransformerTrainer
 from keras_transformer.training.validation_history import ValidationHistory
-from keras_transformer.training.without_tensorflow import without_tensorflow
 
 _MODEL = "model.keras"
 _STATE = "state.json"

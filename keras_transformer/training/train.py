@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend.freed_memory import keep_freed_memory
+from keras_transformer._backend.without_tensorflow import without_tensorflow
 from keras_transformer.data import (
     BatchPlan,
     Tokenizer,
@@ -37,7 +39,6 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
 )
 from keras_transformer.training.distribution import Distribution, start
-from keras_transformer.training.freed_memory import keep_freed_memory
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.transformer_adam import TransformerAdam
@@ -45,7 +46,6 @@ from keras_transformer.training.transformer_schedule import TransformerSchedule
 from keras_transformer.training.transformer_trainer import TransformerTrainer
 from keras_transformer.training.validation_history import ValidationHistory
 from keras_transformer.training.validation_translations import ValidationTranslations
-from keras_transformer.training.without_tensorflow import without_tensorflow
 
 
 def train(recipe: Recipe, run: Run, resume: bool = False) -> None:

@@ -5,12 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.gradient_checkpointing import recomputation
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training.masked_accuracy import MaskedAccuracy
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.perplexity import Perplexity
-from keras_transformer.training.recomputation import recomputation
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 # Of the logits of a slice.

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

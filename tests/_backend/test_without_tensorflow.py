@@ -9,7 +9,7 @@ import keras
 PROGRAM = """
 import sys
 import keras
-from keras_transformer.training.without_tensorflow import without_tensorflow
+from keras_transformer._backend.without_tensorflow import without_tensorflow
 
 with without_tensorflow():
     keras.utils.set_random_seed(1)

@@ -7,7 +7,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import numpy as np
-from keras_transformer.training.freed_memory import keep_freed_memory
+from keras_transformer._backend.freed_memory import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()

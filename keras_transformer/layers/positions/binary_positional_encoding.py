@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.index_positional_encoding import IndexPositionalEncoding
+from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

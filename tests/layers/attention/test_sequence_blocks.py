@@ -3,7 +3,7 @@
 import numpy as np
 from contract import to_numpy
 
-from keras_transformer.layers.sequence_blocks import (
+from keras_transformer.layers.attention.sequence_blocks import (
     join_blocks,
     key_marks,
     neighbour_distances,

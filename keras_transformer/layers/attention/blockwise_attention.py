@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer._backend.sequential_loop import sequential_loop
+from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
+from keras_transformer.layers.attention.sequence_blocks import fitting_size
 from keras_transformer.layers.dropout import keep_mask
-from keras_transformer.layers.scaled_dot_product_attention import MASKED_SCORE
-from keras_transformer.layers.sequence_blocks import fitting_size
-from keras_transformer.layers.sequential_loop import sequential_loop
 
 # Below every score: a key that does not exist gets no weight even where all others are masked.
 ABSENT_SCORE = 2 * MASKED_SCORE

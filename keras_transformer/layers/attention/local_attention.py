@@ -6,9 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_pattern import AttentionPattern
-from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
-from keras_transformer.layers.sequence_blocks import (
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.attention.sequence_blocks import (
     check_one_length,
     fitting_size,
     join_blocks,

@@ -5,13 +5,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.masks import both_masks, causal_mask
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
 from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.int8 import int8_matmul
-from keras_transformer.layers.masks import both_masks, causal_mask
-from keras_transformer.layers.positional_encoding import PositionalEncoding
-from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
+from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -5,7 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.positional_encoding import PositionalEncoding, sinusoid_angles
+from keras_transformer.layers.positions.positional_encoding import (
+    PositionalEncoding,
+    sinusoid_angles,
+)
 
 LAYOUTS = ("interleaved", "half_split")
 

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_pattern import AttentionPattern
-from keras_transformer.layers.blockwise_attention import blockwise_attention
-from keras_transformer.layers.fused_attention import fused_attention
+from keras_transformer._backend.fused_attention import fused_attention
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.blockwise_attention import blockwise_attention
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -7,7 +7,7 @@ from gradients import gradients_of
 from keras import ops
 from masked_attention import K, Problem, assert_finite_without_keys
 
-from keras_transformer.layers.blockwise_attention import blockwise_attention
+from keras_transformer.layers.attention.blockwise_attention import blockwise_attention
 from keras_transformer.layers.dropout import keep_mask
 
 

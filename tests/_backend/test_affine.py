@@ -5,7 +5,7 @@ import pytest
 from gradients import gradients_of
 from keras import ops
 
-from keras_transformer.layers.affine import scale_and_shift
+from keras_transformer._backend.affine import scale_and_shift
 
 B, T, D = 3, 37, 5
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.positional_encoding import PositionalEncoding, positions
+from keras_transformer.layers.positions.positional_encoding import PositionalEncoding, positions
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

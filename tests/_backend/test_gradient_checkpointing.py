@@ -6,9 +6,12 @@ import numpy as np
 from contract import to_numpy
 from jax import numpy as jnp
 
+from keras_transformer._backend.gradient_checkpointing import (
+    _keeping_inputs_alone_on_jax,
+    recomputation,
+)
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.training.callbacks import Reseed
-from keras_transformer.training.recomputation import _keeping_inputs_alone_on_jax, recomputation
 
 D = 6
 

@@ -5,9 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention.masks import both_masks, causal_mask
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
 from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.masks import both_masks, causal_mask
-from keras_transformer.layers.scaled_dot_product_attention import scaled_dot_product_attention
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -4,7 +4,7 @@ import keras
 import pytest
 from masked_attention import K, Problem
 
-from keras_transformer.layers.fused_attention import fused_attention
+from keras_transformer._backend.fused_attention import fused_attention
 
 ON_PYTORCH = keras.backend.backend() == "torch"
 

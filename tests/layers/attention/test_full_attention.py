@@ -6,7 +6,7 @@ from contract import to_numpy
 from masked_attention import K, Problem, assert_finite_without_keys
 
 from keras_transformer.layers import Dropout, FullAttention
-from keras_transformer.layers import full_attention as module
+from keras_transformer.layers.attention import full_attention as module
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Everything that differs by backend, and nothing else."""

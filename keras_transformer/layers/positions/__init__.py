@@ -1,0 +1,1 @@
+"""Position encodings, one scheme a file."""
