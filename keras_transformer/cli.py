@@ -24,7 +24,7 @@ from keras_transformer.recipe import load_recipe
 from keras_transformer.run import Run
 
 if TYPE_CHECKING:
-    from keras_transformer.decoding import Translator
+    from keras_transformer.decoding.translator import Translator
 
 
 class _Failure(click.ClickException):
@@ -384,7 +384,7 @@ def score_command(run: Path, source: Path, target: Path, summary: bool) -> None:
     keras-transformer score runs/quickstart test.en test.de --summary
     """
     from keras_transformer.data import read_parallel
-    from keras_transformer.decoding.scorer import Scorer
+    from keras_transformer.decoding.scoring import Scorer
     from keras_transformer.text_lines import score_lines
 
     pairs = read_parallel(source, target)
@@ -519,7 +519,7 @@ def _check_modes(
 
 def _translator(run: Path, options: dict[str, Any]) -> "Translator":
     """The translator of one run or several; takes its options out of those of the command."""
-    from keras_transformer.decoding import Translator
+    from keras_transformer.decoding.translator import Translator
 
     runs = [Run.open(path) for path in (run, *options.pop("others"))]
     own = {name: options.pop(name) for name in _TRANSLATOR_OPTIONS}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sacrebleu.metrics import BLEU, CHRF
 
 from keras_transformer.data import read_parallel
-from keras_transformer.decoding import Translator
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.recipe import Evaluation
 from keras_transformer.run import Run, Split
 

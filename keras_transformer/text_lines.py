@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from keras_transformer.available_chunks import available_chunks
 from keras_transformer.data.corpus import Pair, read_lines, read_standard_input
-from keras_transformer.decoding import Hypothesis, Translator
-from keras_transformer.decoding.scorer import PairScore, Scorer
-from keras_transformer.decoding.translator import STREAMED_LINES
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.scoring import PairScore, Scorer
+from keras_transformer.decoding.translator import STREAMED_LINES, Translator
 from keras_transformer.errors import UserError
 
 

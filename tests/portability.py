@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from small_models import inputs_of, new_model
 
-from keras_transformer.decoding import beam_search, greedy_search
+from keras_transformer import SearchOptions, search
 
 BACKENDS = ("tensorflow", "jax", "torch")
 TESTS = Path(__file__).parent
@@ -46,11 +46,11 @@ def answer(path: Path) -> dict[str, np.ndarray]:
     """Logits, and the ids of greedy and beam search."""
     model = keras.saving.load_model(path, safe_mode=True)
     inputs = inputs_of(model)
-    search = {"source_ids": inputs["source_ids"], "max_length": LONGEST, "pad_id": model.pad_id}
+    greedy, beam = SearchOptions(beam_size=1), SearchOptions(beam_size=3, n_best=2)
     answers = {
         "logits": model.predict_on_batch(inputs),
-        "greedy": greedy_search(model, **search).ids,
-        "beam": beam_search(model, **search, beam_size=3, n_best=2).ids,
+        "greedy": search(model, inputs["source_ids"], max_length=LONGEST, options=greedy).ids,
+        "beam": search(model, inputs["source_ids"], max_length=LONGEST, options=beam).ids,
     }
     return {name: keras.ops.convert_to_numpy(tensor) for name, tensor in answers.items()}
 

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_transformer.decoding.cache import Cache
 from keras_transformer.models import Transformer
 
 
@@ -21,13 +22,18 @@ class GrowingCache:
     def __init__(self, model: Transformer) -> None:
         self._model = model
 
-    def init_cache(self, source_ids: Any, max_length: Any, beam_size: Any) -> dict[str, Any]:
+    def init_cache(self, source_ids: Any, max_length: Any, beam_size: Any) -> Cache:
         """The cache without any position; `max_length` does not matter."""
         cache = self._model.init_cache(source_ids, None, beam_size)
-        cache["beam"] = keras.tree.map_structure(_of_unknown_shape, cache["beam"])
-        sentence = cache["sentence"]
+        sentence = cache.sentence
         sentence["decoded"] = keras.tree.map_structure(_of_unknown_shape, sentence["decoded"])
-        return cache
+        return Cache(
+            keras.tree.map_structure(_of_unknown_shape, cache.beam), sentence, cache.shared
+        )
+
+    @property
+    def pad_id(self) -> int:
+        return self._model.pad_id
 
     def step(self, *arguments: Any, **options: Any) -> tuple[Any, ...]:
         return self._model.step(*arguments, **options)

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.length_batches import padded
+from keras_transformer.decoding.buckets import padded
 from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.errors import UserError
 from keras_transformer.export.checks import (

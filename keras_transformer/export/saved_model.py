@@ -12,7 +12,8 @@ import keras
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding import Hypothesis, Translator
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.checks import check_model, random_sentences, run_sentences
 from keras_transformer.export.clean_process import run_signatures

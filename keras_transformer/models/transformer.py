@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.decoding.cache import Cache
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.full_attention import FullAttention
 from keras_transformer.layers.attention.local_attention import LocalAttention
@@ -239,9 +240,9 @@ class Transformer(keras.Model):
         memory = self.encode(source_ids)
         batch = ops.shape(source_ids)[0]
         layers = self.decoder_layers
-        return {
-            "beam": {"slots": ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")},
-            "sentence": {
+        return Cache(
+            {"slots": ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")},
+            {
                 "decoded": [
                     layer.self_attention.init_cache(batch, beam_size, max_length)
                     for layer in layers
@@ -251,8 +252,8 @@ class Transformer(keras.Model):
                 ],
                 "padding_mask": padding_mask(source_ids, self.pad_id),
             },
-            "model": [layer.self_attention.fuse_projections() for layer in layers],
-        }
+            [layer.self_attention.fuse_projections() for layer in layers],
+        )
 
     def extend_cache(self, cache: dict[str, Any], max_length: int) -> dict[str, Any]:
         """Makes room for more positions.
@@ -271,47 +272,33 @@ class Transformer(keras.Model):
             ValueError: If `max_length` exceeds the positions that the model has learned.
         """
         self._check_length(max_length)
-        slots = cache["beam"]["slots"]
+        slots = cache.beam["slots"]
         added = max_length - slots.shape[2]
         added_slots = added * slots.shape[1]
         decoded = [
             {"key": _pad(own["key"], 2, added_slots), "value": _pad(own["value"], 1, added_slots)}
-            for own in cache["sentence"]["decoded"]
+            for own in cache.sentence["decoded"]
         ]
-        return {
-            "beam": {"slots": _pad(slots, 2, added, -1)},
-            "sentence": {**cache["sentence"], "decoded": decoded},
-            "model": cache["model"],
+        return Cache(
+            {"slots": _pad(slots, 2, added, -1)},
+            {**cache.sentence, "decoded": decoded},
+            cache.shared,
+        )
+
+    def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
+        """Attention of given targets to the source."""
+        _, beams, length = ops.shape(target_ids)
+        memory = {
+            "memory": ops.repeat(self.encode(source_ids), beams, axis=0),
+            "memory_padding_mask": ops.repeat(source_ids != self.pad_id, beams, axis=0),
         }
-
-    def take_sentences(self, cache: dict[str, Any], rows: Any) -> dict[str, Any]:
-        """Keeps some sentences, so that search decodes no longer those that have ended.
-
-        Args:
-            cache: What `init_cache`, `extend_cache` or `step` returned, of B sentences.
-            rows: int tensor `(M,)`, which sentences.
-
-        Returns:
-            The cache of M sentences.
-        """
-
-        def take(x: Any) -> Any:
-            return ops.take(x, rows, axis=0)
-
-        def take_heads(x: Any) -> Any:
-            heads = ops.reshape(x, (-1, self.num_heads, *x.shape[1:]))
-            return ops.reshape(take(heads), (-1, *x.shape[1:]))
-
-        map_structure, sentence = keras.tree.map_structure, cache["sentence"]
-        return {
-            "beam": map_structure(take, cache["beam"]),
-            "sentence": {
-                "decoded": map_structure(take_heads, sentence["decoded"]),
-                "memory": map_structure(take, sentence["memory"]),
-                "padding_mask": take(sentence["padding_mask"]),
-            },
-            "model": cache["model"],
-        }
+        x = self.positions(self.target_embedding(ops.reshape(target_ids, (-1, length))))
+        for layer in self.decoder_layers[:-1]:
+            x = layer(x, **memory)
+        _, weights = self.decoder_layers[-1](x, **memory, return_attention_weights=True)
+        weights = ops.mean(ops.cast(weights, "float32"), axis=1)
+        weights = ops.reshape(weights, (-1, beams, length, ops.shape(source_ids)[1]))
+        return ops.where((target_ids != self.pad_id)[..., None], weights, 0.0)
 
     def _check_length(self, max_length: int) -> None:
         if self.position_encoding == "learned" and max_length > self.max_length:
@@ -340,8 +327,8 @@ class Transformer(keras.Model):
             with `return_attention_weights` also the last layer's weights of the attention to the
             source, the mean over its heads, float32 `(B, N, S)`.
         """
-        sentence = cache["sentence"]
-        slots = cache["beam"]["slots"]
+        sentence = cache.sentence
+        slots = cache.beam["slots"]
         if "grows" in sentence["decoded"][0]:
             slots = _pad(slots, 2, 1, -1)
         slots, attention_mask = _take_slots(slots, position, self.num_heads)
@@ -351,7 +338,7 @@ class Transformer(keras.Model):
             self.decoder_layers,
             sentence["decoded"],
             sentence["memory"],
-            cache["model"],
+            cache.shared,
             strict=True,
         ):
             x, own, weights = layer.step(
@@ -362,7 +349,7 @@ class Transformer(keras.Model):
         shape = (-1, ops.shape(slots)[1], logits.shape[-1])
         logits = ops.reshape(ops.cast(logits, "float32"), shape)
         sentence = {**sentence, "decoded": decoded}
-        cache = {"beam": {"slots": slots}, "sentence": sentence, "model": cache["model"]}
+        cache = Cache({"slots": slots}, sentence, cache.shared)
         if return_attention_weights:
             return logits, cache, ops.mean(ops.cast(weights, "float32"), axis=1)
         return logits, cache

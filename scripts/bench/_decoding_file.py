@@ -222,7 +222,7 @@ def _translating(
 
 
 def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
-    from keras_transformer.decoding import Translator
+    from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     opened = Run.open(run)

@@ -198,7 +198,7 @@ Translate = Callable[[list[str]], list[str]]
 
 
 def load_keras(folder: Path, beam_size: int) -> Translate:
-    from keras_transformer.decoding import Translator
+    from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     run = Run.open(folder)

@@ -6,7 +6,7 @@ import pytest
 from contract import to_numpy
 from keras import ops
 
-from keras_transformer.decoding import compile_function
+from keras_transformer import compile_function
 
 
 class Counted:

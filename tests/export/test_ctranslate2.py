@@ -12,7 +12,8 @@ from keras import ops
 from parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import Hypothesis, Translator, beam_search, compile_function
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.translator import Translator, beam_search, compile_function
 from keras_transformer.errors import UserError
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.export import export_ctranslate2

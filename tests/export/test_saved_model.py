@@ -9,7 +9,7 @@ from small_models import small_model
 from tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer, read_parallel
-from keras_transformer.decoding import Translator
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures

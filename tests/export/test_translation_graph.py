@@ -5,8 +5,8 @@ import pytest
 from contract import to_numpy
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import Translator
-from keras_transformer.decoding.scorer import Scorer
+from keras_transformer.decoding.scoring import Scorer
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.decoding.word_alignment import cross_attention
 from keras_transformer.run import load_model
 

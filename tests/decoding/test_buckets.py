@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.length_batches import (
+from keras_transformer.decoding.buckets import (
     length_batches,
     padded,
     pair_batches,

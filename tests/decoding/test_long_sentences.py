@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.decoding.overlong import source_parts, split_overlong
+from keras_transformer.decoding.long_sentences import source_parts, split_overlong
 
 
 class Words:
@@ -60,10 +60,10 @@ def test_parts_know_sentence_number_and_words():
 
 
 def test_as_many_pieces_as_the_model_takes_with_eos_are_not_overlong():
-    assert source_parts(["a b c"], Words(), 4, "cut") == [(0, 0, [1, 1, 1, 99], 3)]
+    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 99], 3)]
 
 
 def test_cutting_keeps_the_beginning_and_warns():
     with pytest.warns(UserWarning, match="first 2 of 3 pieces are translated of 'aa b cc'"):
-        parts = source_parts(["aa b cc"], Words(), 3, "cut")
+        parts = source_parts(["aa b cc"], Words(), 3, "truncate")
     assert parts == [(0, 0, [2, 1, 99], 3)]

@@ -3,7 +3,7 @@
 import numpy as np
 from contract import to_numpy
 
-from keras_transformer.decoding.hypothesis_score import (
+from keras_transformer.decoding.penalties import (
     LEAST_COVERAGE,
     coverage_score,
     length_divisor,

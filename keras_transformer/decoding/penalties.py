@@ -1,11 +1,10 @@
-"""By what finished hypotheses are compared: length and coverage beside the log-probability."""
+"""Length and coverage penalties, by which beam search compares finished hypotheses."""
 
-from typing import Any, Literal
+from typing import Any
 
 from keras import ops
 
-LengthPenaltyForm = Literal["wu", "power"]
-LENGTH_PENALTY_FORMS = ("wu", "power")
+from keras_transformer.decoding.options import LengthPenaltyForm
 
 # Attention that a source token never got counts as this much, so that its logarithm is finite.
 LEAST_COVERAGE = 1e-6

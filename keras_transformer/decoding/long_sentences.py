@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-Overlong = Literal["split", "cut"]
-OVERLONG = ("split", "cut")
+Overlong = Literal["split", "truncate"]
+OVERLONG = ("split", "truncate")
 
 # Where a sentence may end: after Western punctuation and a space, or after East Asian.
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")
@@ -38,7 +38,7 @@ def source_parts(
         tokenizer: Has `encode_source` and `eos_id`.
         longest: Tokens that the model takes, eos included.
         overlong: What becomes of a longer sentence. `"split"`: parts, see `split_overlong`;
-            `"cut"`: its beginning, with a warning.
+            `"truncate"`: its beginning, with a warning.
 
     Returns:
         The parts in the order of the text.
