@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from small_models import inputs_of, small_model
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.small_models import inputs_of, small_model
 
 from keras_transformer.decoding import (
     SearchResult,

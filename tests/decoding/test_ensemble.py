@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from small_models import SIZES, V
+from support.contract import randomize, to_numpy
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.small_models import SIZES, V
 
 from keras_transformer.decoding import SearchResult, beam_search, compile_function
 from keras_transformer.decoding.ensemble import Ensemble

@@ -3,8 +3,8 @@
 import functools
 
 import numpy as np
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 
 from keras_transformer.decoding import SearchResult, compile_function, greedy_search
 

@@ -5,9 +5,9 @@ import functools
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 from keras import ops
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 
 from keras_transformer.decoding import SearchResult, compile_function
 from keras_transformer.decoding.sampling import random_numbers, sample

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD
 from keras import ops
-from small_models import V, inputs_of, new_model, small_model
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD
+from support.small_models import V, inputs_of, new_model, small_model
 
 from keras_transformer.decoding import compile_function, greedy_search
 from keras_transformer.decoding.scoring import PairScores, score_pairs

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import PrefixModel
 from keras import ops
-from small_models import new_model
+from support.contract import to_numpy
+from support.fake_models import PrefixModel
+from support.small_models import new_model
 
 from keras_transformer.decoding import Ensemble, beam_search, compile_function
 from keras_transformer.decoding.staged_search import StagedBeamSearch, fewer, stages

@@ -5,9 +5,9 @@ import functools
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, PrefixModel
 from keras import ops
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, PrefixModel
 
 from keras_transformer.decoding import compile_function
 from keras_transformer.decoding.greedy_search import greedy_search

@@ -1,7 +1,7 @@
 """The training of `tiny_run`, by several processes and devices together.
 
-`python tiny_job.py FOLDER [--resume]` is one of the processes; `run_job` starts them all as the
-launcher of each engine does. With `TINY_JOB_DIES=N` a process dies when step N has been made.
+`python -m support.tiny_job FOLDER [--resume]` is one of the processes. `run_job` starts all of them
+as the launcher of each engine does. With `TINY_JOB_DIES=N` a process dies when step N has been made.
 """
 
 import json
@@ -11,11 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tiny_run
-
 from keras_transformer.recipe import Recipe, load_recipe
 from keras_transformer.training import train
 from keras_transformer.training.distribution import start
+from support import tiny_run
 
 # With an ε far above rounding, steps are as wrong as gradients are. With 1e-9, Adam's first steps
 # are about the learning rate long: also where the gradient is nothing but rounding, and even if the
@@ -73,7 +72,7 @@ def _begin(
     if dies is not None:
         environment = {**environment, "TINY_JOB_DIES": str(dies)}
     return subprocess.Popen(
-        [sys.executable, __file__, str(directory), *options],
+        [sys.executable, "-m", "support.tiny_job", str(directory), *options],
         env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

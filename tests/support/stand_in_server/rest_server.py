@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _batching import Tensors
-from _errors import RequestError, invalid
-from _servable import Model
 from google.protobuf import json_format
+from support.stand_in_server.batching import Tensors
+from support.stand_in_server.errors import RequestError, invalid
+from support.stand_in_server.servable import Model
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,

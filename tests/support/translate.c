@@ -5,13 +5,13 @@
  *
  * SAVED_MODEL is the folder of one version, such as saved_models/quickstart/1. KERNELS is the
  * library of tensorflow-text with the SentencePiece operations, _sentencepiece_tokenizer.so. FILE,
- * or standard input, has one sentence a line; each gives one line on standard output. Whatever goes
- * wrong is one line on standard error and exit status 2.
+ * or standard input, has one sentence a line. The program writes one line of standard output for each.
+ * Every error is one line on standard error and exit status 2.
  *
- * Build with the TensorFlow that pip installed, by the Makefile beside this file or, where TF is
- * the folder of the Python package tensorflow, by
+ * Build it against the TensorFlow that pip installed. TF is the folder of the Python package
+ * tensorflow:
  *
- *     gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O2 -I"$TF/include" -o translate translate.c \
+ *     cc -std=c11 -D_POSIX_C_SOURCE=200809L -O2 -I"$TF/include" -o translate translate.c \
  *         -L"$TF" -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2 -Wl,-rpath,"$TF"
  */
 

@@ -1,10 +1,11 @@
-#!/usr/bin/env python
 """A stand-in for tensorflow_model_server, which no package registry ships: not for production.
 
-For tests and load trials on machines without Docker. It speaks the server's REST and gRPC
-protocols, by the official protocol buffers, and takes the flags of the same names. It loads the
-newest version in the folder, and newer ones as they appear, sends it the warm-up requests that
-come with it, and puts requests together by the batching parameters, all in Python.
+Tests and load trials use it on machines without Docker. It speaks the server's REST and gRPC
+protocols with the official protocol buffers and takes flags of the same names. It loads the newest
+version in the folder, sends it the warm-up requests that come with it, and batches requests by
+the same batching parameters. It replaces the version when a newer one appears. It is written in
+Python, serves one model, supports only predict, metadata and status requests, and has no metrics,
+no TLS and no limit on the size of a request.
 """
 
 import argparse
@@ -15,22 +16,22 @@ import threading
 from pathlib import Path
 
 EXAMPLES = """examples:
-  scripts/serving/stand_in_server.py --model_name quickstart \\
+  PYTHONPATH=tests python -m support.stand_in_server --model_name quickstart \\
       --model_base_path saved_models/quickstart
-  scripts/serving/stand_in_server.py --model_name multi30k \\
+  PYTHONPATH=tests python -m support.stand_in_server --model_name multi30k \\
       --model_base_path saved_models/multi30k \\
       --batching_parameters_file saved_models/multi30k/batching_parameters.txt
 
-It prints its ports as a line of JSON when it listens: the model may still be loading then.
+It prints its ports as one line of JSON once it listens. The model may still be loading then.
 """
 
 
 def main() -> None:
     arguments = _arguments()
-    from _batching import BatchingParameters
-    from _grpc import start_grpc_server
-    from _rest import RestServer
-    from _servable import Model
+    from support.stand_in_server.batching import BatchingParameters
+    from support.stand_in_server.grpc_server import start_grpc_server
+    from support.stand_in_server.rest_server import RestServer
+    from support.stand_in_server.servable import Model
 
     batching = None
     if arguments.batching_parameters_file:

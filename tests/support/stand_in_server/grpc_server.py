@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 import tensorflow as tf
-from _errors import RequestError, invalid
-from _servable import Model
+from support.stand_in_server.errors import RequestError, invalid
+from support.stand_in_server.servable import Model
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,

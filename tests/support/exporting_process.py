@@ -1,8 +1,8 @@
 """What tests of the SavedModel need TensorFlow for, on any backend: one process for all of them.
 
-`python exporting_process.py FOLDER` exports a small model of random weights as FOLDER/model/1,
-leaves it as FOLDER/model.keras and FOLDER/tokenizer, and writes FOLDER/answers.json. Needs tests/
-in PYTHONPATH.
+`python -m support.exporting_process FOLDER` exports a small model with random weights to
+FOLDER/model/1, saves it as FOLDER/model.keras and FOLDER/tokenizer, and writes
+FOLDER/answers.json. tests/ must be in PYTHONPATH.
 """
 
 import json
@@ -13,7 +13,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from contract import randomize
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -27,6 +26,7 @@ from keras_transformer.export.growing_cache import GrowingCache
 from keras_transformer.export.length_chunks import map_length_chunks
 from keras_transformer.export.operations import operations
 from keras_transformer.models import Transformer
+from support.contract import randomize
 
 WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 PAIRS = [(word, word[::-1].upper()) for word in WORDS]

@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from contract import randomize
 
 from keras_transformer.models import Transformer
 from keras_transformer.models.transformer import POSITION_ENCODINGS
+from support.contract import randomize
 
 B, S, T, V, TARGET_V, LENGTH = 2, 7, 5, 13, 17, 11
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}

@@ -1,8 +1,8 @@
 """Answers of a model that any backend wrote, in a process of its own.
 
-    KERAS_BACKEND=jax python portability.py write MODEL.keras
-    KERAS_BACKEND=torch python portability.py answer MODEL.keras ANSWERS.npz [MODEL ANSWERS ...]
-    KERAS_BACKEND=tensorflow python portability.py export MODEL.keras FOLDER ANSWERS.npz
+    KERAS_BACKEND=jax python -m support.portability write MODEL.keras
+    KERAS_BACKEND=torch python -m support.portability answer MODEL.keras ANSWERS.npz ...
+    KERAS_BACKEND=tensorflow python -m support.portability export MODEL.keras FOLDER ANSWERS.npz
 
 `run` does that for a test.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from small_models import inputs_of, new_model
 
 from keras_transformer.decoding import beam_search, greedy_search
+from support.small_models import inputs_of, new_model
 
 BACKENDS = ("tensorflow", "jax", "torch")
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 LONGEST = 7
 
 
@@ -28,9 +28,9 @@ def run(backend: str, *arguments: str | Path) -> None:
     if backend == keras.backend.backend():
         main(*map(str, arguments))
         return
-    search_path = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    search_path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     child = subprocess.run(
-        [sys.executable, __file__, *map(str, arguments)],
+        [sys.executable, "-m", "support.portability", *map(str, arguments)],
         env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": search_path},
         capture_output=True,
         text=True,

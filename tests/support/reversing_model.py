@@ -1,16 +1,15 @@
 """A model server for tests whose model says the words backwards; small, exact and quick.
 
-`python reversing_model.py FOLDER [FLAGS]` saves the model with the signatures of an exported one as
-FOLDER/model/1, copies of it to move there as FOLDER/2, which works, and FOLDER/3, whose warm-up
-requests fail, and serves FOLDER/model by the stand-in server with its FLAGS.
+`python -m support.reversing_model FOLDER [FLAGS]` saves the model, with the signatures of an
+exported one, to FOLDER/model/1. It saves two copies that a test can move beside it: FOLDER/2 works,
+the warm-up requests of FOLDER/3 fail. The stand-in server serves FOLDER/model; FLAGS are the
+server's.
 """
 
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "serving"))
 
 DEFAULT_BEAM_SIZE = 4
 VOCABULARY_SIZE = 5
@@ -122,7 +121,7 @@ def main(folder: Path) -> None:
         shutil.copytree(first, folder / version, ignore=shutil.ignore_patterns("assets.extra"))
         write_warmup(folder / version, signature)
 
-    import stand_in_server
+    from support.stand_in_server import __main__ as stand_in_server
 
     flags = ["--model_name", "model", "--model_base_path", str(folder / "model")]
     sys.argv[1:] = [*flags, "--port", "0", "--rest_api_port", "0", *sys.argv[2:]]

@@ -1,14 +1,11 @@
 """A model server for tests that serves a small exported Transformer.
 
-`python exported_model.py FOLDER [FLAGS]` exports a model of random weights as FOLDER/model/1 and
-serves it by the stand-in server with its FLAGS.
+`python -m support.exported_model FOLDER [FLAGS]` exports a model with random weights to
+FOLDER/model/1. The stand-in server serves it; FLAGS are the server's.
 """
 
 import sys
 from pathlib import Path
-
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent / "scripts" / "serving")]
 
 WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 VOCABULARY_SIZE, MAX_LENGTH = 30, 24  # tokens
@@ -16,11 +13,11 @@ VOCABULARY_SIZE, MAX_LENGTH = 30, 24  # tokens
 
 def export(directory: Path) -> None:
     import keras
-    from contract import randomize
 
     from keras_transformer.data import Tokenizer
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.models import Transformer
+    from support.contract import randomize
 
     keras.utils.set_random_seed(0)
     pairs = [(word, word[::-1]) for word in WORDS]
@@ -34,7 +31,7 @@ def export(directory: Path) -> None:
 
 def main(folder: Path) -> None:
     export(folder / "model")
-    import stand_in_server
+    from support.stand_in_server import __main__ as stand_in_server
 
     flags = ["--model_name", "model", "--model_base_path", str(folder / "model")]
     sys.argv[1:] = [*flags, "--port", "0", "--rest_api_port", "0", *sys.argv[2:]]

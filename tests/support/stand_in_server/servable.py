@@ -6,9 +6,9 @@ from pathlib import Path
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations, which TensorFlow Serving has built in)
-from _batching import BatchingParameters, BatchScheduler, Run, Tensors
-from _errors import Code, RequestError, invalid
 from google.protobuf.message import DecodeError
+from support.stand_in_server.batching import BatchingParameters, BatchScheduler, Run, Tensors
+from support.stand_in_server.errors import Code, RequestError, invalid
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from _errors import Code, RequestError, invalid
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf import wrappers_pb2 as wrappers
+from support.stand_in_server.errors import Code, RequestError, invalid
 
 Tensors = Mapping[str, np.ndarray]
 Run = Callable[[str, Tensors], Tensors]

@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from contract import to_numpy
+
+from support.contract import to_numpy
 
 
 def gradients_of(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[np.ndarray, ...]:

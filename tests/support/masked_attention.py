@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from contract import to_numpy
-from gradients import gradients_of
 from keras import ops
-from reference import scaled_dot_product_attention
+
+from support.contract import to_numpy
+from support.gradients import gradients_of
+from support.reference import scaled_dot_product_attention
 
 B, H, K, K_V = 2, 3, 5, 7
 
