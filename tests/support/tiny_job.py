@@ -1,7 +1,7 @@
 """The training of `tiny_run`, by several processes and devices together.
 
 `python -m support.tiny_job FOLDER [--resume]` is one of the processes. `run_job` starts all of them
-as the launcher of each engine does. With `TINY_JOB_DIES=N` a process dies when step N has been made.
+as the launcher of each engine does. With `TINY_JOB_DIES=N`, a process dies after step N.
 """
 
 import json
