@@ -11,7 +11,7 @@ from keras import ops
 from tqdm import tqdm
 
 from keras_transformer._backend.compile_function import compile_function
-from keras_transformer.available_chunks import available_chunks
+from keras_transformer.data.available_chunks import available_chunks
 from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
 from keras_transformer.decoding.hypothesis_score import LengthPenaltyForm
 from keras_transformer.decoding.length_batches import (

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_transformer.data import read_parallel
 from keras_transformer.decoding import Translator
-from keras_transformer.evaluation import score
+from keras_transformer.evaluation.scores import score
 from keras_transformer.run import Run
 from keras_transformer.training.tensorboard import TensorBoardWriter
 

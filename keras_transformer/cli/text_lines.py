@@ -1,10 +1,11 @@
-"""Lines of text in and out: what the command line does with a translator or a scorer."""
+"""Text files in, text lines out, for the commands `translate` and `score`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.available_chunks import available_chunks
+from keras_transformer.cli.common import as_line
+from keras_transformer.data.available_chunks import available_chunks
 from keras_transformer.data.corpus import Pair, read_lines, read_standard_input
 from keras_transformer.decoding import Hypothesis, Translator
 from keras_transformer.decoding.scorer import PairScore, Scorer
@@ -13,7 +14,7 @@ from keras_transformer.errors import UserError
 
 
 class Line(NamedTuple):
-    """A sentence, and what its translation must begin with, contain and not contain."""
+    """A sentence and the constraints on its translation."""
 
     sentence: str
     prefix: str
@@ -27,17 +28,17 @@ def read_source(
     required: Path | None = None,
     forbidden: Path | None = None,
 ) -> Iterator[Line]:
-    """Lines of a file, or of standard input, with those of the files beside it.
+    """Reads sentences and, line by line with them, the constraints on their translations.
 
     Args:
-        file: A sentence a line; None for standard input.
-        prefixes: A prefix for each sentence, or nothing.
-        required: Words for each sentence, with tabs between them.
+        file: One sentence per line; None for standard input.
+        prefixes: One line per sentence: the beginning of its translation, or a blank line.
+        required: One line per sentence: words separated by tabs, or a blank line.
         forbidden: The same.
 
     Raises:
-        UserError: While iterating, if a line is not UTF-8, or a file beside has more or fewer lines
-            than there are sentences.
+        UserError: While iterating, if a line is not UTF-8, or the files have different numbers of
+            lines.
     """
     paths = (prefixes, required, forbidden)
     columns = [read_lines(path) if path else None for path in paths]
@@ -64,21 +65,24 @@ def translate_lines(
     progress: Callable[[int], Any] | bool = False,
     **drawing: Any,
 ) -> Iterator[str]:
-    """Translates lines as they come.
+    """Translates lines in chunks of those that are available.
 
     Args:
-        translator: Translates.
-        lines: May block while nothing is there.
+        translator: The `Translator`.
+        lines: May block while no line is available.
         n_best: Translations per sentence.
-        sample: Draw so many at random instead.
-        mbr: Choose the best of so many samples instead.
-        scores: Whether the score and a tab stand before each translation.
-        alignments: Whether a tab and pairs such as "0-0 1-2" stand behind each.
+        sample: Number of samples per sentence instead of beam search. Defaults to None.
+        mbr: Number of samples for minimum Bayes risk decoding. Defaults to None.
+        scores: Whether to write the score and a tab before each translation.
+        alignments: Whether to write a tab and pairs such as "0-0 1-2" after each translation.
         progress: As in `Translator.translate`.
         **drawing: Options of `Translator.sample`.
 
     Yields:
-        The text of some lines at a time, with their ends.
+        Output text of one chunk: for each sentence `n_best` or `sample` lines.
+
+    Raises:
+        UserError: If the constraints of a sentence cannot be met by the search.
     """
     first_index = 0
     for chunk in available_chunks(lines, STREAMED_LINES):
@@ -100,15 +104,15 @@ def translate_lines(
 def score_lines(
     scorer: Scorer, pairs: Iterable[Pair], progress: Callable[[int], Any]
 ) -> Iterator[PairScore]:
-    """Scores pairs of source and target lines; no more than some thousand are held in memory.
+    """Scores pairs of source and target lines; at most a few thousand pairs are in memory.
 
     Args:
-        scorer: Scores.
-        pairs: Lines of both sides.
-        progress: Called with each number of pairs that are done.
+        scorer: The `Scorer`.
+        pairs: Source and target lines.
+        progress: Called with the number of newly scored pairs.
 
     Yields:
-        A score for each pair, in their order.
+        The score of each pair, in the same order.
     """
     for chunk in available_chunks(pairs, STREAMED_LINES):
         sources, targets = zip(*chunk, strict=True)
@@ -123,20 +127,25 @@ def _search(
     progress: Callable[[int], Any] | bool,
 ) -> list[list[Hypothesis]]:
     sentences, prefixes, required, forbidden = zip(*chunk, strict=True)
-    return translator.translate_nbest(
-        sentences,
-        n_best=n_best,
-        prefixes=prefixes,
-        required=required,
-        forbidden=forbidden,
-        alignments=alignments,
-        progress=progress,
-    )
+    try:
+        return translator.translate_nbest(
+            sentences,
+            n_best=n_best,
+            prefixes=prefixes,
+            required=required,
+            forbidden=forbidden,
+            alignments=alignments,
+            progress=progress,
+        )
+    except ValueError as error:
+        if any(prefixes) or any(map(any, required)) or any(map(any, forbidden)):
+            raise UserError(str(error)) from None  # a constraint of a line that does not fit it
+        raise
 
 
 def _text(hypothesis: Hypothesis, scores: bool) -> str:
     fields = [f"{hypothesis.score:.4f}"] if scores else []
-    fields.append(hypothesis.text)
+    fields.append(as_line(hypothesis.text))
     if hypothesis.alignment is not None:
         fields.append(" ".join(f"{source}-{target}" for source, target in hypothesis.alignment))
     return "\t".join(fields) + "\n"

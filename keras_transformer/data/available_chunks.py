@@ -1,4 +1,4 @@
-"""Taking what is there from a source that may be slow."""
+"""Batching of items from a source that may be slow, such as standard input."""
 
 import queue
 import threading
@@ -8,22 +8,22 @@ from typing import Any, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
-# Time for what arrives together to be taken together. A person who types does not notice it.
+# How long to wait for further items of a chunk. A person who types does not notice it.
 PATIENCE_SECONDS = 0.05
 
 
 class _End(NamedTuple):
-    """Stands in the queue after the last item; with what the items raised, if they did."""
+    """Marks the end of the queue; holds the exception that `items` raised, or None."""
 
     error: BaseException | None
 
 
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
-    r"""Gathers items into lists of what is there: at least one item, at most `most`.
+    r"""Yields lists of the items that are available: at least one item, at most `most`.
 
-    A thread takes the items, so that the next ones arrive while a chunk is dealt with: someone
-    who types lines gets an answer to each, and a long file goes in large chunks. No more than
-    `most` items wait beside those of the chunk.
+    A thread reads the items, so that the next ones arrive while the caller works on a chunk. A
+    person who types gets an answer to each line, and a long file is processed in large chunks. The
+    queue holds at most `most` items.
 
     Example:
 
@@ -31,14 +31,14 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     ...     print(*translator.translate(lines), sep="\n", flush=True)
 
     Args:
-        items: May block while nothing is there.
-        most: Items of one chunk, at least 1.
+        items: May block while no item is available.
+        most: Maximum number of items per chunk, at least 1.
 
     Yields:
-        Lists of items in their order; none is empty.
+        Non-empty lists of items, in the same order.
 
     Raises:
-        Exception: What `items` raises, after all items before it have been yielded.
+        Exception: The exception that `items` raises, after all items before it were yielded.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()
@@ -59,13 +59,13 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
 
 def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threading.Event) -> None:
-    """Puts all items into the queue, then the end; stops when nobody wants more."""
+    """Puts all items into the queue, then an `_End`; stops when the caller has stopped reading."""
     try:
         for item in items:
             _put(arrived, item, is_abandoned)
             if is_abandoned.is_set():
                 return
-    except BaseException as error:  # It belongs to the thread that uses the items.
+    except BaseException as error:  # re-raised in the thread that reads the queue
         _put(arrived, _End(error), is_abandoned)
     else:
         _put(arrived, _End(None), is_abandoned)

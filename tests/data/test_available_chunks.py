@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from keras_transformer.available_chunks import available_chunks
+from keras_transformer.data.available_chunks import available_chunks
 
 
 def items_of(source):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer.cli.text_lines import read_source, translate_lines
 from keras_transformer.decoding import Hypothesis
 from keras_transformer.errors import UserError
-from keras_transformer.text_lines import read_source, translate_lines
 
 
 class Echo:
@@ -113,7 +113,7 @@ def test_files_beside_have_a_line_for_each_sentence(write):
 def test_a_stop_while_waiting_for_input_ends_the_process_properly():
     """Python aborts if standard input is closed while a thread waits for its next line."""
     code = (
-        "from keras_transformer.text_lines import available_chunks, read_source\n"
+        "from keras_transformer.cli.text_lines import available_chunks, read_source\n"
         "for chunk in available_chunks(read_source(None), 8):\n"
         "    print(chunk[0].sentence, flush=True)\n"
         "    raise SystemExit(7)\n"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from keras_transformer import evaluation
+from keras_transformer.evaluation import scores as evaluation
 from keras_transformer.recipe import Evaluation, load_recipe
 from keras_transformer.run import Run
 

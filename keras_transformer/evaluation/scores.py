@@ -1,4 +1,4 @@
-"""Scores of a run, by sacrebleu."""
+"""BLEU and chrF of a run, computed by sacrebleu."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from keras_transformer.run import Run, Split
 
 @dataclass(frozen=True)
 class Score:
-    """One figure: the metric's name, its value in percent, and sacrebleu's signature of it."""
+    """A metric's name, its value in percent, and sacrebleu's signature."""
 
     metric: str
     score: float
@@ -26,16 +26,16 @@ def evaluate_run(
     beam_size: int | None = None,
     length_penalty: float | None = None,
 ) -> list[Score]:
-    """Translate a split of the run's recipe, score it, and append the scores to the run.
+    """Translates a split of the run's recipe, scores it, and appends the scores to the run.
 
     Args:
-        run: a run that has a model.
+        run: A run that has a model.
         split: "test" or "validation".
-        beam_size: beams per sentence. Default: the recipe's.
-        length_penalty: alpha of ((5 + n) / 6) ** alpha. Default: the recipe's.
+        beam_size: Beams per sentence. Defaults to None: the recipe's.
+        length_penalty: Exponent alpha of ((5 + n) / 6) ** alpha. Defaults to None: the recipe's.
 
     Returns:
-        BLEU and chrF; on generated pairs also the share of exact matches. All in percent.
+        BLEU and chrF, and for generated pairs the share of exact matches. All in percent.
     """
     settings = run.recipe.evaluation
     beam_size = settings.beam_size if beam_size is None else beam_size
@@ -62,12 +62,12 @@ def evaluate_run(
 def score(
     translations: Sequence[str], references: Sequence[str], settings: Evaluation
 ) -> list[Score]:
-    """Compare translations with one reference each.
+    """Compares translations with one reference each.
 
     Args:
-        translations: one string a sentence.
-        references: as many strings, in the same order.
-        settings: tokenization and case of BLEU.
+        translations: One string per sentence.
+        references: The references, in the same order.
+        settings: Tokenization and case of BLEU.
 
     Returns:
         BLEU, chrF and exact match, in percent.
