@@ -4,8 +4,9 @@ import itertools
 from typing import Any
 
 from keras_transformer.data import read_parallel
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.evaluation import score
+from keras_transformer.evaluation.scores import score
 from keras_transformer.run import Run
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
@@ -34,7 +35,7 @@ class ValidationTranslations:
         self.sources, self.references = (list(side) for side in zip(*pairs, strict=True))
         self.settings = run.recipe.evaluation
         self.writer = writer
-        self._translator = Translator(model, tokenizer, beam_size=1)
+        self._translator = Translator(model, tokenizer, SearchOptions(beam_size=1))
 
     def __call__(self, step: int) -> dict[str, float]:
         translations = self._translator.translate(self.sources)

@@ -153,7 +153,7 @@ def size_of(*paths: Path) -> int:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    from keras_transformer.evaluation import score
+    from keras_transformer.evaluation.scores import score
     from keras_transformer.run import Run
 
     run = Run.open(arguments.run)

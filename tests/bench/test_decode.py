@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
+from support.contract import to_numpy
 from tqdm import tqdm
 
 from keras_transformer.decoding import beam_search, compile_function

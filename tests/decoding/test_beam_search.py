@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from searching import beam_search as search
-from small_models import inputs_of, small_model
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.searching import beam_search as search
+from support.small_models import inputs_of, small_model
 
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")

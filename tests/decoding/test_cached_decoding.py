@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import reference
-from contract import to_numpy, weights_of
-from fake_models import BOS
 from keras import ops
-from searching import beam_search
-from small_models import VARIANTS, inputs_of, new_model, small_model
+from support import reference
+from support.contract import to_numpy, weights_of
+from support.fake_models import BOS
+from support.searching import beam_search
+from support.small_models import VARIANTS, inputs_of, new_model, small_model
 
 from keras_transformer import Cache
 

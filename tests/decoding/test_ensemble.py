@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from searching import beam_search as search
-from small_models import SIZES, V
+from support.contract import randomize, to_numpy
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.searching import beam_search as search
+from support.small_models import SIZES, V
 
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.models import Transformer

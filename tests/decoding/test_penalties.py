@@ -1,7 +1,7 @@
 """Length penalty and coverage, by hand."""
 
 import numpy as np
-from contract import to_numpy
+from support.contract import to_numpy
 
 from keras_transformer.decoding.penalties import (
     LEAST_COVERAGE,

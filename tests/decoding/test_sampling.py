@@ -5,9 +5,9 @@ import functools
 import keras
 import numpy as np
 import pytest
-from fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 from keras import ops
-from searching import sample
+from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
+from support.searching import sample
 
 from keras_transformer import Cache, random_numbers
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fake_models import BOS, EOS, PAD
-from small_models import small_model
+from support.fake_models import BOS, EOS, PAD
+from support.small_models import small_model
 
 from keras_transformer import SearchOptions, Translator
 from keras_transformer.decoding import scoring

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD
 from keras import ops
-from searching import beam_search
-from small_models import V, inputs_of, new_model, small_model
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD
+from support.searching import beam_search
+from support.small_models import V, inputs_of, new_model, small_model
 
 from keras_transformer import compile_function
 from keras_transformer.decoding.scoring import PairScores, score_pairs

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import PrefixModel
 from keras import ops
-from searching import beam_search
-from small_models import new_model
+from support.contract import to_numpy
+from support.fake_models import PrefixModel
+from support.searching import beam_search
+from support.small_models import new_model
 
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers

@@ -1,8 +1,8 @@
 """What greedy and beam search have in common."""
 
 import numpy as np
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer.decoding.steps import (
     Request,

@@ -5,10 +5,10 @@ import functools
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, PrefixModel
 from keras import ops
-from searching import beam_search
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, PrefixModel
+from support.searching import beam_search
 
 from keras_transformer import compile_function
 from keras_transformer.decoding.token_rules import (

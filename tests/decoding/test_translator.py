@@ -5,8 +5,8 @@ import queue
 import keras
 import numpy as np
 import pytest
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from keras import ops
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 
 from keras_transformer import Cache, SamplingOptions, SearchOptions
 from keras_transformer.decoding.hypothesis import Hypothesis

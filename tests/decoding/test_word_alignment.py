@@ -1,9 +1,9 @@
 """Attention of given hypotheses, and pairs of words from it."""
 
 import numpy as np
-from fake_models import BOS, PAD
 from keras import ops
-from small_models import small_model
+from support.fake_models import BOS, PAD
+from support.small_models import small_model
 
 from keras_transformer.decoding.word_alignment import word_alignment
 

@@ -1,6 +1,6 @@
 import keras
 import pytest
-from parallel_text import SENTENCES
+from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError

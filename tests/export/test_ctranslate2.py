@@ -7,9 +7,9 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
 from keras import ops
-from parallel_text import SENTENCES
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from contract import randomize
-from tiny_run import recipe_for, write_text
+from support.contract import randomize
+from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.cli import main
 from keras_transformer.data import Tokenizer, read_parallel

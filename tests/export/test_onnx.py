@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from contract import randomize
-from parallel_text import SENTENCES
+from support.contract import randomize
+from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError

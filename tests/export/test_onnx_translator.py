@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
-from parallel_text import SENTENCES
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding import Translator, beam_search

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import keras
 import pytest
-from contract import randomize
-from small_models import small_model
-from tiny_run import recipe_for, write_text
+from support.contract import randomize
+from support.small_models import small_model
+from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer, read_parallel
 from keras_transformer.decoding.translator import Translator

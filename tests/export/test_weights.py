@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from contract import to_numpy
 from keras import ops
-from small_models import LENGTH, inputs_of, new_model, small_model
+from support.contract import to_numpy
+from support.small_models import LENGTH, inputs_of, new_model, small_model
 
 from keras_transformer.export.weights import array, in_float32, position_table
 

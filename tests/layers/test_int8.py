@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from small_models import inputs_of, new_model
+from support.contract import to_numpy
+from support.small_models import inputs_of, new_model
 
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers.int8 import int8_matmul

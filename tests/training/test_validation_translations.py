@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-import tiny_run
+from support import tiny_run
 
 from keras_transformer.run import Run
 from keras_transformer.training import validation_translations

@@ -1,7 +1,7 @@
 """Blocks and their neighbours."""
 
 import numpy as np
-from contract import to_numpy
+from support.contract import to_numpy
 
 from keras_transformer.layers.attention.sequence_blocks import (
     join_blocks,

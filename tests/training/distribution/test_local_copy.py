@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import keras
 import numpy as np
-from small_models import new_model
+from support.small_models import new_model
 
 from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerTrainer
 from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from small_models import inputs_of, new_model
+from support.small_models import inputs_of, new_model
 
 from keras_transformer.training import TransformerTrainer
 from keras_transformer.training.distribution.replica_seeds import use_own_seeds

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-import tiny_job
+from support import tiny_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
