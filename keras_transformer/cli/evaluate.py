@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from keras_transformer.cli.common import run_argument
-from keras_transformer.cli.search_options import search_options
+from keras_transformer.cli.search_options import best_search_options, checked, take_options
 
 
 @click.command("evaluate")
@@ -18,7 +18,7 @@ from keras_transformer.cli.search_options import search_options
     show_default=True,
     help="Which text of the recipe to translate.",
 )
-@search_options
+@best_search_options
 def command(run: Path, **arguments: Any) -> None:
     """Compute BLEU and chrF of the model of RUN with sacrebleu, and append them to RUN/scores.json.
 
@@ -26,8 +26,12 @@ def command(run: Path, **arguments: Any) -> None:
     keras-transformer evaluate runs/quickstart
     keras-transformer evaluate runs/multi30k_en_de --split validation --beam-size 5
     """
+    from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.evaluation.scores import evaluate_run
     from keras_transformer.run import Run
 
-    for score in evaluate_run(Run.open(run), **arguments):
+    opened = Run.open(run)
+    given = take_options(arguments, SearchOptions)
+    options = checked(opened.recipe.evaluation.search_options, **given)
+    for score in evaluate_run(opened, options=options, **arguments):
         click.echo(f"{score.metric}\t{score.score:.2f}\t{score.signature}")

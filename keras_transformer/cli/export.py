@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from keras_transformer.cli.common import run_argument
-from keras_transformer.cli.search_options import search_options
+from keras_transformer.cli.search_options import best_search_options, checked, take_options
+from keras_transformer.decoding.options import SearchOptions
 
 
 @click.command("export")
@@ -29,12 +30,7 @@ from keras_transformer.cli.search_options import search_options
     help="Data type of the weights. onnx: float32 or int8. ctranslate2: also int16, float16, "
     "bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
 )
-@search_options
-@click.option(
-    "--max-length",
-    type=click.IntRange(min=1),
-    help="Maximum length of a translation in tokens. Default: the length of the source plus 50.",
-)
+@best_search_options
 def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
 
@@ -44,8 +40,8 @@ def command(run: Path, **arguments: Any) -> None:
     sentencepiece.
 
     The command loads what it has written and compares it with the model on sentences of the run. It
-    does not keep a float32 export that gives other results. Beam size and length penalty become the
-    defaults of saved_model and onnx, the maximum length becomes a default of saved_model.
+    does not keep a float32 export that gives other results. The options of the search become the
+    defaults of saved_model; onnx has only beam size and length penalty.
 
     \b
     keras-transformer export runs/quickstart --format saved_model
@@ -58,5 +54,7 @@ def command(run: Path, **arguments: Any) -> None:
     opened = Run.open(run)
     from keras_transformer.export.export_run import export_run
 
-    exported = export_run(opened, **arguments)
+    search = take_options(arguments, SearchOptions)
+    checked(opened.recipe.evaluation.search_options, **search)
+    exported = export_run(opened, **arguments, **search)
     click.echo(f"{exported.directory}: {exported.comparison}")

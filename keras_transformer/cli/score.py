@@ -27,7 +27,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     """
     from keras_transformer.cli.text_lines import score_lines
     from keras_transformer.data import read_parallel
-    from keras_transformer.decoding.scorer import Scorer
+    from keras_transformer.decoding.scoring import Scorer
     from keras_transformer.run import Run
 
     pairs = read_parallel(source, target)

@@ -1,158 +1,77 @@
-"""The search options of `translate`, `evaluate` and `export`, each declared here only."""
+"""The options of search on the command line, made of the fields of `SearchOptions`.
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+An option is declared once, in `decoding/options.py`: its name, type, range, default and help. What
+the user does not give is None here, and takes its value from the recipe.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal, get_args, get_origin
 
 import click
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
+from keras_transformer.errors import UserError
 
 
-def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
-    """Combines several option decorators into one."""
+def options_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[..., Any]:
+    """Returns a decorator that adds an option for each field of a class of options."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
+        for name, field in reversed(kind.model_fields.items()):
+            if name not in without:
+                command = _option(name, field)(command)
         return command
 
     return decorate
 
 
-# For translate, evaluate and export.
-search_options = _options(
-    click.option(
-        "--beam-size",
-        type=click.IntRange(min=1),
-        help="Number of beams; 1 is greedy search. Default: the recipe's evaluation.beam_size.",
-    ),
-    click.option(
-        "--length-penalty",
-        type=click.FloatRange(min=0),
-        help="Exponent alpha of the length penalty. Default: the recipe's "
-        "evaluation.length_penalty.",
-    ),
-)
+def _option(name: str, field: FieldInfo) -> Callable[..., Any]:
+    help_text = field.description or ""
+    if field.default is not None:
+        help_text += f" Default: {field.default}."
+    return click.option(f"--{name.replace('_', '-')}", type=_type(field), help=help_text)
 
-# For translate alone.
-translator_options = _options(
-    click.option(
-        "--length-penalty-form",
-        type=click.Choice(["wu", "power"]),
-        default="wu",
-        show_default=True,
-        help="Length penalty for n tokens: wu is ((5 + n) / 6) ** alpha, power is n ** alpha.",
-    ),
-    click.option(
-        "--coverage-penalty",
-        type=click.FloatRange(min=0),
-        default=0.0,
-        show_default=True,
-        help="Weight of the coverage penalty (Wu et al. 2016).",
-    ),
-    click.option(
-        "--min-length",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="Minimum length of a translation in tokens, end of sentence included.",
-    ),
-    click.option(
-        "--max-length",
-        type=click.IntRange(min=1),
-        help="Maximum length of a translation in tokens, end of sentence included. Default: the "
-        "length of the source plus 50.",
-    ),
-    click.option(
-        "--repetition-penalty",
-        type=click.FloatRange(min=0, min_open=True),
-        default=1.0,
-        show_default=True,
-        help="Factor on the log-probability of tokens already in the translation; above 1 "
-        "discourages repetition.",
-    ),
-    click.option(
-        "--no-repeat-ngrams",
-        "no_repeat_ngram_size",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        metavar="SIZE",
-        help="Block repeated n-grams of this size; 0 is off.",
-    ),
-    click.option(
-        "--overlong",
-        type=click.Choice(["split", "cut"]),
-        default="split",
-        show_default=True,
-        help="Lines with more tokens than the model's maximum: translate them in parts (split) or "
-        "truncate them (cut).",
-    ),
-    click.option(
-        "--ensemble",
-        "others",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="RUN",
-        help="Another run of the ensemble: the models' probabilities are averaged. The tokenizers "
-        "must be equal. Repeatable.",
-    ),
-)
 
-# For translate alone.
-sampling_options = _options(
-    click.option(
-        "--sample",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Sample N translations per sentence instead of beam search.",
-    ),
-    click.option(
-        "--mbr",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Minimum Bayes risk decoding: sample N translations and write the one with the "
-        "highest expected chrF.",
-    ),
-    click.option(
-        "--temperature",
-        type=click.FloatRange(min=0, min_open=True),
-        default=1.0,
-        show_default=True,
-        help="Softmax temperature of sampling.",
-    ),
-    click.option(
-        "--top-k",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Sample from the k most probable tokens; 0 is all.",
-    ),
-    click.option(
-        "--top-p",
-        type=click.FloatRange(0, 1, min_open=True),
-        default=1.0,
-        show_default=True,
-        help="Nucleus sampling: sample from the most probable tokens that together have "
-        "probability p.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**64 - 1),
-        default=0,
-        show_default=True,
-        help="Random seed of sampling.",
-    ),
-)
+def _type(field: FieldInfo) -> click.ParamType:
+    annotation: Any = field.annotation
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    bounds = {key: getattr(x, key) for x in field.metadata for key in _BOUNDS if hasattr(x, key)}
+    range_type = click.FloatRange if annotation is float else click.IntRange
+    return range_type(
+        min=bounds.get("ge", bounds.get("gt")),
+        max=bounds.get("le"),
+        min_open="gt" in bounds,
+    )
 
-# The options above that are arguments of `Translator`.
-TRANSLATOR_OPTIONS = (
-    "beam_size",
-    "length_penalty",
-    "length_penalty_form",
-    "coverage_penalty",
-    "min_length",
-    "max_length",
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "overlong",
-)
+
+_BOUNDS = ("ge", "gt", "le")
+
+
+search_options = options_of(SearchOptions)
+# `evaluate` scores one translation per sentence; an export returns what a request asks for.
+best_search_options = options_of(SearchOptions, {"n_best"})
+# --sample and --mbr give the number of samples.
+sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "num_samples"})
+
+
+def take_options(arguments: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    """Removes the fields of a class of options from `arguments`; returns those that were given."""
+    taken = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
+    return {name: value for name, value in taken.items() if value is not None}
+
+
+def checked(make: Callable[..., Any], **options: Any) -> Any:
+    """Returns `make(**options)`, or raises a one-line UserError if they contradict each other."""
+    try:
+        return make(**options)
+    except ValidationError as error:
+        messages = (x["msg"].removeprefix("Value error, ") for x in error.errors())
+        raise UserError("; ".join(messages)) from None
+
+
+def flags(names: Collection[str]) -> str:
+    """Returns the names of options as the user types them."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))

@@ -8,6 +8,7 @@ from keras_transformer.cli.common import as_line
 from keras_transformer.data.available_chunks import available_chunks
 from keras_transformer.data.corpus import Pair, read_lines, read_standard_input
 from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.options import SamplingOptions
 from keras_transformer.decoding.scoring import PairScore, Scorer
 from keras_transformer.decoding.translator import STREAMED_LINES, Translator
 from keras_transformer.errors import UserError
@@ -57,46 +58,44 @@ def read_source(
 def translate_lines(
     translator: Translator,
     lines: Iterator[Line],
-    n_best: int = 1,
-    sample: int | None = None,
+    sampling: SamplingOptions | None = None,
     mbr: int | None = None,
+    seed: int = 0,
     scores: bool = False,
     alignments: bool = False,
     progress: Callable[[int], Any] | bool = False,
-    **drawing: Any,
 ) -> Iterator[str]:
     """Translates lines in chunks of those that are available.
 
     Args:
         translator: The `Translator`.
         lines: May block while no line is available.
-        n_best: Translations per sentence.
-        sample: Number of samples per sentence instead of beam search. Defaults to None.
-        mbr: Number of samples for minimum Bayes risk decoding. Defaults to None.
+        sampling: Options of sampling instead of beam search. Defaults to None.
+        mbr: Whether to write only the sample with minimum Bayes risk; None or 0 means no.
+        seed: Random seed of sampling. Defaults to 0.
         scores: Whether to write the score and a tab before each translation.
         alignments: Whether to write a tab and pairs such as "0-0 1-2" after each translation.
         progress: As in `Translator.translate`.
-        **drawing: Options of `Translator.sample`.
 
     Yields:
-        Output text of one chunk: for each sentence `n_best` or `sample` lines.
+        Output text of one chunk: for each sentence as many lines as the options say.
 
     Raises:
         UserError: If the constraints of a sentence cannot be met by the search.
     """
     first_index = 0
     for chunk in available_chunks(lines, STREAMED_LINES):
-        if sample or mbr:
-            draw = translator.sample if sample else translator.translate_mbr
+        if sampling:
+            draw = translator.translate_mbr if mbr else translator.sample
             found = draw(
                 [line.sentence for line in chunk],
-                num_samples=sample or mbr or 1,
+                sampling,
+                seed=seed,
                 first_index=first_index,
                 progress=progress,
-                **drawing,
             )
         else:
-            found = _search(translator, chunk, n_best, alignments, progress)
+            found = _search(translator, chunk, alignments, progress)
         yield "".join(_text(hypothesis, scores) for best in found for hypothesis in best)
         first_index += len(chunk)
 
@@ -122,7 +121,6 @@ def score_lines(
 def _search(
     translator: Translator,
     chunk: Sequence[Line],
-    n_best: int,
     alignments: bool,
     progress: Callable[[int], Any] | bool,
 ) -> list[list[Hypothesis]]:
@@ -130,7 +128,6 @@ def _search(
     try:
         return translator.translate_nbest(
             sentences,
-            n_best=n_best,
             prefixes=prefixes,
             required=required,
             forbidden=forbidden,

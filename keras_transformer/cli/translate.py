@@ -9,7 +9,6 @@ from keras_transformer.cli.common import (
     count_lines,
     existing_file,
     file_argument,
-    n_best_option,
     output_option,
     progress_bar,
     run_argument,
@@ -18,11 +17,13 @@ from keras_transformer.cli.common import (
     writer,
 )
 from keras_transformer.cli.search_options import (
-    TRANSLATOR_OPTIONS,
+    checked,
+    flags,
     sampling_options,
     search_options,
-    translator_options,
+    take_options,
 )
+from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
 
@@ -30,9 +31,23 @@ from keras_transformer.errors import UserError
 @run_argument
 @file_argument
 @output_option
-@n_best_option
 @search_options
-@translator_options
+@click.option(
+    "--overlong",
+    type=click.Choice(["split", "truncate"]),
+    default="split",
+    show_default=True,
+    help="Lines with more tokens than the model's maximum: translate them in parts, or truncate.",
+)
+@click.option(
+    "--ensemble",
+    "others",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="RUN",
+    help="Another run of the ensemble: the models' probabilities are averaged. The tokenizers "
+    "must be equal. Repeatable.",
+)
 @click.option(
     "--prefix",
     "prefixes",
@@ -50,7 +65,27 @@ from keras_transformer.errors import UserError
     help="File with one line per sentence: words its translation must not contain, separated by "
     "tabs.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Sample N translations per sentence instead of beam search.",
+)
+@click.option(
+    "--mbr",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Minimum Bayes risk decoding: sample N translations and write the one with the highest "
+    "expected chrF.",
+)
 @sampling_options
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    show_default=True,
+    help="Random seed of sampling.",
+)
 @scores_option
 @click.option(
     "--alignments",
@@ -64,27 +99,35 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     gives one line of output, or as many as --n-best or --sample says, best first. The score is the
     log-probability in nats divided by the length penalty; with --mbr it is the expected chrF.
     Alignments are pairs SOURCE-TARGET of word positions, counted from 0. A blank line in the file
-    of --prefix, --required or --forbidden means no constraint.
+    of --prefix, --required or --forbidden means no constraint. The defaults of the search are those
+    of the recipe's section `evaluation`.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart
     keras-transformer translate runs/quickstart in.txt --output out.txt
     keras-transformer translate runs/quickstart in.txt --beam-size 8 --n-best 3 --scores
     keras-transformer translate runs/a in.txt --ensemble runs/b --ensemble runs/c
-    keras-transformer translate runs/a in.txt --no-repeat-ngrams 3 --coverage-penalty 0.2
+    keras-transformer translate runs/a in.txt --no-repeat-ngram-size 3 --coverage-penalty 0.2
     keras-transformer translate runs/a in.txt --prefix begin.txt --forbidden words.tsv
     keras-transformer translate runs/a in.txt --sample 5 --temperature 0.8 --top-p 0.95 --seed 7
     keras-transformer translate runs/a in.txt --mbr 32
     keras-transformer translate runs/a in.txt --alignments
     """
-    _check_decoding_mode(**options)
+    samples = options["sample"] or options["mbr"]
+    search = take_options(options, SearchOptions)
+    sampling = take_options(options, SamplingOptions)
+    _check_decoding_mode(search, sampling, **options)
     files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
     with writer(output) as write:
         from keras_transformer.cli.text_lines import read_source, translate_lines
 
         inputs = [file, *(path for path in files if path)]
         total = count_lines(read_source(file, *files), *inputs)
-        translator = _new_translator(run, options)
+        translator = _new_translator(run, options, {} if samples else search)
+        if samples:
+            shared = {name: search[name] for name in DecodingOptions.model_fields if name in search}
+            options["sampling"] = SamplingOptions(num_samples=samples, **shared, **sampling)
+        del options["sample"]
         with progress_bar(total, output) as bar, warning_lines():
             lines = read_source(file, *files)
             for text in translate_lines(translator, lines, progress=bar.update, **options):
@@ -92,44 +135,38 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
 
 
 def _check_decoding_mode(
+    search: dict[str, Any],
+    sampling: dict[str, Any],
     sample: int | None,
     mbr: int | None,
-    n_best: int,
+    seed: int,
     alignments: bool,
     prefixes: Path | None,
     required: Path | None,
     forbidden: Path | None,
-    temperature: float,
-    top_k: int,
-    top_p: float,
     **_: Any,
 ) -> None:
     if sample and mbr:
         raise UserError("--sample and --mbr exclude each other")
-    if (sample or mbr) and (n_best > 1 or alignments or prefixes or required or forbidden):
-        raise UserError(
-            "--n-best, --alignments, --prefix, --required and --forbidden are options of beam "
-            "search; --sample and --mbr do not take them"
-        )
-    if not (sample or mbr) and (temperature != 1 or top_k or top_p != 1):
-        raise UserError("--temperature, --top-k and --top-p are options of --sample and --mbr")
+    if not (sample or mbr):
+        if sampling or seed:
+            names = [*sampling, *(["seed"] if seed else [])]
+            raise UserError(f"only --sample and --mbr take {flags(names)}")
+        return
+    files = {"prefix": prefixes, "required": required, "forbidden": forbidden}
+    given = [*(search.keys() - DecodingOptions.model_fields), *(x for x in files if files[x])]
+    given += ["alignments"] if alignments else []
+    if given:
+        raise UserError(f"only beam search takes {flags(given)}, --sample and --mbr do not")
 
 
-def _new_translator(run: Path, options: dict[str, Any]) -> Any:
+def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
     """The `Translator` of a run or an ensemble; removes its own options from `options`."""
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     runs = [Run.open(path) for path in (run, *options.pop("others"))]
-    own = {name: options.pop(name) for name in TRANSLATOR_OPTIONS}
-    for name in ("beam_size", "length_penalty"):
-        if own[name] is None:
-            own[name] = getattr(runs[0].recipe.evaluation, name)
-    if options["n_best"] > own["beam_size"]:
-        raise UserError(
-            f"--n-best must be at most the beam size, {own['beam_size']}. "
-            f"Received: {options['n_best']}"
-        )
+    search_options = checked(runs[0].recipe.evaluation.search_options, **search)
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
@@ -142,6 +179,6 @@ def _new_translator(run: Path, options: dict[str, Any]) -> Any:
 
         model = Ensemble([opened.model() for opened in runs])
     try:
-        return Translator(model, tokenizers[0], **own)
+        return Translator(model, tokenizers[0], search_options, options.pop("overlong"))
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -20,7 +20,9 @@ class DecodingOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     max_length: int | None = Field(
-        None, ge=1, description="Longest translation in tokens, eos included."
+        None,
+        ge=1,
+        description="Longest translation in tokens, eos included. Default: 50 more than the source.",
     )
     min_length: int = Field(1, ge=1, description="Shortest translation in tokens, eos included.")
     repetition_penalty: float = Field(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sacrebleu.metrics import BLEU, CHRF
 
 from keras_transformer.data import read_parallel
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.recipe import Evaluation
 from keras_transformer.run import Run, Split
@@ -21,29 +22,22 @@ class Score:
 
 
 def evaluate_run(
-    run: Run,
-    split: Split = "test",
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
+    run: Run, split: Split = "test", options: SearchOptions | None = None
 ) -> list[Score]:
     """Translates a split of the run's recipe, scores it, and appends the scores to the run.
 
     Args:
         run: A run that has a model.
         split: "test" or "validation".
-        beam_size: Beams per sentence. Defaults to None: the recipe's.
-        length_penalty: Exponent alpha of ((5 + n) / 6) ** alpha. Defaults to None: the recipe's.
+        options: The search. Defaults to None: the recipe's.
 
     Returns:
         BLEU and chrF, and for generated pairs the share of exact matches. All in percent.
     """
     settings = run.recipe.evaluation
-    beam_size = settings.beam_size if beam_size is None else beam_size
-    length_penalty = settings.length_penalty if length_penalty is None else length_penalty
+    options = options or settings.search_options()
     sources, references = zip(*read_parallel(*run.text(split)), strict=True)
-    translator = Translator(
-        run.model(), run.tokenizer(), beam_size=beam_size, length_penalty=length_penalty
-    )
+    translator = Translator(run.model(), run.tokenizer(), options)
     scores = score(translator.translate(list(sources), progress=True), references, settings)
     if run.recipe.data.generator is None:
         scores = [entry for entry in scores if entry.metric != "exact match"]
@@ -53,8 +47,7 @@ def evaluate_run(
             metric=entry.metric,
             score=entry.score,
             signature=entry.signature,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
+            options=options,
         )
     return scores
 

@@ -10,6 +10,7 @@ import numpy as np
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.checks import check_attends_to_all, check_is_free, check_model
@@ -251,9 +252,8 @@ def _compare(
     encoded = tokenizer.encode_source(texts)
     # One less than the model can, since CTranslate2 scores them with bos in front.
     longest = min(max(map(len, encoded)) + 1 + EXTRA_LENGTH, model.max_length - 1)
-    translator = Translator(
-        model, tokenizer, beam_size=1, length_penalty=0.0, max_length=longest, overlong="cut"
-    )
+    options = SearchOptions(beam_size=1, length_penalty=0.0, max_length=longest)
+    translator = Translator(model, tokenizer, options, overlong="truncate")
     ours = [best for (best,) in translator.translate_nbest(texts)]
     pieces = tokenizer.source_pieces
     sources = [[pieces[id] for id in ids[: model.max_length - 1]] for ids in encoded]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export.checks import check_is_free, run_sentences
 from keras_transformer.run import Run
@@ -32,9 +33,7 @@ def export_run(
     format: Format,
     output: str | Path | None = None,
     quantization: str | None = None,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
+    **search: Any,
 ) -> Exported:
     """Writes the model of a run in another format, and compares the two.
 
@@ -47,11 +46,8 @@ def export_run(
             the quantization, as in `runs/quickstart/onnx-int8`.
         quantization: Type of the weights for `"ctranslate2"` and `"onnx"`, which know different
             ones. Defaults to None: float32.
-        beam_size: What `"saved_model"` and `"onnx"` search by unless a request says otherwise.
-            Defaults to None: the recipe's.
-        length_penalty: The same.
-        max_length: The same for `"saved_model"`, most tokens of a translation. Defaults to None: 50
-            more than the source has.
+        **search: Fields of `SearchOptions` that replace the recipe's, for `"saved_model"`;
+            `"onnx"` takes `beam_size` and `length_penalty`.
 
     Returns:
         Where it is, and how it compares.
@@ -61,13 +57,7 @@ def export_run(
             or gives other results than the model; or the folder is not empty, or the disk full.
             Nothing is left behind.
     """
-    options = {
-        "quantization": quantization,
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "max_length": max_length,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
     if refused := given.keys() - taken:
         raise UserError(
@@ -83,7 +73,8 @@ def export_run(
 def _export_saved_model(run: Run, output: str | Path | None, **search: Any) -> Exported:
     from keras_transformer.export.saved_model import export_run_saved_model
 
-    exported = export_run_saved_model(run.directory, output, **search)
+    options = run.recipe.evaluation.search_options(**search)
+    exported = export_run_saved_model(run.directory, output, options)
     return Exported(
         exported.directory,
         f"{exported.compared} translations are the model's, their scores within "
@@ -125,7 +116,7 @@ def _export_onnx(
 
 # The function, and which options it takes.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
-    "saved_model": (_export_saved_model, ("beam_size", "length_penalty", "max_length")),
+    "saved_model": (_export_saved_model, tuple(SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),
     "onnx": (_export_onnx, ("quantization", "beam_size", "length_penalty")),
 }

@@ -13,6 +13,7 @@ import keras
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.checks import check_model, random_sentences, run_sentences
@@ -53,9 +54,7 @@ def export_saved_model(
     directory: str | Path,
     *,
     name: str | None = None,
-    beam_size: int = 4,
-    length_penalty: float = 0.6,
-    max_length: int | None = None,
+    options: SearchOptions | None = None,
     max_beam_size: int = 16,
     sentences: Sequence[str] = (),
 ) -> SavedModelExport:
@@ -85,7 +84,7 @@ def export_saved_model(
       takes them give `logits` float32 `(B, T, V)`.
 
     Of a text of more pieces than the model takes, `model.max_length - 1`, the beginning is
-    translated, as by `Translator(overlong="cut")`. A blank text gives one empty translation of
+    translated, as by `Translator(overlong="truncate")`. A blank text gives one empty translation of
     score 0. More than `max_beam_size` beams are not searched, nor more tokens than
     `model.max_length`: what goes beyond is set to these.
 
@@ -102,10 +101,9 @@ def export_saved_model(
             largest there is. `models.config`, `batching_parameters.txt` and `docker-compose.yml`
             are written beside it unless they are there.
         name: The model's name on the server. Defaults to None: that of the folder.
-        beam_size: Beams per sentence. Defaults to 4.
-        length_penalty: Exponent of the length penalty, at least 0. Defaults to 0.6.
-        max_length: Most tokens of a translation, eos included. Defaults to None: 50 more than the
-            source has.
+        options: The search; a request can change beam size, length penalty and maximum length.
+            Without `options.max_length` a translation may be 50 tokens longer than its source.
+            Defaults to None: `SearchOptions()`.
         max_beam_size: Most beams that a request can ask for. Defaults to 16.
         sentences: What to compare, and to warm the server up by. Defaults to a few random ones.
 
@@ -123,16 +121,17 @@ def export_saved_model(
             "A SavedModel is written with KERAS_BACKEND=tensorflow; `export_run_saved_model` "
             f"starts a process with it. Received: {keras.config.backend()!r}"
         )
-    from keras_transformer.export.translation_graph import SearchOptions, TranslationGraph
+    from keras_transformer.export.translation_graph import TranslationGraph
 
     check_model(model, tokenizer)
-    options = SearchOptions(beam_size, length_penalty, max_length, max_beam_size)
-    options.check(model.max_length)
+    options = options or SearchOptions()
     directory = Path(directory)
     name = name or directory.resolve().name
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
     with atomic_write(directory / str(_next_version(directory))) as partial:
-        names, min_consumer = _save(TranslationGraph(model, tokenizer, options), partial)
+        names, min_consumer = _save(
+            TranslationGraph(model, tokenizer, options, max_beam_size), partial
+        )
         write_warmup_requests(partial, name, _warmup(sentences))
         difference = _compare(model, tokenizer, partial, options, sentences)
     write_serving_files(directory, name)
@@ -143,10 +142,7 @@ def export_saved_model(
 def export_run_saved_model(
     run_directory: str | Path,
     output: str | Path | None = None,
-    *,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
+    options: SearchOptions | None = None,
     max_beam_size: int = 16,
 ) -> SavedModelExport:
     """Exports the model of a run, from any backend.
@@ -157,9 +153,7 @@ def export_run_saved_model(
     Args:
         run_directory: The folder of a run that has a model.
         output: The folder of the model's versions. Defaults to None: `saved_models/<run>`.
-        beam_size: As in `export_saved_model`. Defaults to None: the recipe's.
-        length_penalty: The same.
-        max_length: As in `export_saved_model`.
+        options: As in `export_saved_model`. Defaults to None: the recipe's.
         max_beam_size: As in `export_saved_model`.
 
     Returns:
@@ -169,18 +163,17 @@ def export_run_saved_model(
         UserError: As `export_saved_model`, or if there is no such run.
     """
     run = Run.open(run_directory)
-    settings = run.recipe.evaluation
+    options = options or run.recipe.evaluation.search_options()
     output = Path("saved_models", run.directory.resolve().name) if output is None else Path(output)
-    options: dict[str, Any] = {
-        "beam_size": settings.beam_size if beam_size is None else beam_size,
-        "length_penalty": settings.length_penalty if length_penalty is None else length_penalty,
-        "max_length": max_length,
-        "max_beam_size": max_beam_size,
-    }
     if keras.config.backend() != "tensorflow":
-        return _in_new_process(run, output, options)
+        return _in_new_process(run, output, options, max_beam_size)
     return export_saved_model(
-        run.model(), run.tokenizer(), output, sentences=run_sentences(run, SENTENCES), **options
+        run.model(),
+        run.tokenizer(),
+        output,
+        options=options,
+        max_beam_size=max_beam_size,
+        sentences=run_sentences(run, SENTENCES),
     )
 
 
@@ -235,7 +228,7 @@ def _compare(
     model: Transformer,
     tokenizer: Tokenizer,
     version: Path,
-    options: Any,
+    options: SearchOptions,
     sentences: list[str],
 ) -> float:
     """The largest difference of the scores of the SavedModel and of `Translator`.
@@ -243,15 +236,9 @@ def _compare(
     Raises:
         UserError: If a translation differs that is not a tie, or a score by more than rounding.
     """
-    translator = Translator(
-        model,
-        tokenizer,
-        beam_size=options.beam_size,
-        length_penalty=options.length_penalty,
-        max_length=options.max_length,
-        overlong="cut",
-    )
-    expected = translator.translate_nbest(sentences, n_best=options.beam_size)
+    options = options.replace(n_best=options.beam_size)
+    translator = Translator(model, tokenizer, options, overlong="truncate")
+    expected = translator.translate_nbest(sentences)
     best, nbest = run_signatures(
         version,
         [("serving_default", {"text": sentences}), ("translate_nbest", _nbest_inputs(sentences))],
@@ -284,9 +271,12 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
     )
 
 
-def _in_new_process(run: Run, output: Path, options: dict[str, Any]) -> SavedModelExport:
+def _in_new_process(
+    run: Run, output: Path, options: SearchOptions, max_beam_size: int
+) -> SavedModelExport:
+    arguments = (run.directory, output, options.model_dump_json(), max_beam_size)
     process = subprocess.run(
-        [sys.executable, "-m", __name__, str(run.directory), str(output), json.dumps(options)],
+        [sys.executable, "-m", __name__, *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
@@ -301,10 +291,11 @@ def _in_new_process(run: Run, output: Path, options: dict[str, Any]) -> SavedMod
     return SavedModelExport(**{**answer, "directory": Path(answer["directory"])})
 
 
-def _main(run_directory: str, output: str, options: str) -> None:
+def _main(run_directory: str, output: str, options: str, max_beam_size: str) -> None:
     """What `_in_new_process` runs."""
+    search = SearchOptions.model_validate_json(options)
     try:
-        answer = export_run_saved_model(run_directory, output, **json.loads(options))._asdict()
+        answer = export_run_saved_model(run_directory, output, search, int(max_beam_size))._asdict()
     except UserError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer, default=str))

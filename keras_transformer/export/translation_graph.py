@@ -1,61 +1,22 @@
 """Translation from string to string as one TensorFlow graph, with the whole beam search."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import score_pairs
-from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult
+from keras_transformer.decoding.search import search
+from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
-from keras_transformer.decoding.word_alignment import cross_attention
 from keras_transformer.export.graph_tokenizer import GraphTokenizer
-from keras_transformer.export.growing_cache import GrowingCache
 from keras_transformer.export.length_chunks import map_length_chunks
 from keras_transformer.models import Transformer
 
 # What is computed at a time: source tokens times beams of a search, and target tokens of a score.
 SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
-
-
-class SearchOptions(NamedTuple):
-    """How an exported model searches by default, and how far a request may go.
-
-    Attributes:
-        beam_size: Beams per sentence.
-        length_penalty: Exponent of the length penalty.
-        max_length: Most tokens of a translation, eos included; None: 50 more than the source has.
-        max_beam_size: Most beams that a request gets.
-
-    Raises:
-        ValueError: By `check`, if one is out of its range.
-    """
-
-    beam_size: int = 4
-    length_penalty: float = 0.6
-    max_length: int | None = None
-    max_beam_size: int = 16
-
-    def check(self, longest: int) -> None:
-        """Checks the ranges, for a model of `longest` tokens."""
-        if not 1 <= self.beam_size <= self.max_beam_size:
-            raise ValueError(
-                "`beam_size` must be from 1 to `max_beam_size`. "
-                f"Received: beam_size={self.beam_size}, max_beam_size={self.max_beam_size}"
-            )
-        if self.length_penalty < 0:
-            raise ValueError(
-                "`length_penalty` must not be negative. "
-                f"Received: length_penalty={self.length_penalty}"
-            )
-        if self.max_length is not None and not 1 <= self.max_length <= longest:
-            raise ValueError(
-                f"`max_length` must be from 1 to the model's {longest}. "
-                f"Received: max_length={self.max_length}"
-            )
 
 
 class TranslationGraph:
@@ -64,19 +25,33 @@ class TranslationGraph:
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        options: The search.
+        options: The search, unless a request asks for another.
+        max_beam_size: Most beams that a request gets.
+
+    Raises:
+        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` the
+            model's.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, options: SearchOptions) -> None:
-        special_ids = {name: getattr(tokenizer, name) for name in ("bos_id", "eos_id", "pad_id")}
-        self._bos_id, self._eos_id, self._pad_id = special_ids.values()
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, options: SearchOptions, max_beam_size: int
+    ) -> None:
+        if options.beam_size > max_beam_size:
+            raise ValueError(
+                "`options.beam_size` must be at most `max_beam_size`. "
+                f"Received: beam_size={options.beam_size}, max_beam_size={max_beam_size}"
+            )
+        if options.max_length is not None and options.max_length > model.max_length:
+            raise ValueError(
+                f"`options.max_length` must be at most the model's {model.max_length}. "
+                f"Received: max_length={options.max_length}"
+            )
+        self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
+        self._pad_id = tokenizer.pad_id
         self._model = model
-        cached = GrowingCache(model)
-        self._search: Callable[..., SearchResult] = functools.partial(
-            beam_search, cached, **special_ids
-        )
         self._tokenizer = GraphTokenizer(tokenizer)
         self._options = options
+        self._max_beam_size = max_beam_size
 
     def signatures(self) -> dict[str, Any]:
         """The functions by their names; what a request leaves out of them is a negative value."""
@@ -112,20 +87,9 @@ class TranslationGraph:
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The best translation of each text, by the default search."""
-        options = self._options
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
-
-        def search(source_ids: tf.Tensor, limits: tf.Tensor) -> SearchResult:
-            return self._search(
-                source_ids,
-                limits,
-                max_length=tf.reduce_max(limits),
-                beam_size=options.beam_size,
-                length_penalty=options.length_penalty,
-            )
-
-        found = self._decode(search, sources, [limits], options.beam_size, 1)
+        found = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
         translation = self._tokenizer.decode_target(found.ids[:, 0])
         return {"translation": translation, "score": found.scores[:, 0]}
 
@@ -143,7 +107,7 @@ class TranslationGraph:
             for values in (beam_size, length_penalty, max_length)
         )
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
-        beam_sizes = tf.clip_by_value(beam_sizes, 1, options.max_beam_size)
+        beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
         penalties = tf.where(length_penalty < 0, options.length_penalty, length_penalty)
         sources = self._sources(text)
         limits = self._limits(sources.lengths, max_length)
@@ -152,15 +116,8 @@ class TranslationGraph:
         def search(
             source_ids: tf.Tensor, limits: tf.Tensor, beam_sizes: tf.Tensor, penalties: tf.Tensor
         ) -> SearchResult:
-            return self._search(
-                source_ids,
-                limits,
-                beam_sizes=beam_sizes,
-                length_penalties=penalties,
-                max_length=tf.reduce_max(limits),
-                beam_size=most,
-                n_best=most,
-            )
+            own = {"beam_sizes": beam_sizes, "length_penalties": penalties}
+            return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
         # Not -1: of no sentences and no tokens, TensorFlow makes one row.
@@ -172,6 +129,19 @@ class TranslationGraph:
             "pieces": self._tokenizer.pieces(found.ids),
             "alignments": found.alignments,
         }
+
+    def _search(
+        self, source_ids: tf.Tensor, limits: tf.Tensor, beam_size: Any = None, **own: tf.Tensor
+    ) -> SearchResult:
+        return search(
+            self._model,
+            Request(source_ids, limits, **own),
+            max_length=tf.reduce_max(limits),
+            options=self._options.replace(max_length=None, n_best=1),
+            bos_id=self._bos_id,
+            eos_id=self._eos_id,
+            beam_size=beam_size,
+        )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """How probable each target is, given its source; NaN where either is too long."""
@@ -268,7 +238,7 @@ class TranslationGraph:
         """The source piece `(B, N, T)` that each piece got most of its attention from, or -1."""
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
-        attention = cross_attention(self._model, source_ids, target_ids)
+        attention = self._model.source_attention(source_ids, target_ids)
         is_piece = tf.logical_and(source_ids != self._pad_id, source_ids != self._eos_id)
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
         best = tf.argmax(attention, axis=-1, output_type="int32")
