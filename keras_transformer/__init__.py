@@ -37,10 +37,13 @@ if TYPE_CHECKING or "keras" in sys.modules:
     from keras_transformer.errors import UserError
     from keras_transformer.layers import (
         AdditiveAttention,
+        ALiBiPositionalEncoding,
         AttentionPattern,
         BinaryPositionalEncoding,
+        Decoder,
         DecoderLayer,
         Dropout,
+        Encoder,
         EncoderLayer,
         FeedForward,
         FullAttention,
@@ -50,6 +53,7 @@ if TYPE_CHECKING or "keras" in sys.modules:
         MultiHeadAttention,
         NormalizedIndexPositionalEncoding,
         PositionalEncoding,
+        RelativePositionBias,
         ResidualConnection,
         RotaryPositionalEncoding,
         SelfAttention,
@@ -76,13 +80,16 @@ if TYPE_CHECKING or "keras" in sys.modules:
     from keras_transformer.training.train import train
 
 __all__ = [
+    "ALiBiPositionalEncoding",
     "AdditiveAttention",
     "AttentionPattern",
     "BatchPlan",
     "BinaryPositionalEncoding",
     "CorpusError",
+    "Decoder",
     "DecoderLayer",
     "Dropout",
+    "Encoder",
     "EncoderLayer",
     "Ensemble",
     "FeedForward",
@@ -98,6 +105,7 @@ __all__ = [
     "Perplexity",
     "PositionalEncoding",
     "Recipe",
+    "RelativePositionBias",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "Run",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from keras_transformer.decoding.hypothesis_score import (
@@ -350,8 +349,7 @@ class BeamSearch:
         state, beams = _select(
             state, candidates, bonus, sentences, self._divisor(sentences), self.eos_id
         )
-        moved = keras.tree.map_structure(lambda x: take_columns(x, beams), cache["beam"])
-        return state, {**cache, "beam": moved}
+        return state, cache.reorder(beams)
 
     def result(self, sentences: Sentences, state: BeamState) -> SearchResult:
         """Returns what was found."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.decoding.cache import Cache
+
 
 class Ensemble:
     """Predicts the mean of the probabilities that several models give the next token.
@@ -48,7 +50,7 @@ class Ensemble:
     def max_length(self) -> int:
         return min(model.max_length for model in self.models)
 
-    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> dict[str, Any]:
+    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
         """Lays out the cache of every model.
 
         Args:
@@ -62,31 +64,20 @@ class Ensemble:
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property
-    def extend_cache(self) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    def extend_cache(self) -> Callable[[Cache, int], Cache]:
         """Makes room for more positions in a cache; there only if every model can do it."""
         extensions = [model.extend_cache for model in self.models]
 
-        def extend_cache(cache: dict[str, Any], max_length: int) -> dict[str, Any]:
-            parts = zip(extensions, _split(cache, len(extensions)), strict=True)
+        def extend_cache(cache: Cache, max_length: int) -> Cache:
+            parts = zip(extensions, _split(cache), strict=True)
             return _join([extend(part, max_length) for extend, part in parts])
 
         return extend_cache
 
-    @property
-    def take_sentences(self) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-        """Keeps some sentences of a cache; there only if every model can do it."""
-        takes = [model.take_sentences for model in self.models]
-
-        def take_sentences(cache: dict[str, Any], rows: Any) -> dict[str, Any]:
-            parts = zip(takes, _split(cache, len(takes)), strict=True)
-            return _join([take(part, rows) for take, part in parts])
-
-        return take_sentences
-
     def step(
         self,
         token_ids: Any,
-        cache: dict[str, Any],
+        cache: Cache,
         position: Any,
         return_attention_weights: bool = False,
     ) -> tuple[Any, ...]:
@@ -111,7 +102,7 @@ class Ensemble:
         logits, parts, *weights = zip(
             *(
                 model.step(token_ids, part, position, **options)
-                for model, part in zip(self.models, _split(cache, len(self.models)), strict=True)
+                for model, part in zip(self.models, _split(cache), strict=True)
             ),
             strict=True,
         )
@@ -130,11 +121,9 @@ def _check_vocabularies(logits: Sequence[Any]) -> None:
         )
 
 
-def _join(caches: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One cache of several: the parts that any of them has, each as a list over the caches."""
-    names = sorted({name for cache in caches for name in cache})
-    return {name: [cache.get(name, ()) for cache in caches] for name in names}
+def _join(caches: Sequence[Cache]) -> Cache:
+    return Cache(*(list(parts) for parts in zip(*caches, strict=True)))
 
 
-def _split(cache: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    return [{name: parts[index] for name, parts in cache.items()} for index in range(count)]
+def _split(cache: Cache) -> list[Cache]:
+    return [Cache(*parts) for parts in zip(*cache, strict=True)]

@@ -119,10 +119,18 @@ def run_search(
     Returns:
         The state at the end.
     """
-    lengths = [max_length]
-    while hasattr(model, "extend_cache") and lengths[0] > LONGEST_FIRST_CACHE:
+    if not isinstance(max_length, int):
+        lengths = [None]
+    else:
+        lengths = [max_length]
+    while (
+        isinstance(max_length, int)
+        and hasattr(model, "extend_cache")
+        and lengths[0] > LONGEST_FIRST_CACHE
+    ):
         lengths.insert(0, -(-lengths[0] // 2))
     cache = init_cache(lengths[0])
+    lengths[-1] = max_length
     for stage, length in enumerate(lengths):
         if stage > 0:
             cache = model.extend_cache(cache, length)

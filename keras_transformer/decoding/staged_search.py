@@ -29,7 +29,7 @@ class StagedBeamSearch:
 
     Args:
         model: Has `init_cache` and `step`, as `Transformer` documents them. Without `extend_cache`
-            there is only one stage, without `take_sentences` no batch shrinks.
+            there is only one stage.
     """
 
     def __init__(self, model: Any) -> None:
@@ -75,7 +75,7 @@ class StagedBeamSearch:
     def _rows_to_keep(self, is_open: np.ndarray) -> np.ndarray | None:
         """Those that are open, and closed ones up to the next size; None stands for all."""
         size = len(is_open)
-        while hasattr(self._model, "take_sentences") and is_open.sum() <= fewer(size):
+        while is_open.sum() <= fewer(size):
             size = fewer(size)
         return None if size == len(is_open) else np.argsort(~is_open, kind="stable")[:size]
 
@@ -122,7 +122,8 @@ def _resize(
 ) -> tuple[Sentences, BeamState, dict[str, Any]]:
     """Keeps some rows, or all with None, and makes room for `length` tokens."""
     if rows is not None:
-        position, cache = state.position, model.take_sentences(cache, rows)
+        batch = sentences.source_ids.shape[0]
+        position, cache = state.position, cache.take_sentences(rows, batch)
         sentences, state = keras.tree.map_structure(
             lambda x: None if x is None else ops.take(x, rows, axis=0),
             (sentences, state._replace(position=None)),
@@ -133,7 +134,9 @@ def _resize(
         live=state.live._replace(ids=_widened(state.live.ids, length, pad_id)),
         finished=state.finished._replace(ids=_widened(state.finished.ids, length, pad_id)),
     )
-    return sentences, state, model.extend_cache(cache, length)
+    if hasattr(model, "extend_cache"):
+        cache = model.extend_cache(cache, length)
+    return sentences, state, cache
 
 
 def _widened(ids: Any, length: int, pad_id: int) -> Any:
@@ -151,7 +154,7 @@ def _advance(
     """
     search = BeamSearch(**options)
     rows, _, length = state.live.ids.shape
-    enough = fewer(rows) if hasattr(model, "take_sentences") else 0
+    enough = fewer(rows)
     state, cache = ops.while_loop(
         lambda state, _: ops.logical_and(
             ops.sum(ops.cast(search.is_open(state), "int32")) > enough, state.position < length - 1

@@ -72,32 +72,6 @@ def forced_attention(model: Any, source_ids: Any, target_ids: Any, pad_id: int =
     return ops.where((target_ids != pad_id)[..., None], end.attention, 0.0)
 
 
-def cross_attention(model: Any, source_ids: Any, target_ids: Any) -> Any:
-    """Returns what `forced_attention` does for a `Transformer`, all tokens at once.
-
-    Faster without a compiler, and of operations that every TensorFlow has.
-
-    Args:
-        model: A `Transformer`.
-        source_ids: int tensor `(B, S)`.
-        target_ids: int tensor `(B, N, T)`: bos and pieces, padded at the end.
-
-    Returns:
-        float32 `(B, N, T, S)`, see `forced_attention`; rows of padding are not 0.
-    """
-    _, beams, length = ops.shape(target_ids)
-    memory = {
-        "memory": ops.repeat(model.encode(source_ids), beams, axis=0),
-        "memory_padding_mask": ops.repeat(source_ids != model.pad_id, beams, axis=0),
-    }
-    x = model.positions(model.target_embedding(ops.reshape(target_ids, (-1, length))))
-    for layer in model.decoder_layers[:-1]:
-        x = layer(x, **memory)
-    _, weights = model.decoder_layers[-1](x, **memory, return_attention_weights=True)
-    weights = ops.mean(ops.cast(weights, "float32"), axis=1)
-    return ops.reshape(weights, (-1, beams, length, ops.shape(source_ids)[1]))
-
-
 def word_alignment(
     attention: np.ndarray, source_pieces: Sequence[str], target_pieces: Sequence[str]
 ) -> tuple[tuple[int, int], ...]:

@@ -11,9 +11,7 @@ from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
-from keras_transformer.decoding.word_alignment import cross_attention
 from keras_transformer.export.graph_tokenizer import GraphTokenizer
-from keras_transformer.export.growing_cache import GrowingCache
 from keras_transformer.export.length_chunks import map_length_chunks
 from keras_transformer.models import Transformer
 
@@ -71,9 +69,8 @@ class TranslationGraph:
         special_ids = {name: getattr(tokenizer, name) for name in ("bos_id", "eos_id", "pad_id")}
         self._bos_id, self._eos_id, self._pad_id = special_ids.values()
         self._model = model
-        cached = GrowingCache(model)
         self._search: Callable[..., SearchResult] = functools.partial(
-            beam_search, cached, **special_ids
+            beam_search, model, **special_ids
         )
         self._tokenizer = GraphTokenizer(tokenizer)
         self._options = options
@@ -268,7 +265,7 @@ class TranslationGraph:
         """The source piece `(B, N, T)` that each piece got most of its attention from, or -1."""
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
-        attention = cross_attention(self._model, source_ids, target_ids)
+        attention = self._model.source_attention(source_ids, target_ids)
         is_piece = tf.logical_and(source_ids != self._pad_id, source_ids != self._eos_id)
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
         best = tf.argmax(attention, axis=-1, output_type="int32")
