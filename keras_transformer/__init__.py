@@ -42,10 +42,13 @@ if TYPE_CHECKING or "keras" in sys.modules:
     from keras_transformer.errors import UserError
     from keras_transformer.layers import (
         AdditiveAttention,
+        ALiBiPositionalEncoding,
         AttentionPattern,
         BinaryPositionalEncoding,
+        Decoder,
         DecoderLayer,
         Dropout,
+        Encoder,
         EncoderLayer,
         FeedForward,
         FullAttention,
@@ -55,6 +58,7 @@ if TYPE_CHECKING or "keras" in sys.modules:
         MultiHeadAttention,
         NormalizedIndexPositionalEncoding,
         PositionalEncoding,
+        RelativePositionBias,
         ResidualConnection,
         RotaryPositionalEncoding,
         SelfAttention,
@@ -81,14 +85,17 @@ if TYPE_CHECKING or "keras" in sys.modules:
     from keras_transformer.training.train import train
 
 __all__ = [
+    "ALiBiPositionalEncoding",
     "AdditiveAttention",
     "AttentionPattern",
     "BatchPlan",
     "BinaryPositionalEncoding",
     "Cache",
     "CorpusError",
+    "Decoder",
     "DecoderLayer",
     "Dropout",
+    "Encoder",
     "EncoderLayer",
     "Ensemble",
     "FeedForward",
@@ -107,6 +114,7 @@ __all__ = [
     "Perplexity",
     "PositionalEncoding",
     "Recipe",
+    "RelativePositionBias",
     "RepetitionPenalty",
     "Request",
     "ResidualConnection",

@@ -22,7 +22,7 @@ class DecodingOptions(BaseModel):
     max_length: int | None = Field(
         None,
         ge=1,
-        description="Longest translation in tokens, eos included. Default: 50 more than the source.",
+        description="Longest translation in tokens, with eos. Default: 50 more than the source.",
     )
     min_length: int = Field(1, ge=1, description="Shortest translation in tokens, eos included.")
     repetition_penalty: float = Field(

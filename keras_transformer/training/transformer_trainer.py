@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import recomputation
-from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.encoder import EncoderLayer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training.masked_accuracy import MaskedAccuracy
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy, token_weights

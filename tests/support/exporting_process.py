@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
+from keras_transformer.export.growing_cache import GrowingCache
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.data import Tokenizer
@@ -22,7 +23,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.graph_tokenizer import GraphTokenizer
-from keras_transformer.export.growing_cache import GrowingCache
 from keras_transformer.export.length_chunks import map_length_chunks
 from keras_transformer.export.operations import operations
 from keras_transformer.models import Transformer

@@ -1,4 +1,4 @@
-"""A loop whose passes never overlap."""
+"""Loops whose passes never overlap, and loops that change the shapes of what they carry."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,3 +35,18 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     import tensorflow as tf
 
     return tuple(tf.while_loop(is_left, pass_of, state, parallel_iterations=1)[1:])
+
+
+def of_unknown_shape(tensor: Any) -> Any:
+    """Lets a loop in a TensorFlow graph change the first axis and all axes of size 0.
+
+    Returns:
+        The tensor; in a TensorFlow graph with these axes unknown.
+    """
+    if keras.config.backend() != "tensorflow":
+        return tensor
+    import tensorflow as tf
+
+    sizes = tensor.shape.as_list()
+    shape = [size if size and axis else None for axis, size in enumerate(sizes)]
+    return tf.compat.v1.placeholder_with_default(tensor, shape)

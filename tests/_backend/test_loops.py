@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 from support.contract import to_numpy
 
-from keras_transformer._backend.sequential_loop import sequential_loop
+from keras_transformer._backend.loops import sequential_loop
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
