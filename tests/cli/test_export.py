@@ -23,8 +23,6 @@ def test_options_reach_the_exporter_and_the_comparison_is_shown(run, monkeypatch
         "output": Path("there"),
         "quantization": None,
         "beam_size": 3,
-        "length_penalty": None,
-        "max_length": None,
     }
 
 

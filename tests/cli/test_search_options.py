@@ -1,16 +1,33 @@
 """Search options on the command line."""
 
-import inspect
-
 import pytest
-from support.command_line import invoke
+from support.command_line import fails, invoke
 
-from keras_transformer.cli.search_options import TRANSLATOR_OPTIONS
-from keras_transformer.decoding.translator import Translator
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 
 
-def test_the_options_are_arguments_of_the_translator():
-    assert set(TRANSLATOR_OPTIONS) <= set(inspect.signature(Translator).parameters)
+def test_every_option_of_search_is_on_the_command_line_with_its_description():
+    shown = " ".join(invoke("translate", "--help").stdout.split())
+    for kind in (SearchOptions, SamplingOptions):
+        for name, field in kind.model_fields.items():
+            flag = "--sample" if name == "num_samples" else f"--{name.replace('_', '-')}"
+            assert f" {flag} " in shown
+            assert name == "num_samples" or field.description in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--n-best", 3, "--beam-size", 2), "n_best must be at most beam_size"),
+        (("--top-k", 3), "only --sample and --mbr take --top-k"),
+        (("--seed", 3), "only --sample and --mbr take --seed"),
+        (("--sample", 2, "--beam-size", 2), "only beam search takes --beam-size"),
+        (("--mbr", 2, "--alignments"), "only beam search takes --alignments"),
+        (("--mbr", 2, "--sample", 2), "exclude each other"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(run, arguments, message):
+    assert message in fails("translate", run, *arguments)
 
 
 @pytest.mark.parametrize(

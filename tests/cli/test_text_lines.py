@@ -8,30 +8,33 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli.text_lines import read_source, translate_lines
-from keras_transformer.decoding import Hypothesis
 from keras_transformer.errors import UserError
 
 
 class Echo:
     """A translator that says what it was asked."""
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, n_best=1):
+        self.asked, self.n_best = [], n_best
 
-    def translate_nbest(self, sentences, n_best, alignments, progress, **beside):
+    def translate_nbest(self, sentences, alignments, progress, **beside):
         self.asked.append(beside)
         alignment = ((0, 1), (2, 0)) if alignments else None
         return [
-            [Hypothesis(f"{sentence}{n}", (), -n / 3, 0.0, 1, alignment) for n in range(n_best)]
+            [
+                Hypothesis(f"{sentence}{n}", (), -n / 3, 0.0, 1, alignment)
+                for n in range(self.n_best)
+            ]
             for sentence in sentences
         ]
 
-    def sample(self, sentences, num_samples, first_index, progress, **options):
-        self.asked.append(options)
+    def sample(self, sentences, options, seed, first_index, progress):
+        self.asked.append((options, seed))
         indices = itertools.count(first_index)
         return [
-            [Hypothesis(f"{sentence}@{index}", (), 0.0, 0.0, 1)] * num_samples
+            [Hypothesis(f"{sentence}@{index}", (), 0.0, 0.0, 1)] * options.num_samples
             for sentence, index in zip(sentences, indices, strict=False)
         ]
 
@@ -85,13 +88,13 @@ def test_what_stands_beside_goes_to_the_search(write):
 
 def test_scores_and_alignments_stand_around_each_translation(write):
     lines = read_source(write("in", "a\n"))
-    text = text_of(lines, n_best=2, scores=True, alignments=True)
+    text = text_of(lines, Echo(n_best=2), scores=True, alignments=True)
     assert text == "0.0000\ta0\t0-1 2-0\n-0.3333\ta1\t0-1 2-0\n"
 
 
 def test_samples_are_numbered_through_the_whole_text(write):
     source = write("in", "a\n" * 1500)
-    text = text_of(read_source(source), sample=1, seed=3)
+    text = text_of(read_source(source), sampling=SamplingOptions(), seed=3)
     assert text.splitlines() == [f"a@{index}" for index in range(1500)]
 
 

@@ -10,10 +10,11 @@ import pytest
 from keras import ops
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
+from support.searching import beam_search
 
+from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.translator import Translator, beam_search, compile_function
 from keras_transformer.errors import UserError
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.export import export_ctranslate2
@@ -162,11 +163,13 @@ def test_greedy_and_beam_search_find_the_same_tokens(variant, tokenizer, load):
     translator = load(model, tokenizer)
     sources = random_sentences(*np.random.default_rng(2).integers(1, 12, 50))
     source_ids = padded([[*source, tokenizer.eos_id] for source in sources])
-    search = compile_function(beam_search, Renormalized(model))
+    renormalized = Renormalized(model)
     pieces = tokenizer.target_pieces
     lengths = set()
     for beam_size in (1, 4):
-        ours = search(source_ids, max_length=LENGTH, beam_size=beam_size, length_penalty=0.0)
+        ours = beam_search(
+            renormalized, source_ids, max_length=LENGTH, beam_size=beam_size, length_penalty=0.0
+        )
         theirs = translator.translate_batch(
             strings(tokenizer.source_pieces, sources),
             beam_size=beam_size,
@@ -198,7 +201,8 @@ def test_texts_are_translated_alike(tokenizer, load):
     for id in (tokenizer.pad_id, tokenizer.bos_id):
         make_token_likelier(model, id, -20.0)
     texts = [*(source[:12] for source, _ in SENTENCES), "漢 dog"]  # 漢 has no piece
-    translator = Translator(model, tokenizer, beam_size=3, length_penalty=0.0, max_length=LENGTH)
+    options = SearchOptions(beam_size=3, length_penalty=0.0, max_length=LENGTH)
+    translator = Translator(model, tokenizer, options)
     pieces = strings(tokenizer.source_pieces, tokenizer.encode_source(texts))
     results = load(model, tokenizer).translate_batch(pieces, beam_size=3, **SEARCH)
     ids = [[tokenizer.target_pieces.index(p) for p in r.hypotheses[0]] for r in results]

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
+from support.searching import beam_search
 
+from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import Translator, beam_search
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
@@ -89,7 +90,7 @@ def test_texts_are_encoded_and_decoded_as_by_the_tokenizer(tokenizer, folder):
 
 @pytest.mark.slow
 def test_texts_are_translated_alike(model, tokenizer, folder):
-    expected = Translator(model, tokenizer, beam_size=3, length_penalty=0.6).translate(TEXTS)
+    expected = Translator(model, tokenizer, SearchOptions(beam_size=3)).translate(TEXTS)
     assert OnnxTranslator(folder).translate(TEXTS) == expected
 
 

@@ -73,15 +73,13 @@ def run(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_exported_from_any_backend(run, tmp_path):
-    first = export_run_saved_model(run.directory, tmp_path / "models", beam_size=2)
-    second = export_run_saved_model(run.directory, tmp_path / "models", beam_size=2)
+    options = run.recipe.evaluation.search_options(beam_size=2)
+    first = export_run_saved_model(run.directory, tmp_path / "models", options)
+    second = export_run_saved_model(run.directory, tmp_path / "models", options)
     assert [path.directory.name for path in (first, second)] == ["1", "2"]
     sentences = [source for source, _ in read_parallel(*run.text("test"))]
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
-    settings = run.recipe.evaluation
-    translator = Translator(
-        run.model(), run.tokenizer(), beam_size=2, length_penalty=settings.length_penalty
-    )
+    translator = Translator(run.model(), run.tokenizer(), options)
     assert found["translation"] == translator.translate(sentences)
 
 

@@ -5,9 +5,9 @@ import pytest
 from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.decoding.word_alignment import cross_attention
 from keras_transformer.run import load_model
 
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
@@ -27,8 +27,13 @@ def tokenizer(exporting):
 def hypotheses(exporting, model, tokenizer):
     """What `Translator` finds with the options of the export."""
     sentences = exporting.answers["signatures"]["nbest"]["inputs"]["text"]
-    translator = Translator(model, tokenizer, beam_size=BEAM_SIZE, overlong="cut")
-    return translator.translate_nbest(sentences, n_best=BEAM_SIZE)
+    translator = Translator(
+        model,
+        tokenizer,
+        SearchOptions(beam_size=BEAM_SIZE, n_best=BEAM_SIZE),
+        overlong="truncate",
+    )
+    return translator.translate_nbest(sentences)
 
 
 @pytest.fixture
@@ -68,8 +73,7 @@ def test_alignments_name_the_source_piece_of_most_attention(
     row = max(range(len(sentences)), key=lambda row: len(hypotheses[row][0].ids))
     ids = hypotheses[row][0].ids
     (source,) = tokenizer.encode_source([sentences[row].strip()])
-    attention = cross_attention(
-        model,
+    attention = model.source_attention(
         np.array([[*source, tokenizer.eos_id]], "int32"),
         np.array([[[tokenizer.bos_id, *ids[:-1]]]], "int32"),
     )
@@ -106,8 +110,8 @@ def test_length_limits_and_penalties_are_those_of_the_row(exporting, outputs, mo
     """Row 3 asks for 4 beams, penalty 0.6 and at most 2 tokens."""
     call = exporting.answers["signatures"]["alone 3"]["inputs"]
     assert (call["beam_size"], call["max_length"]) == ([4], [2])
-    translator = Translator(model, tokenizer, beam_size=4, max_length=2)
-    (expected,) = translator.translate_nbest(call["text"], n_best=4)
+    translator = Translator(model, tokenizer, SearchOptions(n_best=4, max_length=2))
+    (expected,) = translator.translate_nbest(call["text"])
     found = outputs["alone 3"]
     np.testing.assert_allclose(
         found["scores"][0], [hypothesis.score for hypothesis in expected], atol=1e-4

@@ -14,11 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
-from keras_transformer.export.growing_cache import GrowingCache
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer import SearchOptions, search
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import beam_search
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
@@ -102,11 +101,15 @@ def chunk_answers():
 def growing_answers(model):
     """Search over both kinds of cache, and what it needs of TensorFlow."""
     source_ids = tf.constant([[5, 9, 3, 0], [7, 8, 11, 3]])
-    options = {"max_length": 6, "beam_size": 2, "n_best": 2}
+    options = SearchOptions(beam_size=2, n_best=2)
     answers = {}
-    for name, searched in (("grows", GrowingCache(model)), ("fixed", model)):
-        search = tf.function(beam_search, autograph=False, jit_compile=name == "fixed")
-        concrete = search.get_concrete_function(searched, source_ids, **options)
+    for name, max_length in (("grows", tf.constant(6)), ("fixed", 6)):
+
+        def find(source_ids, max_length=max_length):
+            return search(model, source_ids, max_length=max_length, options=options)
+
+        function = tf.function(find, autograph=False, jit_compile=name == "fixed")
+        concrete = function.get_concrete_function(source_ids)
         found = concrete(source_ids)
         answers[name] = {
             "ids": found.ids.numpy().tolist(),
@@ -153,7 +156,11 @@ def main(folder: Path) -> None:
     joint.save(folder / "tokenizer")
     separate.save(folder / "separate_tokenizer")
     exported = saved_model.export_saved_model(
-        model, joint, folder / "model", beam_size=BEAM_SIZE, sentences=SENTENCES
+        model,
+        joint,
+        folder / "model",
+        options=SearchOptions(beam_size=BEAM_SIZE),
+        sentences=SENTENCES,
     )
     answers = {
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
