@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.cache import Cache
+
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 
@@ -26,8 +28,8 @@ class BigramModel:
             table[last, list(following)] = list(following.values())
         self.table = np.log(table).astype("float32")
 
-    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> dict[str, Any]:
-        return {"beam": {}, "sentence": {}}
+    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
+        return Cache()
 
     def step(self, token_ids: Any, cache: Any, position: Any) -> tuple[Any, Any]:
         return ops.take(ops.convert_to_tensor(self.table), token_ids, axis=0), cache
@@ -47,16 +49,16 @@ class PrefixModel:
         generator = np.random.default_rng(5)
         self.table = 2 * generator.normal(size=(self.ROWS, vocabulary_size)).astype("float32")
 
-    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> dict[str, Any]:
+    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
         source = ops.sum(source_ids, axis=1)
         rows = ops.repeat(source[:, None], beam_size, axis=1)
-        return {"beam": [{"row": rows}], "sentence": {"source": source}}
+        return Cache({"row": rows}, {"source": source})
 
     def step(self, token_ids: Any, cache: Any, position: Any) -> tuple[Any, Any]:
-        sentence = cache["sentence"]
-        row = self._row(cache["beam"][0]["row"], token_ids, position, sentence["source"][:, None])
+        sentence = cache.sentence
+        row = self._row(cache.beam["row"], token_ids, position, sentence["source"][:, None])
         logits = ops.take(ops.convert_to_tensor(self.table), row, axis=0)
-        return logits, {"beam": [{"row": row}], "sentence": sentence}
+        return logits, cache._replace(beam={"row": row})
 
     def log_probabilities(self, source_ids: Sequence[int], prefix: Sequence[int]) -> np.ndarray:
         """Of the token after `prefix` (without bos), by NumPy."""

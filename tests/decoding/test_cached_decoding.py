@@ -9,6 +9,7 @@ from keras import ops
 from small_models import VARIANTS, inputs_of, new_model, small_model
 
 from keras_transformer.decoding import SearchResult, beam_search, compile_function
+from keras_transformer.decoding.cache import Cache
 
 L, N = 8, 3
 QUICK = "all_at_once"
@@ -24,18 +25,18 @@ class Uncached:
     def init_cache(self, source_ids, max_length, beam_size=1):
         shape = (source_ids.shape[0], beam_size, max_length)
         target_ids = ops.full(shape, self.model.pad_id, dtype="int32")
-        return {"beam": target_ids, "sentence": source_ids}
+        return Cache(target_ids, source_ids)
 
     def step(self, token_ids, cache, position):
-        batch, beam_size, length = cache["beam"].shape
-        target_ids = ops.where(ops.arange(length) == position, token_ids[..., None], cache["beam"])
+        batch, beam_size, length = cache.beam.shape
+        target_ids = ops.where(ops.arange(length) == position, token_ids[..., None], cache.beam)
         inputs = {
-            "source_ids": ops.repeat(cache["sentence"], beam_size, axis=0),
+            "source_ids": ops.repeat(cache.sentence, beam_size, axis=0),
             "target_ids": ops.reshape(target_ids, (batch * beam_size, length)),
         }
         logits = ops.take(self.model(inputs), position, axis=1)
         logits = ops.reshape(logits, (batch, beam_size, -1))
-        return logits, {"beam": target_ids, "sentence": cache["sentence"]}
+        return logits, cache._replace(beam=target_ids)
 
 
 def search(model, source_ids, pad_id):
@@ -85,7 +86,7 @@ def test_a_cache_that_grows_gives_the_same_logits_as_one_of_fixed_size():
         tokens = ops.convert_to_tensor(generator.integers(6, 13, (len(source_ids), N)), "int32")
         expected, fixed = model.step(tokens, fixed, position)
         logits, growing = model.step(tokens, growing, position)
-        assert growing["beam"]["slots"].shape[-1] == position + 1
+        assert growing.beam.shape[-1] == position + 1
         np.testing.assert_allclose(to_numpy(logits), to_numpy(expected), atol=1e-5)
-        for cache in (fixed, growing):
-            cache["beam"]["slots"] = ops.flip(cache["beam"]["slots"], axis=1)
+        beams = ops.convert_to_tensor([[2, 1, 0]] * len(source_ids), "int32")
+        fixed, growing = (cache.reorder(beams) for cache in (fixed, growing))

@@ -10,6 +10,7 @@ from fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 from keras import ops
 
 from keras_transformer.decoding import SearchResult, compile_function
+from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.sampling import random_numbers, sample
 
 A, Z, V = 4, 5, 9
@@ -29,7 +30,7 @@ class UnigramModel:
         self.variables = [self.logits]
 
     def init_cache(self, source_ids, max_length, beam_size=1):
-        return {"beam": {}, "sentence": {}}
+        return Cache()
 
     def step(self, token_ids, cache, position):
         return ops.zeros((*ops.shape(token_ids), 1)) + self.logits, cache

@@ -1,6 +1,5 @@
 """Stages and shrinking batches change nothing but the time."""
 
-import keras
 import numpy as np
 import pytest
 from contract import to_numpy
@@ -26,18 +25,15 @@ class ShrinkingModel(PrefixModel):
         return self.extend_cache(cache, max_length)
 
     def extend_cache(self, cache, max_length):
-        rows = ops.shape(cache["sentence"]["source"])[0]
+        rows = ops.shape(cache.sentence["source"])[0]
         room = ops.zeros((rows, max_length), "int32")
-        return {**cache, "sentence": {**cache["sentence"], "room": room}}
-
-    def take_sentences(self, cache, rows):
-        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), cache)
+        return cache._replace(sentence={**cache.sentence, "room": room})
 
     def step(self, token_ids, cache, position):
-        room = cache["sentence"]["room"]
+        room = cache.sentence["room"]
         self.shapes.add(tuple(room.shape))
         logits, cache = super().step(token_ids, cache, position)
-        return logits, {**cache, "sentence": {**cache["sentence"], "room": room}}
+        return logits, cache._replace(sentence={**cache.sentence, "room": room})
 
 
 def sources():
@@ -84,7 +80,7 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
     tokens, rows = np.full((3, 2), 7, "int32"), np.array([2, 0], "int32")
     _, cache = model.step(tokens, model.init_cache(sources()[:3], 2, beam_size=2), 0)
     expected, _ = model.step(tokens, cache, 1)
-    found, _ = model.step(tokens[rows], model.take_sentences(cache, rows), 1)
+    found, _ = model.step(tokens[rows], cache.take_sentences(rows, 3), 1)
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
 
 

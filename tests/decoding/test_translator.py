@@ -9,6 +9,7 @@ from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from keras import ops
 
 from keras_transformer.decoding import Hypothesis, Translator
+from keras_transformer.decoding.cache import Cache
 
 A = 4
 
@@ -40,10 +41,10 @@ class Copier:
 
     def init_cache(self, source_ids, max_length, beam_size=1):
         self.shapes.append((*source_ids.shape, max_length))
-        return {"beam": {}, "sentence": source_ids}
+        return Cache(sentence=source_ids)
 
     def step(self, token_ids, cache, position, return_attention_weights=False):
-        source = cache["sentence"]
+        source = cache.sentence
         following = ops.take(source, ops.minimum(position, source.shape[1] - 1), axis=1)
         logits = 9.0 * ops.one_hot(following, 14)[:, None, :]
         logits = logits + ops.zeros((1, token_ids.shape[1], 1))
@@ -279,11 +280,8 @@ class ShrinkingCopier(Copier):
     def extend_cache(self, cache, max_length):
         return cache
 
-    def take_sentences(self, cache, rows):
-        return {"beam": {}, "sentence": ops.take(cache["sentence"], rows, axis=0)}
-
     def step(self, token_ids, cache, position):
-        self.shapes.append(tuple(cache["sentence"].shape))
+        self.shapes.append(tuple(cache.sentence.shape))
         return super().step(token_ids, cache, position)
 
 

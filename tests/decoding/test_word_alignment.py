@@ -6,8 +6,8 @@ from keras import ops
 from small_models import small_model
 
 from keras_transformer.decoding import compile_function
+from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.word_alignment import (
-    cross_attention,
     forced_attention,
     word_alignment,
 )
@@ -20,11 +20,11 @@ class Pointer:
     variables = ()
 
     def init_cache(self, source_ids, max_length, beam_size=1):
-        return {"beam": {}, "sentence": source_ids}
+        return Cache(sentence=source_ids)
 
     def step(self, token_ids, cache, position, return_attention_weights=False):
         assert return_attention_weights
-        weights = ops.one_hot((token_ids + position) % cache["sentence"].shape[1], 5)
+        weights = ops.one_hot((token_ids + position) % cache.sentence.shape[1], 5)
         return None, cache, ops.cast(weights, "float32")
 
 
@@ -57,7 +57,7 @@ def test_attention_of_all_positions_at_once_is_that_of_the_last_layer():
     source_ids = generator.integers(4, 13, (2, 7)).astype("int32")
     source_ids[0, 5:] = PAD
     target_ids = generator.integers(4, 13, (2, 3, 5)).astype("int32")
-    attention = cross_attention(model, ops.convert_to_tensor(source_ids), target_ids)
+    attention = model.source_attention(ops.convert_to_tensor(source_ids), target_ids)
     pairs = np.repeat(source_ids, 3, axis=0), np.reshape(target_ids, (6, 5))
     expected = np.reshape(last_cross_attention(model, *pairs), (2, 3, 5, 7))
     np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
@@ -68,7 +68,7 @@ def last_cross_attention(model, source_ids, target_ids):
     memory = model.encode(source_ids)
     mask = ops.convert_to_tensor(source_ids != PAD)
     y = model.positions(model.target_embedding(target_ids))
-    *layers, last = model.decoder_layers
+    *layers, last = model.decoder.layers
     for layer in layers:
         y = layer(y, memory=memory, memory_padding_mask=mask)
     attended = last.self_attention(

@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 from contract import randomize
 from google.protobuf import text_format
-from keras_transformer.export.growing_cache import GrowingCache
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.data import Tokenizer
@@ -102,12 +101,12 @@ def chunk_answers():
 def growing_answers(model):
     """Search over both kinds of cache, and what it needs of TensorFlow."""
     source_ids = tf.constant([[5, 9, 3, 0], [7, 8, 11, 3]])
-    options = {"max_length": 6, "beam_size": 2, "n_best": 2}
+    options = {"beam_size": 2, "n_best": 2}
     answers = {}
-    for name, searched in (("grows", GrowingCache(model)), ("fixed", model)):
+    for name, length in (("grows", tf.constant(6)), ("fixed", 6)):
         search = tf.function(beam_search, autograph=False, jit_compile=name == "fixed")
-        concrete = search.get_concrete_function(searched, source_ids, **options)
-        found = concrete(source_ids)
+        concrete = search.get_concrete_function(model, source_ids, max_length=length, **options)
+        found = concrete(source_ids, *([length] if name == "grows" else []))
         answers[name] = {
             "ids": found.ids.numpy().tolist(),
             "scores": found.scores.numpy().tolist(),

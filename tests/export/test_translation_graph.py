@@ -7,7 +7,6 @@ from contract import to_numpy
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding import Translator
 from keras_transformer.decoding.scorer import Scorer
-from keras_transformer.decoding.word_alignment import cross_attention
 from keras_transformer.run import load_model
 
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
@@ -68,8 +67,7 @@ def test_alignments_name_the_source_piece_of_most_attention(
     row = max(range(len(sentences)), key=lambda row: len(hypotheses[row][0].ids))
     ids = hypotheses[row][0].ids
     (source,) = tokenizer.encode_source([sentences[row].strip()])
-    attention = cross_attention(
-        model,
+    attention = model.source_attention(
         np.array([[*source, tokenizer.eos_id]], "int32"),
         np.array([[[tokenizer.bos_id, *ids[:-1]]]], "int32"),
     )
