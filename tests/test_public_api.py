@@ -9,16 +9,16 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding CorpusError DecoderLayer
-    Dropout EncoderLayer Ensemble FeedForward FullAttention Hypothesis IndexPositionalEncoding
-    LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MultiHeadAttention
-    NormalizedIndexPositionalEncoding Perplexity PositionalEncoding Recipe ResidualConnection
-    RotaryPositionalEncoding Run SearchResult SelfAttention SinusoidalPositionalEncoding
-    StridedAttention TokenEmbedding TokenStore Tokenizer Transformer TransformerAdam
-    TransformerSchedule TransformerTrainer Translator UserError average_checkpoints beam_search
-    causal_mask compile_function evaluation_batches fit_data greedy_search keep_freed_memory
-    load_recipe padding_mask read_parallel sample scaled_dot_product_attention score_pairs train
-    word_alignment
+    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding
+    CorpusError Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble FeedForward FullAttention
+    Hypothesis IndexPositionalEncoding LearnedPositionalEncoding LocalAttention MaskedAccuracy
+    MaskedCrossentropy MultiHeadAttention NormalizedIndexPositionalEncoding Perplexity
+    PositionalEncoding Recipe RelativePositionBias ResidualConnection RotaryPositionalEncoding Run
+    SearchResult SelfAttention SinusoidalPositionalEncoding StridedAttention TokenEmbedding
+    TokenStore Tokenizer Transformer TransformerAdam TransformerSchedule TransformerTrainer
+    Translator UserError average_checkpoints beam_search causal_mask compile_function
+    evaluation_batches fit_data greedy_search keep_freed_memory load_recipe padding_mask
+    read_parallel sample scaled_dot_product_attention score_pairs train word_alignment
 """.split()
 
 

@@ -49,16 +49,21 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
         )
 
 
-def check_attends_to_all(model: Transformer, format: str) -> None:
-    """Checks that a model can be held by a format that knows no pattern of attention.
+def check_attention(model: Transformer, format: str) -> None:
+    """Checks that a format without attention patterns and score biases can hold a model.
 
     Raises:
-        ValueError: If its self-attention leaves positions out.
+        ValueError: If its self-attention leaves positions out or adds a bias to the scores.
     """
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} has no local or strided attention; a SavedModel has. "
             f"Received: model.attention_pattern={model.attention_pattern!r}"
+        )
+    if model.positions.has_score_bias:
+        raise ValueError(
+            f"{format} has no position encoding that adds to the scores; a SavedModel has. "
+            f"Received: model.position_encoding={model.position_encoding!r}"
         )
 
 

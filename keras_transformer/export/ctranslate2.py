@@ -13,7 +13,7 @@ from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_attends_to_all, check_is_free, check_model
+from keras_transformer.export.checks import check_attention, check_is_free, check_model
 from keras_transformer.export.weights import array, in_float32, position_table
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
@@ -64,8 +64,8 @@ def export_ctranslate2(
     ```
 
     Args:
-        model: A `Transformer` with any positions but concatenated ones, without local or strided
-            attention.
+        model: A `Transformer` with any positions but concatenated ones, ALiBi and T5, without local
+            or strided attention.
         tokenizer: The `Tokenizer` that it was trained with.
         directory: A new or empty folder; it appears complete or not at all.
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
@@ -115,7 +115,7 @@ def _import_specs() -> Any:
 
 def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: str | None) -> None:
     check_model(model, tokenizer)
-    check_attends_to_all(model, "CTranslate2")
+    check_attention(model, "CTranslate2")
     if model.activation not in ACTIVATIONS:
         raise ValueError(
             f"CTranslate2 has no such activation, only {list(ACTIVATIONS)}. "
@@ -142,7 +142,6 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
 def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     """The weights and everything that CTranslate2 must know to use them."""
     sizes = {
-        "num_layers": model.num_layers,
         "num_heads": model.num_heads,
         "pre_norm": model.norm_first,
         "activation": specs.Activation[ACTIVATIONS[model.activation]],
@@ -150,8 +149,8 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     if isinstance(model.positions, RotaryPositionalEncoding):
         # 0 = the whole head; features 2i and 2i + 1 form a pair.
         sizes = {**sizes, "rotary_dim": 0, "rotary_interleave": True}
-    encoder = specs.TransformerEncoderSpec(**sizes)
-    decoder = specs.TransformerDecoderSpec(**sizes)
+    encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
+    decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
     spec = specs.TransformerSpec(encoder, decoder)
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model, tokenizer)
@@ -163,21 +162,18 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.config.eos_token = pieces[tokenizer.eos_id]
     spec.config.add_source_eos = True
     # CTranslate2's own default is 1e-5.
-    spec.config.layer_norm_epsilon = model.decoder_layers[0].feed_forward_residual.norm.epsilon
+    spec.config.layer_norm_epsilon = model.norm_epsilon
     return spec
 
 
 def _set_encoder(spec: Any, model: Transformer) -> None:
-    joint = model.target_vocabulary_size is None
-    embedding = model.target_embedding if joint else model.get_layer("source_embedding")
-    spec.embeddings[0].weight = array(embedding.embeddings)
+    spec.embeddings[0].weight = array(model.source_embedding.embeddings)
     spec.position_encodings.encodings = _encodings(model)
-    for i, layer_spec in enumerate(spec.layer):
-        layer = model.get_layer(f"encoder_layer_{i + 1}")
+    for layer_spec, layer in zip(spec.layer, model.encoder.layers, strict=True):
         _set_self_attention(layer_spec, layer)
         _set_feed_forward(layer_spec, layer)
     if model.norm_first:
-        _set_norm(spec.layer_norm, model.get_layer("encoder_norm"))
+        _set_norm(spec.layer_norm, model.encoder.norm)
 
 
 def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
@@ -187,12 +183,12 @@ def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
     spec.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     if hasattr(spec, "position_encodings"):
         spec.position_encodings.encodings = _encodings(model)
-    for layer_spec, layer in zip(spec.layer, model.decoder_layers, strict=True):
+    for layer_spec, layer in zip(spec.layer, model.decoder.layers, strict=True):
         _set_self_attention(layer_spec, layer)
         _set_cross_attention(layer_spec, layer)
         _set_feed_forward(layer_spec, layer)
     if model.norm_first:
-        _set_norm(spec.layer_norm, model.decoder_norm)
+        _set_norm(spec.layer_norm, model.decoder.norm)
 
 
 def _encodings(model: Transformer) -> np.ndarray:

@@ -17,7 +17,7 @@ from keras_transformer.decoding.buckets import padded
 from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.errors import UserError
 from keras_transformer.export.checks import (
-    check_attends_to_all,
+    check_attention,
     check_is_free,
     check_model,
     random_sentences,
@@ -88,8 +88,8 @@ def export_onnx(
     ```
 
     Args:
-        model: A `Transformer` with any positions, without local or strided attention. Of one in
-            mixed precision the float32 weights are exported.
+        model: A `Transformer` with any positions but ALiBi and T5, without local or strided
+            attention. Of one in mixed precision the float32 weights are exported.
         tokenizer: The `Tokenizer` that it was trained with.
         directory: A new or empty folder; it appears complete and compared, or not at all.
         quantization: `"float32"`, or `"int8"`: the matrices of linear maps and embeddings in 8
@@ -150,7 +150,7 @@ def _import_graphs() -> Any:
 
 def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantization: str) -> None:
     check_model(model, tokenizer)
-    check_attends_to_all(model, "The ONNX export")
+    check_attention(model, "The ONNX export")
     if model.activation not in onnx_graph.ACTIVATIONS:
         raise ValueError(
             f"The ONNX export has no such activation, only {list(onnx_graph.ACTIVATIONS)}. "
@@ -173,7 +173,7 @@ def _config(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
         "target_vocabulary_size": tokenizer.target_vocabulary_size,
         "source_tokenizer": "source.model",
         "target_tokenizer": "source.model" if tokenizer.joint else "target.model",
-        "num_layers": model.num_layers,
+        "num_layers": model.decoder.num_layers,
         "num_heads": model.num_heads,
         "d_k": model.d_model // model.num_heads,
         "max_length": model.max_length,

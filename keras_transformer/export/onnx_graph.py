@@ -41,24 +41,21 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
     mask = graph.add("Not", graph.add("Unsqueeze", mask, np.array([1, 2])))
-    joint = model.target_vocabulary_size is None
-    embedding = model.target_embedding if joint else model.get_layer("source_embedding")
     length = graph.add("Shape", source_ids, start=1, end=2)
 
     def first_rows(table: np.ndarray) -> str:
         return graph.add("Slice", table, np.array([0]), length, np.array([0]))
 
-    x = _embed(graph, source_ids, embedding, model, first_rows)
+    x = _embed(graph, source_ids, model.source_embedding, model, first_rows)
     turns = _turns(model, first_rows)
-    for i in range(model.num_layers):
-        layer = model.get_layer(f"encoder_layer_{i + 1}")
+    for layer in model.encoder.layers:
         attended = _attend_to_all(
             graph, _enter(graph, x, layer.self_attention_residual), layer, mask, turns
         )
         x = _leave(graph, x, attended, layer.self_attention_residual)
         x = _transform(graph, x, layer)
     if model.norm_first:
-        x = _norm(graph, x, model.get_layer("encoder_norm"))
+        x = _norm(graph, x, model.encoder.norm)
     graph.output("source_mask", mask, TensorProto.BOOL, ("batch", 1, 1, "source_length"))
     _project_memory(graph, x, model)
     return graph.to_model()
@@ -71,8 +68,8 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
     num_candidates = graph.input("num_candidates", TensorProto.INT64, (1,))
     mask = graph.input("source_mask", TensorProto.BOOL, ("batch", 1, 1, "source_length"))
-    memories = [_memory_inputs(graph, model, i + 1) for i in range(model.num_layers)]
-    pasts = [_past_inputs(graph, model, i + 1) for i in range(model.num_layers)]
+    memories = [_memory_inputs(graph, model, i + 1) for i in range(model.decoder.num_layers)]
+    pasts = [_past_inputs(graph, model, i + 1) for i in range(model.decoder.num_layers)]
     position = graph.add("Shape", pasts[0][0], start=3, end=4)
     parents = graph.add("Unsqueeze", parents, np.array([2]))
 
@@ -81,7 +78,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
 
     x = _embed(graph, token_ids, model.target_embedding, model, this_row)
     turns = _turns(model, this_row)
-    for i, layer in enumerate(model.decoder_layers):
+    for i, layer in enumerate(model.decoder.layers):
         entered = _enter(graph, x, layer.self_attention_residual)
         queries, *newest = _project_beams(graph, entered, layer.self_attention, turns)
         keys, values = (
@@ -97,7 +94,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
         x = _leave(graph, x, attended, layer.cross_attention_residual)
         x = _transform(graph, x, layer)
     if model.norm_first:
-        x = _norm(graph, x, model.decoder_norm)
+        x = _norm(graph, x, model.decoder.norm)
     _predict(graph, x, token_ids, num_candidates, model, bos_id)
     return graph.to_model()
 
@@ -167,7 +164,7 @@ def _memory_shapes(model: Transformer, number: int) -> dict[str, tuple[str | int
 
 
 def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
-    for i, layer in enumerate(model.decoder_layers):
+    for i, layer in enumerate(model.decoder.layers):
         attention = layer.cross_attention
         keys = _split_heads(graph, _linear(graph, memory, attention.key_projection), attention)
         keys = graph.add("Transpose", keys, perm=(0, 1, 3, 2))

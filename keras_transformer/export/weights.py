@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Transformer
-from keras_transformer.models.transformer import _position_encoding as new_position_encoding
 
 
 def array(tensor: Any) -> np.ndarray:
@@ -37,7 +36,9 @@ def position_table(model: Transformer) -> np.ndarray | None:
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
-    positions = new_position_encoding(model.position_encoding, model.max_length, "float32")
+    positions = type(model.positions).from_config(
+        {**model.positions.get_config(), "dtype": "float32"}
+    )
     positions.build((None, None, model.d_model))
     positions.set_weights(model.positions.get_weights())
     return array(positions(ops.zeros((1, model.max_length, model.d_model)))[0])

@@ -191,7 +191,7 @@ def new_model(case: Case) -> Any:
     embeddings = keras.ops.convert_to_numpy(model.target_embedding.embeddings).copy()
     embeddings[[PAD_ID, BOS_ID, EOS_ID]] = -0.5
     model.target_embedding.embeddings.assign(embeddings)
-    last_norm = model.decoder_layers[-1].feed_forward_residual.norm
+    last_norm = model.decoder.layers[-1].feed_forward_residual.norm
     last_norm.beta.assign(np.full(case.d_model, 0.5, "float32"))
     return model
 
@@ -411,7 +411,7 @@ def save_keras_hub(model: Any, case: Case, folder: Path) -> None:
     hub.get_layer("positions").set_weights([ops.convert_to_numpy(table)[0]])
     for i in range(case.num_layers):
         copy_layer(hub.get_layer(f"encoder_{i}"), model.get_layer(f"encoder_layer_{i + 1}"))
-        copy_layer(hub.get_layer(f"decoder_{i}"), model.decoder_layers[i])
+        copy_layer(hub.get_layer(f"decoder_{i}"), model.decoder.layers[i])
     hub.save_weights(folder / "keras_hub.weights.h5")
 
 
@@ -482,7 +482,7 @@ def save_marian(model: Any, case: Case, folder: Path) -> None:
     _fill(marian.model.shared, [model.target_embedding.embeddings])
     for i in range(case.num_layers):
         _fill_layer(marian.model.encoder.layers[i], model.get_layer(f"encoder_layer_{i + 1}"))
-        layer, ours = marian.model.decoder.layers[i], model.decoder_layers[i]
+        layer, ours = marian.model.decoder.layers[i], model.decoder.layers[i]
         _fill_layer(layer, ours)
         _fill_attention(layer.encoder_attn, ours.cross_attention)
         _fill(layer.encoder_attn_layer_norm, ours.cross_attention_residual.norm.weights)

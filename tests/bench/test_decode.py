@@ -54,7 +54,7 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention():
     model = engines.new_model(CASE)
     memory_projections = {
         id(projection.kernel)
-        for layer in model.decoder_layers
+        for layer in model.decoder.layers
         for projection in (
             layer.cross_attention.key_projection,
             layer.cross_attention.value_projection,
@@ -120,7 +120,7 @@ def test_weight_bytes_are_those_of_the_decoders_matrices():
     model = engines.new_model(CASE)
     kernels = [
         weight
-        for layer in model.decoder_layers
+        for layer in model.decoder.layers
         for weight in layer.weights
         if weight.name == "kernel" and not re.search("cross.*(key|value)", weight.path)
     ]

@@ -85,7 +85,7 @@ def test_a_cache_that_grows_gives_the_same_logits_as_one_of_fixed_size():
         tokens = ops.convert_to_tensor(generator.integers(6, 13, (len(source_ids), N)), "int32")
         expected, fixed = model.step(tokens, fixed, position)
         logits, growing = model.step(tokens, growing, position)
-        assert growing.beam["slots"].shape[-1] == position + 1
+        assert growing.beam.shape[-1] == position + 1
         np.testing.assert_allclose(to_numpy(logits), to_numpy(expected), atol=1e-5)
-        for cache in (fixed, growing):
-            cache.beam["slots"] = ops.flip(cache.beam["slots"], axis=1)
+        beams = ops.convert_to_tensor([[2, 1, 0]] * len(source_ids), "int32")
+        fixed, growing = (cache.reorder(beams) for cache in (fixed, growing))

@@ -28,7 +28,7 @@ def last_cross_attention(model, source_ids, target_ids):
     memory = model.encode(source_ids)
     mask = ops.convert_to_tensor(source_ids != PAD)
     y = model.positions(model.target_embedding(target_ids))
-    *layers, last = model.decoder_layers
+    *layers, last = model.decoder.layers
     for layer in layers:
         y = layer(y, memory=memory, memory_padding_mask=mask)
     attended = last.self_attention(

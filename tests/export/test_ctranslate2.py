@@ -141,9 +141,9 @@ class Renormalized:
 
 def make_token_likelier(model, id, amount):
     """Adds about `amount` to the logits of a token: the last norm's shift points at it."""
-    norm = model.decoder_norm
+    norm = model.decoder.norm
     if not model.norm_first:
-        norm = model.decoder_layers[-1].feed_forward_residual.norm
+        norm = model.decoder.layers[-1].feed_forward_residual.norm
     shift = to_numpy(norm.beta)
     embeddings = to_numpy(model.target_embedding.embeddings).copy()
     embeddings[id] += amount * shift / np.sum(shift**2)

@@ -24,7 +24,7 @@ SOURCES = [source[:7] for source, _ in SENTENCES]
 
 def likelier(model, id, amount):
     """Adds about `amount` to the logits of a token: the last norm's shift points at it."""
-    shift = to_numpy(model.decoder_norm.beta)
+    shift = to_numpy(model.decoder.norm.beta)
     embeddings = to_numpy(model.target_embedding.embeddings).copy()
     embeddings[id] += amount * shift / np.sum(shift**2)
     model.target_embedding.embeddings.assign(embeddings)

@@ -55,7 +55,7 @@ def test_cached_equals_full_decoding(variant):
 def test_cache_is_laid_out_for_search():
     model = small_model()
     cache = model.init_cache(inputs_of(model)["source_ids"], max_length=LENGTH, beam_size=N)
-    for leaf in keras.tree.flatten(cache["beam"]):
+    for leaf in keras.tree.flatten(cache.beam):
         assert leaf.shape[:2] == (B, N)
 
 
@@ -76,7 +76,7 @@ def test_extended_cache_goes_on_where_it_was():
 def test_cache_does_not_outgrow_learned_positions():
     model = small_model("learned")
     cache = model.init_cache(inputs_of(model)["source_ids"], max_length=2)
-    with pytest.raises(ValueError, match="must not exceed the model's learned positions"):
+    with pytest.raises(ValueError, match="must not be longer than the `max_length` learned"):
         model.extend_cache(cache, model.max_length + 1)
 
 

@@ -101,9 +101,9 @@ def append_features(weights, x, features):
 
 
 def encode_positions(weights, x, encoding, max_length=None, offset=0):
-    """Adds positions to the embeddings (B, T, D); a rotary encoding leaves them unchanged."""
+    """Adds positions to the embeddings (B, T, D); those of attention leave them unchanged."""
     length, d_model = x.shape[1:]
-    if encoding in ("none", "rotary"):
+    if encoding in ("none", "rotary", "alibi", "t5"):
         return x
     if encoding == "sinusoidal":
         return x + sinusoids(length, d_model, offset)
@@ -133,6 +133,45 @@ def rotate(heads, offset=0):
     return np.stack([pairs.real, pairs.imag], axis=-1).reshape(heads.shape)
 
 
+def alibi_slopes(num_heads):
+    """The rule of the authors: every second slope of the next power of two fills up."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    start = 2 ** (-8 / power)
+    slopes = [start * start**i for i in range(power)]
+    if power < num_heads:
+        slopes += alibi_slopes(2 * power)[0::2][: num_heads - power]
+    return slopes
+
+
+def t5_bucket(relative_position, bidirectional, num_buckets=32, max_distance=128):
+    """As in Mesh TensorFlow, one number at a time: the key's position minus the query's."""
+    bucket = 0
+    n = -relative_position
+    if bidirectional:
+        num_buckets //= 2
+        bucket += (n < 0) * num_buckets
+        n = abs(n)
+    else:
+        n = max(n, 0)
+    max_exact = num_buckets // 2
+    if n < max_exact:
+        return bucket + n
+    share = np.log(np.float32(n) / max_exact) / np.float32(math.log(max_distance / max_exact))
+    large = max_exact + int(np.float32(share) * (num_buckets - max_exact))
+    return bucket + min(large, num_buckets - 1)
+
+
+def score_bias(weights, encoding, num_heads, length, bidirectional):
+    """(H, T, T), added to the scores of self-attention."""
+    distance = np.arange(length)[:, None] - np.arange(length)
+    if encoding == "alibi":
+        return -np.array(alibi_slopes(num_heads))[:, None, None] * np.abs(distance)
+    if encoding == "t5":
+        buckets = np.vectorize(lambda d: t5_bucket(-d, bidirectional))(distance)
+        return np.moveaxis(weights["relative_attention_bias"][buckets], -1, 0)
+    return np.zeros((num_heads, 1, 1))
+
+
 # --- Attention (§3.2) ------------------------------------------------------------------------
 
 
@@ -160,11 +199,11 @@ def attention_weights(scores, mask):
     return softmax(np.where(mask, scores, -1e9))
 
 
-def scaled_dot_product_attention(query, key, value, mask=True, use_scale=True):
+def scaled_dot_product_attention(query, key, value, mask=True, use_scale=True, bias=0.0):
     scores = query @ np.swapaxes(key, -1, -2)  # (..., T, S)
     if use_scale:
         scores = scores / math.sqrt(query.shape[-1])
-    weights = attention_weights(scores, mask)
+    weights = attention_weights(scores + bias, mask)
     return weights @ value, weights
 
 
@@ -188,17 +227,21 @@ def self_attention(weights, x, mask=True, use_scale=True):
 
 
 def multi_head_attention(
-    weights, query, key, value, num_heads, mask=True, use_scale=True, rotary=False
+    weights, query, key, value, num_heads, mask=True, use_scale=True, rotary=False, bias=None
 ):
-    """`mask` broadcasts to (B, T, S). Head h owns columns h * K to (h + 1) * K of the kernels."""
+    """`mask` broadcasts to (B, T, S), `bias` is (H, T, S).
+
+    Head h owns columns h * K to (h + 1) * K of the kernels.
+    """
     queries = np.split(dense(weights["query_projection"], query), num_heads, axis=-1)
     keys = np.split(dense(weights["key_projection"], key), num_heads, axis=-1)
     values = np.split(dense(weights["value_projection"], value), num_heads, axis=-1)
     outputs, probabilities = [], []
-    for q, k, v in zip(queries, keys, values, strict=True):
+    bias = np.zeros((num_heads, 1, 1)) if bias is None else bias
+    for q, k, v, b in zip(queries, keys, values, bias, strict=True):
         if rotary:
             q, k = rotate(q), rotate(k)
-        output, probability = scaled_dot_product_attention(q, k, v, mask, use_scale)
+        output, probability = scaled_dot_product_attention(q, k, v, mask, use_scale, b)
         outputs.append(output)
         probabilities.append(probability)
     joined = np.concatenate(outputs, axis=-1)
@@ -218,10 +261,14 @@ def residual(weights, x, sublayer, norm_first):
     return layer_normalization(weights["norm"], x + sublayer(x))
 
 
-def encoder_layer(weights, x, mask, num_heads, activation="relu", norm_first=False, rotary=False):
+def encoder_layer(
+    weights, x, mask, num_heads, activation="relu", norm_first=False, rotary=False, bias=None
+):
     def attend(x):
         attention = weights["self_attention"]
-        return multi_head_attention(attention, x, x, x, num_heads, mask, rotary=rotary)[0]
+        return multi_head_attention(attention, x, x, x, num_heads, mask, rotary=rotary, bias=bias)[
+            0
+        ]
 
     def transform(x):
         return feed_forward(weights["feed_forward"], x, activation)
@@ -239,13 +286,16 @@ def decoder_layer(
     activation="relu",
     norm_first=False,
     rotary=False,
+    bias=None,
     allowed=True,
 ):
     causal = causal_mask(x.shape[1]) & allowed
 
     def attend_to_self(x):
         attention = weights["self_attention"]
-        return multi_head_attention(attention, x, x, x, num_heads, causal, rotary=rotary)[0]
+        return multi_head_attention(
+            attention, x, x, x, num_heads, causal, rotary=rotary, bias=bias
+        )[0]
 
     def attend_to_memory(x):
         attention = weights["cross_attention"]
@@ -278,6 +328,12 @@ def transformer(weights, config, source_ids, target_ids):
     def allowed(ids):
         return pattern_mask(ids.shape[1], config["attention_pattern"], config["attention_window"])
 
+    def bias(positions, ids, bidirectional):
+        encoding, length = config["position_encoding"], ids.shape[1]
+        return score_bias(
+            weights.get(positions), encoding, config["num_heads"], length, bidirectional
+        )
+
     def embed(embedding, ids):
         vectors = token_embedding(embedding, ids)
         encoding, max_length = config["position_encoding"], config["max_length"]
@@ -290,18 +346,20 @@ def transformer(weights, config, source_ids, target_ids):
             memory,
             memory_mask & allowed(source_ids),
             **layer_arguments,
+            bias=bias("positions", source_ids, True),
         )
     if config["norm_first"]:
         memory = layer_normalization(weights["encoder_norm"], memory)
 
     x = embed(target_embedding, target_ids)
-    for i in range(1, config["num_layers"] + 1):
+    for i in range(1, (config["num_decoder_layers"] or config["num_layers"]) + 1):
         x = decoder_layer(
             weights[f"decoder_layer_{i}"],
             x,
             memory,
             memory_mask,
             **layer_arguments,
+            bias=bias("decoder_positions", target_ids, False),
             allowed=allowed(target_ids),
         )
     if config["norm_first"]:

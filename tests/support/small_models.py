@@ -6,9 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 from keras_transformer.models import Transformer
-from keras_transformer.models.transformer import POSITION_ENCODINGS
-from support.contract import randomize
 
 B, S, T, V, TARGET_V, LENGTH = 2, 7, 5, 13, 17, 11
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
@@ -17,6 +16,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
     "pre_norm": {"norm_first": True},
     "gelu": {"activation": "gelu"},
+    "other_depth": {"num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
     "full_attention": {"attention_pattern": "full"},
     "local_attention": {"attention_pattern": "local", "attention_window": 2},
