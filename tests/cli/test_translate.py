@@ -142,16 +142,9 @@ def test_an_ensemble_with_another_tokenizer(run, finished, tmp_path):
     assert message == f"{other} has another tokenizer than {run}"
 
 
-def test_options_that_exclude_each_other(run):
-    message = fails("translate", run, "--sample", 2, "--mbr", 2, input="one\n")
-    assert message == "--sample and --mbr exclude each other"
-    message = fails("translate", run, "--sample", 2, "--alignments", input="one\n")
-    assert "--alignments" in message and "options of beam search" in message
-
-
 def test_longer_translations_than_the_model_makes(run):
     message = fails("translate", run, "--max-length", 25, input="one\n")
-    assert "from 1 to the model's 24" in message
+    assert "at most the model's 24" in message
 
 
 def test_truncated_model(run):
@@ -159,15 +152,6 @@ def test_truncated_model(run):
     path.write_bytes(path.read_bytes()[:-100])
     message = fails("translate", run, input="one\n")
     assert message.startswith(f"{path} is not a complete Keras model file")
-
-
-def test_more_best_than_beams(run):
-    assert "at most the beam size, 2" in fails("translate", run, "--n-best", 3, input="one\n")
-
-
-def test_sampling_options_need_sampling(run):
-    message = fails("translate", run, "--temperature", 0.5, input="one\n")
-    assert message == "--temperature, --top-k and --top-p are options of --sample and --mbr"
 
 
 def test_the_largest_seed_is_taken(run):

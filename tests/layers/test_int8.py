@@ -6,6 +6,7 @@ from support.contract import to_numpy
 from support.small_models import inputs_of, new_model
 
 from keras_transformer.layers import TokenEmbedding
+from keras_transformer.layers.dense import int8_matmul
 
 N, D, M, T = 3, 11, 7, 5
 

@@ -102,13 +102,13 @@ def growing_answers(model):
     """Search over both kinds of cache, and what it needs of TensorFlow."""
     source_ids = tf.constant([[5, 9, 3, 0], [7, 8, 11, 3]])
     options = SearchOptions(beam_size=2, n_best=2)
+
+    def searching(max_length):
+        return lambda source_ids: search(model, source_ids, max_length=max_length, options=options)
+
     answers = {}
     for name, max_length in (("grows", tf.constant(6)), ("fixed", 6)):
-
-        def find(source_ids, max_length=max_length):
-            return search(model, source_ids, max_length=max_length, options=options)
-
-        function = tf.function(find, autograph=False, jit_compile=name == "fixed")
+        function = tf.function(searching(max_length), autograph=False, jit_compile=name == "fixed")
         concrete = function.get_concrete_function(source_ids)
         found = concrete(source_ids)
         answers[name] = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 from keras_transformer.models import Transformer
+from support.contract import randomize
 
 B, S, T, V, TARGET_V, LENGTH = 2, 7, 5, 13, 17, 11
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
