@@ -1,9 +1,11 @@
 """Beam search with a length penalty over cached keys and values."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import Cache
@@ -71,7 +73,8 @@ class BeamState(NamedTuple):
         position: int32 `()`, tokens decoded so far.
         live: The hypotheses that may go on.
         finished: The best hypotheses that have ended.
-        num_finished: int32 `(B,)`, how many have ended, also those no longer among the best.
+        num_finished: int32 `(B, G)`, how many of each group have ended, also those no longer among
+            the best.
     """
 
     position: Any
@@ -113,6 +116,10 @@ class BeamSearch:
     `coverage_penalty` times `coverage_score`. Candidates of equal score keep the order of the
     backend's `top_k`.
 
+    With `num_beam_groups` each group of beams is a search of its own. At every step one group
+    chooses after another, and a token's log-probability falls by `diversity_penalty` for each beam
+    of an earlier group that has chosen it. Hypotheses of different groups can be equal.
+
     Args:
         options: The search.
         rules: Token rules, applied in this order.
@@ -122,7 +129,8 @@ class BeamSearch:
         eos_id: Id of the end of a sentence.
         pad_id: Id of padding.
 
-    Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties.
+    Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et
+        al. 2016, algorithm 1, for groups.
     """
 
     options: SearchOptions
@@ -139,18 +147,22 @@ class BeamSearch:
             raise ValueError("`random_numbers` are for sampling; beam search has no use for them.")
         if request.required_ids is not None and request.beam_sizes is not None:
             raise ValueError("`required_ids` and `beam_sizes` can't be combined.")
+        if request.beam_sizes is not None and self.options.num_beam_groups > 1:
+            raise ValueError("`beam_sizes` can't be combined with `num_beam_groups`.")
 
     def start(self, request: Request, max_length: Any) -> BeamState:
         """Returns the state before the first token, with room for `max_length` of them."""
         batch, source_length = ops.shape(request.source_ids)
-        live, best = (batch, self.num_beams), (batch, self.num_results)
+        groups = self.options.num_beam_groups
+        live = (batch, self.num_beams)
+        best = live if groups > 1 else (batch, self.num_results)
         empty = functools.partial(empty_ids, bos_id=self.bos_id, pad_id=self.pad_id)
         coverage = (*live, source_length if self.options.coverage_penalty else 1)
         return BeamState(
             position=ops.convert_to_tensor(0, dtype="int32"),
             live=Live(
                 ids=empty((*live, 1 + max_length)),
-                log_probabilities=_first_beam_only(*live),
+                log_probabilities=_first_beam_only(*live, groups),
                 coverage=ops.zeros(coverage),
             ),
             finished=Finished(
@@ -158,7 +170,7 @@ class BeamSearch:
                 log_probabilities=ops.full(best, IMPOSSIBLE, "float32"),
                 scores=ops.full(best, IMPOSSIBLE, "float32"),
             ),
-            num_finished=ops.zeros((batch,), "int32"),
+            num_finished=ops.zeros((batch, groups), "int32"),
         )
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
@@ -187,13 +199,41 @@ class BeamSearch:
             live = live._replace(coverage=live.coverage + attention[0])
             padding_mask = request.source_ids != self.pad_id
             bonus = coverage_penalty * coverage_score(live.coverage, padding_mask)
-        candidates = self._candidates(live, logits, position, request)
-        state, beams = self._select(state._replace(live=live), candidates, bonus, request)
+        state, beams = self._select_groups(state._replace(live=live), logits, bonus, request)
         return state, cache.reorder(beams)
+
+    def _select_groups(
+        self, state: BeamState, logits: Any, bonus: Any, request: Request
+    ) -> tuple[BeamState, Any]:
+        """One step of all groups, one after another; arguments and results as of `_select`."""
+        groups, position = self.options.num_beam_groups, state.position
+        if groups == 1:
+            candidates = self._candidates(state.live, logits, position, request)
+            return self._select(state, candidates, bonus, request)
+        size, parts, beams = self.num_beams // groups, [], []
+        penalties = ops.zeros_like(logits[:, :1])
+        for group in range(groups):
+            begin, end = group * size, (group + 1) * size
+            own = Live(*(x[:, begin:end] for x in state.live))
+            candidates = self._candidates(own, logits[:, begin:end], position, request, penalties)
+            finished = Finished(*(x[:, begin:end] for x in state.finished))
+            part = BeamState(position, own, finished, state.num_finished[:, group : group + 1])
+            part, parents = self._select(part, candidates, bonus[:, begin:end], request)
+            tokens = ops.take(part.live.ids, position + 1, axis=-1)
+            is_live = (part.live.log_probabilities > IMPOSSIBLE)[..., None]
+            chosen = ops.cast(is_live, logits.dtype) * ops.one_hot(tokens, logits.shape[-1])
+            chosen = ops.sum(chosen, axis=1, keepdims=True)
+            penalties = penalties + self.options.diversity_penalty * chosen
+            parts.append(part._replace(position=position[None, None]))
+            beams.append(parents + begin)
+        joined = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), *parts)
+        return joined._replace(position=position + 1), ops.concatenate(beams, axis=1)
 
     def result(self, request: Request, state: BeamState) -> SearchResult:
         """Returns what is found so far."""
         finished, beam_sizes = state.finished, request.beam_sizes
+        if self.options.num_beam_groups > 1:
+            finished = _best_of([finished], self.num_results)
         scores = _first(finished.scores, beam_sizes)
         exists = scores > IMPOSSIBLE
         ids = ops.where(exists[:, :, None], finished.ids[:, :, 1:], self.pad_id)
@@ -210,9 +250,12 @@ class BeamSearch:
         penalty = self.options.length_penalty if own is None else own[:, None]
         return length_divisor(length, penalty, self.options.length_penalty_form)
 
-    def _candidates(self, live: Live, logits: Any, position: Any, request: Request) -> Candidates:
+    def _candidates(
+        self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
+    ) -> Candidates:
+        """Continuations of the live hypotheses; `penalties` `(B, 1, V)` make tokens less likely."""
         rules = (*self.rules, *rules_of_request(request, self.pad_id))
-        if not rules and request.required_ids is None:
+        if not rules and request.required_ids is None and penalties is None:
             # What all tokens of a hypothesis have in common need not be added to each of them.
             maxima = block_maxima(logits)
             normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
@@ -225,6 +268,7 @@ class BeamSearch:
                 maxima=maxima,
             )
         tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
+        tokens = tokens if penalties is None else tokens - penalties
         tokens = apply_rules(tokens, live.ids, position, rules)
         if request.required_ids is None:
             return _most_probable(live, live.log_probabilities, tokens, position + 1)
@@ -256,13 +300,13 @@ class BeamSearch:
         own_beams = beams if beam_sizes is None else beam_sizes[:, None]
         ends = ops.logical_and(ends, _is_first(candidates, own_beams))
         ended = _end(candidates, ends, self._divisor(request, position), bonus)
-        finished = _best_of(state.finished, ended, n_best)
+        finished = _best_of([state.finished, ended], n_best)
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
-        num_finished = state.num_finished + newly_finished
+        num_finished = state.num_finished + newly_finished[:, None]
         bound = log_probabilities[:, 0] / self._divisor(request, limits[:, None])[:, 0]
         is_open = ops.logical_and(
             bound > finished.scores[:, -1],
-            num_finished < (beams if beam_sizes is None else beam_sizes),
+            num_finished[:, 0] < (beams if beam_sizes is None else beam_sizes),
         )
         live = Live(
             ids=take_columns(candidates.ids, chosen),
@@ -272,9 +316,9 @@ class BeamSearch:
         return BeamState(position, live, finished, num_finished), parents
 
 
-def _first_beam_only(batch: Any, beam_size: int) -> Any:
-    """One empty hypothesis per sentence; as many as there are beams would only repeat it."""
-    beams = ops.arange(beam_size, dtype="int32")
+def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
+    """One empty hypothesis per group; as many as there are beams would only repeat it."""
+    beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
 
@@ -344,10 +388,10 @@ def _end(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finishe
     return Finished(candidates.ids, log_probabilities, scores)
 
 
-def _best_of(finished: Finished, ended: Finished, n_best: int) -> Finished:
-    both = [ops.concatenate(pair, axis=1) for pair in zip(finished, ended, strict=True)]
-    scores, chosen = ops.top_k(both[-1], n_best)
-    return Finished(take_columns(both[0], chosen), take_columns(both[1], chosen), scores)
+def _best_of(parts: Sequence[Finished], n_best: Any) -> Finished:
+    joined = [ops.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
+    scores, chosen = ops.top_k(joined[-1], n_best)
+    return Finished(take_columns(joined[0], chosen), take_columns(joined[1], chosen), scores)
 
 
 def _first(log_probabilities: Any, beam_sizes: Any) -> Any:

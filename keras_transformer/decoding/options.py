@@ -66,6 +66,26 @@ class SearchOptions(DecodingOptions):
         description="Weight of the coverage penalty. The larger, the less of the source is lost.",
     )
     n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
+    num_beam_groups: int = Field(
+        1, ge=1, description="Diverse beam search: groups that share the beams; 1 turns it off."
+    )
+    diversity_penalty: float = Field(
+        0.0,
+        ge=0,
+        description="Subtracted from the log-probability of a token for each beam of an earlier "
+        "group that chooses it in the same step.",
+    )
+
+    @model_validator(mode="after")
+    def _groups_of_beams(self) -> Self:
+        groups, penalty = self.num_beam_groups, self.diversity_penalty
+        if self.beam_size % groups or (groups > 1) != (penalty > 0):
+            raise ValueError(
+                "num_beam_groups must divide beam_size, and diversity_penalty must be above 0 with "
+                f"several groups and only then. Received: num_beam_groups={groups}, "
+                f"diversity_penalty={penalty}, beam_size={self.beam_size}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _n_best_within_beam_size(self) -> Self:

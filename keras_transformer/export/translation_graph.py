@@ -116,7 +116,12 @@ class TranslationGraph:
         def search(
             source_ids: tf.Tensor, limits: tf.Tensor, beam_sizes: tf.Tensor, penalties: tf.Tensor
         ) -> SearchResult:
-            own = {"beam_sizes": beam_sizes, "length_penalties": penalties}
+            own = {"length_penalties": penalties}
+            if options.num_beam_groups > 1:
+                message = "A search with groups of beams has the beam size of the export."
+                tf.debugging.assert_equal(beam_sizes, options.beam_size, message)
+                return self._search(source_ids, limits, n_best=options.beam_size, **own)
+            own["beam_sizes"] = beam_sizes
             return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
@@ -131,13 +136,18 @@ class TranslationGraph:
         }
 
     def _search(
-        self, source_ids: tf.Tensor, limits: tf.Tensor, beam_size: Any = None, **own: tf.Tensor
+        self,
+        source_ids: tf.Tensor,
+        limits: tf.Tensor,
+        beam_size: Any = None,
+        n_best: int = 1,
+        **own: tf.Tensor,
     ) -> SearchResult:
         return search(
             self._model,
             Request(source_ids, limits, **own),
             max_length=tf.reduce_max(limits),
-            options=self._options.replace(max_length=None, n_best=1),
+            options=self._options.replace(max_length=None, n_best=n_best),
             bos_id=self._bos_id,
             eos_id=self._eos_id,
             beam_size=beam_size,
