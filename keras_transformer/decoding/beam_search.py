@@ -219,15 +219,27 @@ class BeamSearch:
             finished = Finished(*(x[:, begin:end] for x in state.finished))
             part = BeamState(position, own, finished, state.num_finished[:, group : group + 1])
             part, parents = self._select(part, candidates, bonus[:, begin:end], request)
-            tokens = ops.take(part.live.ids, position + 1, axis=-1)
-            is_live = (part.live.log_probabilities > IMPOSSIBLE)[..., None]
-            chosen = ops.cast(is_live, logits.dtype) * ops.one_hot(tokens, logits.shape[-1])
-            chosen = ops.sum(chosen, axis=1, keepdims=True)
-            penalties = penalties + self.options.diversity_penalty * chosen
+            counts = self._count_chosen(candidates, position + 1, size, logits.shape[-1])
+            penalties = penalties + self.options.diversity_penalty * counts
             parts.append(part._replace(position=position[None, None]))
             beams.append(parents + begin)
         joined = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), *parts)
         return joined._replace(position=position + 1), ops.concatenate(beams, axis=1)
+
+    def _count_chosen(
+        self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
+    ) -> Any:
+        """How many of the `size` best candidates that do not end with eos have each token.
+
+        Returns:
+            float32 `(B, 1, V)`. Those cut at their maximum length count too.
+        """
+        tokens = ops.take(candidates.ids, position, axis=-1)
+        going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
+        going_on, chosen = _choose(going_on, candidates.banks, size)
+        is_chosen = ops.cast(going_on > IMPOSSIBLE, "float32")[..., None]
+        one_hot = ops.one_hot(take_columns(tokens, chosen), vocabulary_size)
+        return ops.sum(is_chosen * one_hot, axis=1, keepdims=True)
 
     def result(self, request: Request, state: BeamState) -> SearchResult:
         """Returns what is found so far."""

@@ -256,6 +256,33 @@ def test_required_tokens_appear_and_cost_no_more_than_they_must():
         np.testing.assert_allclose(result.scores[row, 0], score, atol=1e-4)
 
 
+def test_required_words_of_one_sentence_leave_the_others_as_they_are():
+    """Also where they end early: every candidate would count towards the finished hypotheses."""
+    model = PrefixModel(9)
+    model.table[:, EOS] += 2.0
+    sources = np.arange(4, 36, dtype="int32")[:, None]
+    required_ids = np.zeros((len(sources), 2, 2), "int32")
+    required_ids[0] = [[7, 8], [5, PAD]]
+    options = {"max_length": 8, "beam_size": 3, "n_best": 3}
+    free = search(model, sources, **options)
+    result = search(model, sources, required_ids=required_ids, **options)
+    np.testing.assert_array_equal(result.ids[1:], free.ids[1:])
+    np.testing.assert_allclose(result.scores[1:], free.scores[1:], rtol=1e-5)
+    assert has(trimmed(result.ids[0, 0]), [7, 8]) and 5 in result.ids[0, 0]
+
+
+def test_requiring_what_the_best_translation_has_finds_it():
+    model = PrefixModel(9)
+    model.table[:, EOS] += 1.0
+    sources = np.arange(4, 64, dtype="int32")[:, None]
+    options = {"max_length": 8, "beam_size": 4}
+    free = search(model, sources, **options)
+    last = np.take_along_axis(free.ids[:, 0], np.maximum(free.lengths - 2, 0), axis=1)
+    required_ids = np.where(last == EOS, PAD, last)[:, None]
+    result = search(model, sources, required_ids=required_ids, **options)
+    assert (result.scores >= free.scores - 1e-4).all()
+
+
 def has(ids, words):
     starts = range(len(ids) - len(words) + 1)
     return any(list(ids[start : start + len(words)]) == words for start in starts)
