@@ -275,7 +275,7 @@ def test_requiring_what_the_best_translation_has_finds_it():
     model = PrefixModel(9)
     model.table[:, EOS] += 1.0
     sources = np.arange(4, 64, dtype="int32")[:, None]
-    options = {"max_length": 8, "beam_size": 4}
+    options = {"max_length": 8, "beam_size": 8}  # enough for both banks
     free = search(model, sources, **options)
     last = np.take_along_axis(free.ids[:, 0], np.maximum(free.lengths - 2, 0), axis=1)
     required_ids = np.where(last == EOS, PAD, last)[:, None]
