@@ -10,9 +10,11 @@ It imports nothing of the package, so that the copy runs without it.
 """
 
 import argparse
+import gzip
 import json
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -364,7 +366,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Translate a file or standard input."""
+    """Translate a file or standard input: one line of output for each line of input."""
     arguments = _arguments(words)
     try:
         translator = OnnxTranslator(
@@ -374,13 +376,56 @@ def main(words: Sequence[str] | None = None) -> None:
             arguments.max_length,
             num_threads=arguments.threads,
         )
-        file = open(arguments.file or 0, encoding="utf-8")
+        for lines in _chunks(arguments.file):
+            for translation in translator.translate(lines):
+                line = translation.replace("\n", " ").replace("\r", " ")
+                sys.stdout.buffer.write(f"{line}\n".encode())
+            sys.stdout.buffer.flush()
     except (OSError, ValueError) as error:
         sys.exit(f"Error: {error}")
-    with file:
-        while lines := file.readlines(LINES * 100):
-            for translation in translator.translate(lines):
-                print(translation, flush=True)
+
+
+def _chunks(path: str | None) -> Iterator[list[str]]:
+    """Lists of at most `LINES` lines; an error comes after the lines before it."""
+    chunk: list[str] = []
+    problem = None
+    try:
+        for line in _lines(path):
+            chunk.append(line)
+            if len(chunk) == LINES:
+                yield chunk
+                chunk = []
+    except ValueError as error:
+        problem = error
+    if chunk:
+        yield chunk
+    if problem:
+        raise problem
+
+
+def _lines(path: str | None) -> Iterator[str]:
+    r"""Lines of a UTF-8 file or standard input, plain or gzipped, without a byte order mark.
+
+    Lines end at "\n" or "\r\n" only: "\r" and the other line separators of Unicode are text.
+
+    Raises:
+        ValueError: If a line is not UTF-8, or the gzip file is damaged.
+    """
+    name, number = path or "standard input", 0
+    with open(path, "rb") if path else sys.stdin.buffer as file:
+        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+        try:
+            for number, line in enumerate(gzip.open(file) if is_gzip else file, start=1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number:,}: text must be UTF-8. "
+                f"Received: byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
+            ) from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{name}, after line {number:,}: damaged gzip file: {error}") from None
 
 
 if __name__ == "__main__":
