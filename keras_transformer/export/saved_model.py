@@ -81,7 +81,8 @@ def export_saved_model(
       included, NaN where source or target has more pieces than the model takes; and `length` int32
       `(B,)`, the target's tokens with eos.
     - `encode_tokens`: `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)` as `Transformer`
-      takes them give `logits` float32 `(B, T, V)`.
+      takes them give `logits` float32 `(B, T, V)`. A row with an id that is not in the vocabulary
+      gets NaN; the request fails if no row is valid, or if S or T exceeds `model.max_length`.
 
     Of a text of more pieces than the model takes, `model.max_length - 1`, the beginning is
     translated, as by `Translator(overlong="cut")`. A blank text gives one empty translation of
