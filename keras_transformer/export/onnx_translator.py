@@ -203,11 +203,14 @@ class OnnxTranslator:
             )
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Returns the best translation of each sentence; a blank one gives "".
+        """Returns the best translation of each sentence; "" for a blank one.
 
-        Of a sentence of more pieces than the model takes only the beginning is translated, with a
-        warning.
+        A sentence that is longer than the model's maximum is truncated, with a warning.
         """
+        return [text for text, _ in self.translate_with_scores(sentences)]
+
+    def translate_with_scores(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
+        """Returns the best translation of each sentence and its score."""
         eos_id, longest = self.model.config["eos_id"], self.model.config["max_length"]
         pieces = self._source.encode([sentence.strip() for sentence in sentences])
         for sentence, ids in zip(sentences, pieces, strict=True):
@@ -215,11 +218,12 @@ class OnnxTranslator:
                 warnings.warn(
                     f"Only the first {longest - 1:,} of {len(ids):,} pieces are translated of "
                     f"{sentence[:40]!r}...",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         found = self.search([[*ids[: longest - 1], eos_id] for ids in pieces if ids])
-        results = iter(self._target.decode([self._pieces(one.ids) for one in found]))
-        return [next(results) if ids else "" for ids in pieces]
+        texts = self._target.decode([self._pieces(one.ids) for one in found])
+        results = zip(texts, (one.score for one in found), strict=True)
+        return [next(results) if ids else ("", 0.0) for ids in pieces]
 
     def _pieces(self, ids: list[int]) -> list[int]:
         return [id for id in ids if id != self.model.config["eos_id"]]
@@ -412,7 +416,8 @@ def _lines(path: str | None) -> Iterator[str]:
         ValueError: If a line is not UTF-8, or the gzip file is damaged.
     """
     name, number = path or "standard input", 0
-    with open(path, "rb") if path else sys.stdin.buffer as file:
+    source: Any = open(path, "rb") if path else sys.stdin.buffer
+    with source as file:
         is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
         try:
             for number, line in enumerate(gzip.open(file) if is_gzip else file, start=1):

@@ -12,9 +12,8 @@ from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.decoding.word_alignment import cross_attention
-from keras_transformer.export.graph_tokenizer import GraphTokenizer
+from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
 from keras_transformer.export.growing_cache import GrowingCache
-from keras_transformer.export.length_chunks import map_length_chunks
 from keras_transformer.models import Transformer
 
 # What is computed at a time: source tokens times beams of a search, and target tokens of a score.

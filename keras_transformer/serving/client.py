@@ -147,7 +147,7 @@ class ServingClient:
         inputs["length_penalty"] = [float(penalty)] * len(texts)
         outputs = self._predict("translate_nbest", inputs)
         rows = zip(*self._columns(outputs, ("translations", "scores"), len(texts)), strict=True)
-        return [self._best(*row, n_best) for row in rows]
+        return [self._best(texts, scores, n_best) for texts, scores in rows]
 
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any

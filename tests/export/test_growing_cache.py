@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_transformer.export.operations import CORE
+from keras_transformer.export.serving_files import CORE
 
 
 def test_search_finds_the_same_over_both_kinds_of_cache(exporting):

@@ -21,10 +21,9 @@ from keras_transformer.decoding import beam_search
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.graph_tokenizer import GraphTokenizer
+from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
 from keras_transformer.export.growing_cache import GrowingCache
-from keras_transformer.export.length_chunks import map_length_chunks
-from keras_transformer.export.operations import operations
+from keras_transformer.export.serving_files import operations
 from keras_transformer.models import Transformer
 from support.contract import randomize
 
