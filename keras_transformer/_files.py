@@ -1,18 +1,20 @@
-"""Files that appear complete or not at all."""
+"""Files: writing that leaves the old state or the new one; reading of files from strangers."""
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-_LONGEST_NAME = 255  # bytes, on all usual file systems
+# Usual file systems allow 255 bytes; a name from a stranger leaves room for a prefix or a suffix.
+_LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
@@ -109,6 +111,39 @@ def is_disk_full(error: BaseException) -> bool:
     )
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name that a stranger chose can only be that of a visible file in a given folder.
+
+    It has no separator (of any operating system), no leading dot, only printable characters, and
+    at most 200 bytes.
+    """
+    return (
+        name.isprintable()
+        and not name.startswith(".")
+        and not set(name) & set("/\\:")
+        and 0 < len(name.encode()) <= _LONGEST_PLAIN_NAME_BYTES
+    )
+
+
+def read_json(file: IO[bytes], most_bytes: int) -> Any:
+    """Parse a JSON file, unless it is too large or nested too deeply for its purpose.
+
+    Args:
+        file: open for reading bytes.
+        most_bytes: size of the largest file that is parsed; no more is read.
+
+    Raises:
+        ValueError: if the file is too large, nested too deeply, or no JSON.
+    """
+    content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it must have at most {most_bytes:,} bytes. Received: a larger file")
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
     try:
@@ -138,7 +173,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 def _partial_name(path: Path) -> str:
     name = f".partial-{path.name}"
-    if len(os.fsencode(name)) <= _LONGEST_NAME:
+    if len(os.fsencode(name)) <= _LONGEST_NAME_BYTES:
         return name
     return f".partial-{hashlib.sha256(os.fsencode(path.name)).hexdigest()}{path.suffix}"
 

@@ -5,20 +5,21 @@ import json
 import os
 import shutil
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from keras_transformer._backend.without_tensorflow import without_tensorflow
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.keras_file import read_config
 from keras_transformer.training.transformer_trainer import TransformerTrainer
 from keras_transformer.training.validation_history import ValidationHistory
 
 _MODEL = "model.keras"
 _STATE = "state.json"
+_MOST_STATE_BYTES = 16 * 1024 * 1024  # the validation loss of a checkpoint takes about 40
 
 
 def save_checkpoint(
@@ -76,8 +77,7 @@ def checkpoint_path(directory: str | Path, step: int) -> Path:
 
 def load_history(path: str | Path) -> ValidationHistory:
     """Read the validation losses that were known when an undamaged checkpoint was written."""
-    state = json.loads((Path(path) / _STATE).read_text(encoding="utf-8"))
-    losses = state.get("validation_losses", {})
+    losses = _read_state(Path(path)).get("validation_losses", {})
     return ValidationHistory({int(step): loss for step, loss in losses.items()})
 
 
@@ -95,6 +95,7 @@ def load_checkpoint(path: str | Path) -> tuple[Any, int]:
     """
     path = Path(path)
     step = verify_checkpoint(path)
+    read_config(path / _MODEL)
     return keras.saving.load_model(path / _MODEL), step
 
 
@@ -142,7 +143,7 @@ def verify_checkpoint(path: str | Path) -> int:
     """
     path = Path(path)
     try:
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        state = _read_state(path)
         step = int(state["step"])
         damaged = _sha256(path / _MODEL) != state["sha256"][_MODEL]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -162,20 +163,25 @@ def load_checkpoint_model(path: str | Path) -> Any:
     """
     verify_checkpoint(path)
     file = Path(path) / _MODEL
+    config = read_config(file)
     model = keras.saving.load_model(file, compile=False)
-    if _has_averages(file):
+    if _has_averages(config):
         compiled = keras.saving.load_model(file)
         compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
         model.set_weights(compiled.get_weights())
     return model.model if isinstance(model, TransformerTrainer) else model
 
 
-def _has_averages(file: Path) -> bool:
-    with zipfile.ZipFile(file) as archive:
-        compiled = json.loads(archive.read("config.json")).get("compile_config") or {}
+def _has_averages(config: dict[str, Any]) -> bool:
+    compiled = config.get("compile_config") or {}
     optimizer = compiled.get("optimizer", {}).get("config", {})
     inner = optimizer.get("inner_optimizer", {}).get("config", optimizer)
     return inner.get("use_ema", False)
+
+
+def _read_state(path: Path) -> Any:
+    with (path / _STATE).open("rb") as file:
+        return read_json(file, _MOST_STATE_BYTES)
 
 
 def remove_unfinished(directory: str | Path) -> None:

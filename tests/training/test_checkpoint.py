@@ -1,7 +1,9 @@
 """A checkpoint is complete or not there, and damage is seen."""
 
 import errno
+import hashlib
 import json
+import zipfile
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.training import TransformerAdam, checkpoint
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
+    load_checkpoint_model,
     load_history,
     newest_checkpoint,
     remove_unfinished,
@@ -86,7 +89,20 @@ def test_truncated_model_is_refused(model, tmp_path):
         load_checkpoint(path)
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", json.dumps({"step": 1})])
+@pytest.mark.parametrize("load", [load_checkpoint, load_checkpoint_model])
+def test_huge_configuration_is_refused(model, tmp_path, load):
+    path = save_checkpoint(tmp_path, model, step=1, keep=1)
+    with zipfile.ZipFile(path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b" " * 2**26)
+    digest = hashlib.sha256((path / "model.keras").read_bytes()).hexdigest()
+    (path / "state.json").write_text(json.dumps({"step": 1, "sha256": {"model.keras": digest}}))
+    with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", "[" * 10**5, " " * 2**25, json.dumps({"step": 1})]
+)
 def test_incomplete_state_is_refused(model, tmp_path, content):
     path = save_checkpoint(tmp_path, model, step=1, keep=1)
     (path / "state.json").unlink()
