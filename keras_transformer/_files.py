@@ -1,4 +1,4 @@
-"""Files: writing that leaves the old state or the new one; reading that trusts no stranger."""
+"""Files: writing that leaves the old state or the new one; reading of files from strangers."""
 
 import errno
 import hashlib
@@ -13,10 +13,8 @@ from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# File systems take 255 bytes; the rest is room for what is put before or after the name.
-_LONGEST_NAME_BYTES = 200
-
-_LONGEST_NAME = 255  # bytes, on all usual file systems
+# Usual file systems allow 255 bytes; a name from a stranger leaves room for a prefix or a suffix.
+_LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
@@ -123,7 +121,7 @@ def is_plain_name(name: str) -> bool:
         name.isprintable()
         and not name.startswith(".")
         and not set(name) & set("/\\:")
-        and 0 < len(name.encode()) <= _LONGEST_NAME_BYTES
+        and 0 < len(name.encode()) <= _LONGEST_PLAIN_NAME_BYTES
     )
 
 
@@ -175,7 +173,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 def _partial_name(path: Path) -> str:
     name = f".partial-{path.name}"
-    if len(os.fsencode(name)) <= _LONGEST_NAME:
+    if len(os.fsencode(name)) <= _LONGEST_NAME_BYTES:
         return name
     return f".partial-{hashlib.sha256(os.fsencode(path.name)).hexdigest()}{path.suffix}"
 

@@ -1,4 +1,4 @@
-"""The model of a run in another format, compared by sentences of the run."""
+"""The export of a run to any format."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,22 +6,23 @@ from typing import Any, Literal, NamedTuple
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_is_free, run_sentences
+from keras_transformer.export.comparison import run_sentences
+from keras_transformer.export.source_model import check_is_free
 from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
 
-# How many sentences of the run an export is compared by.
+# Number of sentences of the run for the comparison of an export with its model.
 SENTENCES = 32
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """Result of `export_run`.
 
     Attributes:
-        directory: Where.
-        comparison: How it compares with the model, in words; of a SavedModel also what a server
-            must have to run it.
+        directory: The folder that was written.
+        comparison: How its translations compare with the model's, in words; for a SavedModel also
+            the operations that a server needs.
     """
 
     directory: Path
@@ -35,34 +36,35 @@ def export_run(
     quantization: str | None = None,
     **search: Any,
 ) -> Exported:
-    """Writes the model of a run in another format, and compares the two.
+    """Exports the model of a run, and compares the export with the model.
 
     Args:
         run: A run that has a model.
         format: `"saved_model"`, `"ctranslate2"` or `"onnx"`; see `export_saved_model`,
             `export_ctranslate2` and `export_onnx`.
-        output: A new or empty folder, or, for a SavedModel, that of the model's versions. Defaults
-            to None: `saved_models/<run>`; for the others the format's name in the run folder, with
-            the quantization, as in `runs/quickstart/onnx-int8`.
-        quantization: Type of the weights for `"ctranslate2"` and `"onnx"`, which know different
-            ones. Defaults to None: float32.
+        output: A new or empty folder; for a SavedModel, the folder of the model's versions.
+            Defaults to None: `saved_models/<run>` for a SavedModel; for the others a folder of the
+            run with the name of the format and the quantization, as in
+            `runs/quickstart/onnx-int8`.
+        quantization: Data type of the weights, for `"ctranslate2"` and `"onnx"`. Defaults to None:
+            float32.
         **search: Fields of `SearchOptions` that replace the recipe's, for `"saved_model"`;
             `"onnx"` takes `beam_size` and `length_penalty`.
 
     Returns:
-        Where it is, and how it compares.
+        An `Exported`.
 
     Raises:
-        UserError: If the format cannot hold the model, does not take an option, is not installed,
-            or gives other results than the model; or the folder is not empty, or the disk full.
-            Nothing is left behind.
+        UserError: If the format does not support the model or an option, is not installed, or
+            gives other results than the model; or if the folder is not empty or the disk is full.
+            Nothing is written then.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
     if refused := given.keys() - taken:
         raise UserError(
-            f"{format} takes {', '.join(taken)} and not {', '.join(sorted(refused))}: that is a "
-            "matter of each translation, or of another format"
+            f"the format {format} has the options {', '.join(taken)}. "
+            f"Received: {', '.join(sorted(refused))}"
         )
     try:
         return export(run, output, **given)
@@ -77,8 +79,7 @@ def _export_saved_model(run: Run, output: str | Path | None, **search: Any) -> E
     exported = export_run_saved_model(run.directory, output, options)
     return Exported(
         exported.directory,
-        f"{exported.compared} translations are the model's, their scores within "
-        f"{exported.largest_difference:.1g} nats\n"
+        f"{exported.comparison}\n"
         f"min_consumer {exported.min_consumer}; operations: {' '.join(exported.operations)}",
     )
 
@@ -91,8 +92,8 @@ def _export_ctranslate2(
     directory = _free_directory(run, output, "ctranslate2", quantization)
     tokenizer = run.tokenizer()
     sentences = run_sentences(run, SENTENCES)
-    share = export_ctranslate2(run.model(), tokenizer, directory, quantization, sentences)
-    return Exported(directory, f"{share:.1%} of {len(sentences)} translations are the model's")
+    comparison = export_ctranslate2(run.model(), tokenizer, directory, quantization, sentences)
+    return Exported(directory, str(comparison))
 
 
 def _export_onnx(
@@ -103,7 +104,7 @@ def _export_onnx(
     directory = _free_directory(run, output, "onnx", quantization)
     settings, tokenizer = run.recipe.evaluation, run.tokenizer()
     recipes = {"beam_size": settings.beam_size, "length_penalty": settings.length_penalty}
-    share = export_onnx(
+    comparison = export_onnx(
         run.model(),
         tokenizer,
         directory,
@@ -111,10 +112,10 @@ def _export_onnx(
         run_sentences(run, SENTENCES),
         **{**recipes, **search},
     )
-    return Exported(directory, f"{share:.1%} of the next tokens are the model's")
+    return Exported(directory, str(comparison))
 
 
-# The function, and which options it takes.
+# The exporter and its options.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
     "saved_model": (_export_saved_model, tuple(SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),

@@ -11,8 +11,7 @@ from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
-from keras_transformer.export.graph_tokenizer import GraphTokenizer
-from keras_transformer.export.length_chunks import map_length_chunks
+from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
 from keras_transformer.models import Transformer
 
 # What is computed at a time: source tokens times beams of a search, and target tokens of a score.
@@ -181,9 +180,40 @@ class TranslationGraph:
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The model itself, from ids to logits."""
+        """Logits of the model. A row with an id that is not in the vocabulary gets NaN.
+
+        The server runs rows of several clients together, and an error fails all of them. So there
+        is an error only if no row is valid, or if the rows, which all have the same length, are
+        longer than the model's maximum.
+        """
+        model, longest = self._model, self._model.max_length
+        sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
+        lengths = [tf.shape(ids)[1] for ids in (source_ids, target_ids)]
+        is_valid = tf.logical_and(*map(_all_below, (source_ids, target_ids), sizes))
+        is_served = tf.reduce_any(is_valid) | tf.equal(tf.shape(is_valid)[0], 0)
+        checks = [
+            tf.debugging.Assert(
+                tf.reduce_max(lengths) <= longest,
+                [f"ids must have at most {longest} tokens per row. Received:", *lengths],
+            ),
+            tf.debugging.Assert(
+                is_served,
+                [
+                    f"source_ids must be from 0 to {sizes[0] - 1} and target_ids from 0 to "
+                    f"{sizes[1] - 1}. Received:",
+                    source_ids,
+                    target_ids,
+                ],
+                summarize=8,
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            source_ids, target_ids = (
+                tf.where(is_valid[:, None], ids, self._pad_id) for ids in (source_ids, target_ids)
+            )
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        return {"logits": tf.cast(self._model(inputs, training=False), "float32")}
+        logits = tf.cast(model(inputs, training=False), "float32")
+        return {"logits": tf.where(is_valid[:, None, None], logits, float("nan"))}
 
     def _sources(self, text: tf.Tensor) -> "_Sources":
         pieces = self._tokenizer.encode_source(text)
@@ -265,6 +295,11 @@ class TranslationGraph:
         if alignments is not None:
             alignments = tf.where(is_text[:, None, None], alignments, -1)[:, :, :width]
         return _Found(ids[:, :, :width], scores, alignments)
+
+
+def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:
+    """Whether all ids of a row are from 0 to `size - 1`; bool `(B,)`."""
+    return tf.reduce_all((ids >= 0) & (ids < size), axis=1)
 
 
 def _traced(function: Callable[..., Any], specs: dict[str, tf.TensorSpec]) -> Any:

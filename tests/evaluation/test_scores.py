@@ -75,7 +75,7 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
     monkeypatch.setattr(Run, "model", lambda self: None)
     monkeypatch.setattr(Run, "tokenizer", lambda self: None)
 
-    scores = evaluation.evaluate_run(run, beam_size=3)
+    scores = evaluation.evaluate_run(run, options=run.recipe.evaluation.search_options(beam_size=3))
     assert [score.metric for score in scores] == metrics
     assert [entry["metric"] for entry in run.scores()] == metrics
     assert {(entry["beam_size"], entry["length_penalty"]) for entry in run.scores()} == {(3, 0.6)}

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -14,11 +13,9 @@ from support.searching import beam_search
 
 from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.errors import UserError
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.export import export_ctranslate2
-from keras_transformer.export.ctranslate2 import _check_ties as check_ties
 from keras_transformer.models import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
@@ -237,7 +234,7 @@ def test_tokenizer_travels_with_the_model(separate_tokenizer, tmp_path):
     [
         ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
         ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
-        ({"activation": "softplus"}, "no such activation.*'softplus'"),
+        ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
         ({"pad_id": 5}, "must be the one of the model"),
         ({"target_vocabulary_size": V + 1}, "must be the one of the model"),
     ],
@@ -282,13 +279,11 @@ def test_bfloat16_without_pytorch_says_how_to_get_it(tokenizer, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_translations_that_differ_must_tie():
-    ours = [Hypothesis("a b", (5, 6), score=-2.0, log_probability=-2.0, length=3)]
-    check_ties(ours, [[-0.5, -0.5, -1.001]])
-    check_ties([replace(ours[0], length=2)], [[-1.0, -1.0, -7.0]])  # Cut: eos does not count.
-    for theirs in ([-0.5, -0.5, -1.1], [-0.5, float("nan"), -1.0]):
-        with pytest.raises(UserError, match="'a b' a log-probability that differs by .* nats"):
-            check_ties(ours, [theirs])
+def test_every_sentence_is_compared(tokenizer, tmp_path):
+    sentences = ["", *(source for source, _ in SENTENCES), "漢"]
+    found = export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, sentences)
+    assert found.sentences == len(sentences) - 1  # all but the blank one
+    assert found.identical == found.sentences
 
 
 def test_export_loads_no_tensorflow(tokenizer, tmp_path):

@@ -1,5 +1,7 @@
 """The search in NumPy against that of the package, and alone in a process of its own."""
 
+import gzip
+import io
 import subprocess
 import sys
 
@@ -16,7 +18,7 @@ from keras_transformer.models import Transformer
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
 
 from keras_transformer.export import OnnxTranslator, export_onnx  # noqa: E402
-from keras_transformer.export.onnx_translator import OnnxModel  # noqa: E402
+from keras_transformer.export.onnx_translator import OnnxModel, main  # noqa: E402
 
 V, LENGTH = 60, 9
 SOURCES = [source[:7] for source, _ in SENTENCES]
@@ -180,3 +182,51 @@ def test_module_runs_without_keras_and_names_a_missing_folder(folder, tmp_path):
     result = run_python(*program, "--model", tmp_path)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("Error: [Errno 2] No such file")
+
+
+@pytest.fixture(scope="module")
+def translated(folder):
+    """Runs the exported program on bytes; returns status, lines of output and errors."""
+
+    def run(content, *arguments):
+        command = [sys.executable, folder / "translate.py", "--beam-size", "1", *arguments]
+        found = subprocess.run(command, input=content, capture_output=True)
+        return found.returncode, found.stdout.split(b"\n"), found.stderr.decode()
+
+    return run
+
+
+def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_skipped(translated, tmp_path):
+    plain = translated(b"a\na dog\n")
+    assert plain[0] == 0 and len(plain[1]) == 3
+    assert translated(b"\xef\xbb\xbfa\r\na dog") == plain
+    texts = ["a\rb", "a\u2028b", "a\x0bb", "a\x85b", "", "b"]
+    status, lines, _ = translated("\n".join(texts).encode())
+    assert (status, len(lines)) == (0, len(texts) + 1)
+
+
+def test_gzip_is_read_from_files_and_standard_input(translated, tmp_path):
+    plain = translated(b"a\na dog\n")
+    packed = gzip.compress(b"a\na dog\n")
+    (tmp_path / "in.gz").write_bytes(packed)
+    assert translated(packed) == plain
+    assert translated(b"", tmp_path / "in.gz") == plain
+    status, _, error = translated(packed[:-9])
+    assert status == 1
+    assert error.startswith("Error: standard input, after line ")
+    assert "damaged gzip file" in error
+
+
+def test_invalid_utf8_is_one_line_after_the_lines_before_it(translated, tmp_path):
+    status, lines, error = translated(b"a\na dog\nb \xff\nc\n")
+    assert (status, lines[:-1]) == (1, translated(b"a\na dog\n")[1][:-1])
+    assert error == (
+        "Error: standard input, line 3: text must be UTF-8. Received: byte 0xff at column 3\n"
+    )
+
+
+def test_a_line_end_in_a_translation_adds_no_line(folder, monkeypatch, capfdbinary):
+    monkeypatch.setattr(OnnxTranslator, "translate", lambda self, lines: ["x\ny\r\n"] * len(lines))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a\nb\n"))))
+    main(["--model", str(folder)])
+    assert capfdbinary.readouterr().out == b"x y  \nx y  \n"

@@ -153,3 +153,18 @@ def test_logits_are_the_model_s(exporting, outputs, model):
     call = exporting.answers["signatures"]["logits"]["inputs"]
     logits = model({name: np.array(ids, "int32") for name, ids in call.items()})
     np.testing.assert_allclose(outputs["logits"]["logits"], to_numpy(logits), atol=1e-5)
+
+
+def test_a_row_with_an_invalid_id_gets_nan_and_leaves_the_others_alone(outputs):
+    valid, invalid = np.array(outputs["some invalid"]["logits"])
+    np.testing.assert_allclose(valid, outputs["logits"]["logits"][0], atol=1e-5)
+    assert np.isnan(invalid).all()
+
+
+def test_ids_without_a_valid_row_and_too_long_rows_are_refused(exporting):
+    *ids, long_source, long_target = exporting.answers["refused"]
+    for message in ids:
+        assert "source_ids must be from 0 to 39 and target_ids from 0 to 39. Received:" in message
+    assert "[[5 40 3]]" in ids[0]
+    for message, lengths in ((long_source, "[25] [2]"), (long_target, "[2] [26]")):
+        assert f"ids must have at most 24 tokens per row. Received:] {lengths}" in message

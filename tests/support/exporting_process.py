@@ -21,9 +21,8 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.graph_tokenizer import GraphTokenizer
-from keras_transformer.export.length_chunks import map_length_chunks
-from keras_transformer.export.operations import operations
+from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
+from keras_transformer.export.serving_files import operations
 from keras_transformer.models import Transformer
 from support.contract import randomize
 
@@ -131,6 +130,28 @@ def failing_answers(model, tokenizer, folder):
         saved_model.run_signatures, saved_model._save = run, save
 
 
+def refused_answers(version):
+    """The messages of requests for logits that fail."""
+    loaded = tf.saved_model.load(str(version))
+    messages = []
+    for source_ids, target_ids in (
+        ([[5, 40, 3]], [[2, 6]]),
+        ([[5, -1, 3]], [[2, 6]]),
+        ([[5, 3]], [[2, 40]]),
+        ([[5] * (LONGEST + 1)], [[2, 6]]),
+        ([[5, 3]], [[2] * (LONGEST + 2)]),
+    ):
+        try:
+            loaded.signatures["encode_tokens"](
+                source_ids=tf.constant(source_ids), target_ids=tf.constant(target_ids)
+            )
+        except tf.errors.InvalidArgumentError as error:
+            messages.append(error.message)
+        else:
+            messages.append(None)
+    return messages
+
+
 def save_nothing(graph, version):
     version.mkdir()
     (version / "saved_model.pb").touch()
@@ -172,6 +193,7 @@ def main(folder: Path) -> None:
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
         "failing": failing_answers(model, joint, folder),
+        "refused": refused_answers(exported.directory),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
@@ -256,6 +278,10 @@ def signature_answers(version):
             {"source": ["a bad cab", "fed", "fed"], "target": ["A", "BA" * 500, ""]},
         ),
         "logits": ("encode_tokens", {"source_ids": source_ids, "target_ids": target_ids}),
+        "some invalid": (
+            "encode_tokens",
+            {"source_ids": [source_ids[0], [5, 40, 3, 0]], "target_ids": [[2, 6, 7], [2, -1, 0]]},
+        ),
     }
     found = run_signatures(version, list(calls.values()))
     return {

@@ -39,8 +39,8 @@ def main() -> None:
     elif arguments.enable_batching:
         batching = BatchingParameters()
     model = Model(arguments.model_name, arguments.model_base_path.resolve(), batching)
-    rest_server = RestServer(model, arguments.rest_api_port)
-    grpc_server, grpc_port = start_grpc_server(model, arguments.port)
+    rest_server = RestServer(model, arguments.host, arguments.rest_api_port)
+    grpc_server, grpc_port = start_grpc_server(model, arguments.host, arguments.port)
     ports = {"port": grpc_port, "rest_api_port": rest_server.server_address[1]}
     print(json.dumps(ports), flush=True)
     threading.Thread(target=model.watch, daemon=True).start()
@@ -62,6 +62,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model_name", required=True)
     parser.add_argument(
         "--model_base_path", type=Path, required=True, help="folder with a folder for each version"
+    )
+    parser.add_argument(
+        "--host", default="localhost", help="address to listen on; default: this machine only"
     )
     parser.add_argument("--port", type=int, default=8500, help="for gRPC; 0: any; default: 8500")
     parser.add_argument(

@@ -21,14 +21,14 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
-def start_grpc_server(model: Model, port: int) -> tuple[grpc.Server, int]:
-    """Serve a model; returns the server and its port, which it chooses if it is to be 0."""
+def start_grpc_server(model: Model, host: str, port: int) -> tuple[grpc.Server, int]:
+    """Serve a model; returns the server and its port, which the system chooses if `port` is 0."""
     server = grpc.server(ThreadPoolExecutor(THREADS), options=_OPTIONS)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         _PredictionService(model), server
     )
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(_ModelService(model), server)
-    bound = server.add_insecure_port(f"[::]:{port}")
+    bound = server.add_insecure_port(f"{host}:{port}")
     server.start()
     return server, bound
 

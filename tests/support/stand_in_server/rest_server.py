@@ -49,8 +49,8 @@ class RestServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, model: Model, port: int) -> None:
-        super().__init__(("", port), _Handler)
+    def __init__(self, model: Model, host: str, port: int) -> None:
+        super().__init__((host, port), _Handler)
         self.model = model
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer's operations against SentencePiece in Python."""
+"""The tokenizer's operations against SentencePiece in Python, and computation in chunks."""
 
 import pytest
 import sentencepiece
@@ -43,3 +43,18 @@ def test_pieces_are_the_vocabulary_s_without_those_that_are_no_text(both):
     specials = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
     expected = [["" if id in specials else pieces[id] for id in row] for row in answers["ids"]]
     assert answers["pieces"] == expected
+
+
+def test_rows_of_similar_length_go_together_and_come_back_in_order(exporting):
+    """Lengths 1, 4, 2, 5, 2, 1, 9 and 8 tokens a chunk: 9 | 5 | 4 2 | 2 1 1, the longest first."""
+    rows = exporting.answers["chunks"]["rows"]
+    values, longest = exporting.answers["chunks"]["found"]
+    assert longest == [2, 4, 4, 5, 2, 2, 9]
+    assert values == [
+        [2 * value if column < end else -7 for column, value in enumerate(row)]
+        for row, end in zip(rows, longest, strict=True)
+    ]
+
+
+def test_no_rows_give_no_results(exporting):
+    assert exporting.answers["chunks"]["empty"] == [[0, 9], [0]]
