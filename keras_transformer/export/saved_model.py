@@ -12,7 +12,8 @@ import keras
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding import Translator
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.comparison import (
@@ -91,8 +92,8 @@ def export_saved_model(
       gets NaN; the request fails if no row is valid, or if S or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text gives one empty translation with score 0. A beam size
-    above `max_beam_size` or a maximum length above `model.max_length` is reduced to that limit.
+    `Translator(overlong="truncate")`. A blank text gives one empty translation with score 0. A beam
+    size above `max_beam_size` or a maximum length above `model.max_length` is reduced to it.
 
     Example:
 
@@ -279,7 +280,8 @@ def _main(run_directory: str, output: str, options: str, max_beam_size: str) -> 
     """The program of `_in_new_process`."""
     search = SearchOptions.model_validate_json(options)
     try:
-        answer = export_run_saved_model(run_directory, output, search, int(max_beam_size))._asdict()
+        exported = export_run_saved_model(run_directory, output, search, int(max_beam_size))
+        answer = exported._asdict()
     except UserError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer, default=str))

@@ -198,6 +198,7 @@ Translate = Callable[[list[str]], list[str]]
 
 
 def load_keras(folder: Path, beam_size: int) -> Translate:
+    from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
@@ -205,8 +206,7 @@ def load_keras(folder: Path, beam_size: int) -> Translate:
     return Translator(
         run.model(),
         run.tokenizer(),
-        beam_size=beam_size,
-        length_penalty=0.0,
+        SearchOptions(beam_size=beam_size, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
     ).translate
 
@@ -266,8 +266,7 @@ def load_onnx(folder: Path, beam_size: int) -> Translate:
 
     return OnnxTranslator(
         folder,
-        beam_size=beam_size,
-        length_penalty=0.0,
+        SearchOptions(beam_size=beam_size, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
         num_threads=THREADS,
     ).translate

@@ -45,8 +45,8 @@ def test_tokenization_and_case_follow_the_recipe_and_stand_in_the_signature():
 class Echo:
     """A translator that knows the references, all but the first."""
 
-    def __init__(self, model, tokenizer, beam_size, length_penalty):
-        self.settings = beam_size, length_penalty
+    def __init__(self, model, tokenizer, options):
+        self.options = options
 
     def translate(self, sentences, progress):
         return ["", *self.references[1:]]
