@@ -266,7 +266,8 @@ def load_onnx(folder: Path, beam_size: int) -> Translate:
 
     return OnnxTranslator(
         folder,
-        SearchOptions(beam_size=beam_size, length_penalty=0.0),
+        beam_size=beam_size,
+        length_penalty=0.0,
         tokens_per_batch=TOKENS_PER_BATCH,
         num_threads=THREADS,
     ).translate

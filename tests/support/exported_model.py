@@ -15,6 +15,7 @@ def export(directory: Path) -> None:
     import keras
 
     from keras_transformer.data import Tokenizer
+    from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.models import Transformer
     from support.contract import randomize
@@ -26,7 +27,7 @@ def export(directory: Path) -> None:
         VOCABULARY_SIZE, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=MAX_LENGTH
     )
     randomize(model)
-    export_saved_model(model, tokenizer, directory, beam_size=3)
+    export_saved_model(model, tokenizer, directory, options=SearchOptions(beam_size=3))
 
 
 def main(folder: Path) -> None:
