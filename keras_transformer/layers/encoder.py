@@ -225,13 +225,10 @@ class Encoder(keras.layers.Layer):
             epsilon, dtype = self.layers[0].norm_epsilon, self.dtype_policy
             self.norm = LayerNormalization(epsilon, dtype=dtype, name=f"{self.prefix}_norm")
 
-    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
-        shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
-        for layer in self.layers:
+    def build(self, x_shape: Any) -> None:
+        for layer in [*self.layers, *([] if self.norm is None else [self.norm])]:
             if not layer.built:
-                layer.build(*shapes)
-        if self.norm is not None and not self.norm.built:
-            self.norm.build(x_shape)
+                layer.build(x_shape)
         self.built = True
 
     def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:

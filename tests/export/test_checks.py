@@ -4,7 +4,12 @@ from parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_is_free, check_model, random_sentences
+from keras_transformer.export.checks import (
+    check_attention,
+    check_is_free,
+    check_model,
+    random_sentences,
+)
 from keras_transformer.models import Transformer
 
 V = 60
@@ -15,9 +20,9 @@ def tokenizer():
     return Tokenizer.train(SENTENCES, vocabulary_size=V, joint=False)
 
 
-def new_model(vocabulary_size=V):
+def new_model(vocabulary_size=V, **options):
     sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4}
-    return Transformer(vocabulary_size, target_vocabulary_size=V, **sizes)
+    return Transformer(vocabulary_size, target_vocabulary_size=V, **sizes, **options)
 
 
 def test_new_and_empty_folders_are_free(tmp_path):
@@ -43,3 +48,18 @@ def test_random_sentences_are_always_the_same_and_of_known_pieces(tokenizer):
     assert len(set(sentences)) > 1
     for ids in tokenizer.encode_source(sentences):
         assert tokenizer.unk_id not in ids
+
+
+@pytest.mark.parametrize(
+    "options, received",
+    [
+        ({"attention_pattern": "local", "attention_window": 3}, "model.attention_pattern='local'"),
+        ({"position_encoding": "alibi"}, "model.position_encoding='alibi'"),
+        ({"position_encoding": "t5"}, "model.position_encoding='t5'"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused_by_name(options, received):
+    check_attention(new_model(), "It")
+    check_attention(new_model(attention_pattern="full"), "It")
+    with pytest.raises(ValueError, match=f"It has no .*Received: {received}"):
+        check_attention(new_model(**options), "It")

@@ -7,6 +7,7 @@ from contract import to_numpy
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding import Translator
 from keras_transformer.decoding.scorer import Scorer
+from keras_transformer.export.operations import CORE
 from keras_transformer.run import load_model
 
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
@@ -147,3 +148,15 @@ def test_logits_are_the_model_s(exporting, outputs, model):
     call = exporting.answers["signatures"]["logits"]["inputs"]
     logits = model({name: np.array(ids, "int32") for name, ids in call.items()})
     np.testing.assert_allclose(outputs["logits"]["logits"], to_numpy(logits), atol=1e-5)
+
+
+def test_search_finds_the_same_over_both_kinds_of_cache(exporting):
+    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
+    assert grows["ids"] == fixed["ids"]
+    np.testing.assert_allclose(grows["scores"], fixed["scores"], atol=1e-5)
+
+
+def test_only_the_cache_of_fixed_size_needs_xla(exporting):
+    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
+    assert set(fixed["operations"]) - CORE == {"XlaDynamicUpdateSlice"}
+    assert not set(grows["operations"]) - CORE
