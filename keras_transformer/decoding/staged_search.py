@@ -114,7 +114,7 @@ def _resize(
     model: Any,
     sentences: Sentences,
     state: BeamState,
-    cache: dict[str, Any],
+    cache: Any,
     rows: Any,
     *,
     length: int,

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from contract import randomize
 from google.protobuf import text_format
+from small_models import new_model
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.data import Tokenizer
@@ -159,7 +160,7 @@ def main(folder: Path) -> None:
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
         "chunks": chunk_answers(),
-        "growing": growing_answers(model),
+        "growing": growing_answers(new_model("t5")),
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
