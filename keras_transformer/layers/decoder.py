@@ -191,6 +191,12 @@ class Decoder(Encoder):
     layer_class = DecoderLayer
     prefix = "decoder"
 
+    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
+        for layer in self.layers:
+            if not layer.built:
+                layer.build(x_shape, memory_shape)
+        super().build(x_shape)
+
     def call(
         self,
         x: Any,

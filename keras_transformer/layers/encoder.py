@@ -193,7 +193,7 @@ class Encoder(keras.layers.Layer):
     Source: Vaswani et al. 2017, Figure 1 (left); the final norm: Xiong et al. 2020.
     """
 
-    layer_class = EncoderLayer
+    layer_class: type[EncoderLayer] = EncoderLayer
     prefix = "encoder"
 
     def __init__(
@@ -214,7 +214,7 @@ class Encoder(keras.layers.Layer):
         self.supports_masking = True
         self.num_layers = num_layers
         options = {**options, "dtype": self.dtype_policy}
-        self.layers = [
+        self.layers: list[Any] = [
             self.layer_class(d_model, num_heads, d_ff, name=f"{self.prefix}_layer_{i}", **options)
             for i in range(1, num_layers + 1)
         ]
@@ -225,11 +225,10 @@ class Encoder(keras.layers.Layer):
             epsilon, dtype = self.layers[0].norm_epsilon, self.dtype_policy
             self.norm = LayerNormalization(epsilon, dtype=dtype, name=f"{self.prefix}_norm")
 
-    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
-        shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
+    def build(self, x_shape: Any) -> None:
         for layer in self.layers:
             if not layer.built:
-                layer.build(*shapes)
+                layer.build(x_shape)
         if self.norm is not None and not self.norm.built:
             self.norm.build(x_shape)
         self.built = True

@@ -71,8 +71,8 @@ class Transformer(keras.Model):
 
     Raises:
         ValueError: If `position_encoding` or `attention_pattern` is unknown, they do not go
-            together, the latter lacks its `attention_window` or takes none, or `num_heads` does not
-            divide `d_model`.
+            together, the latter lacks its `attention_window` or takes none, `num_heads` does not
+            divide `d_model`, or `dtype` is float64.
 
     Source: Vaswani et al. 2017.
     """
@@ -82,24 +82,29 @@ class Transformer(keras.Model):
         vocabulary_size: int,
         target_vocabulary_size: int | None = None,
         num_layers: int = 6,
+        num_decoder_layers: int | None = None,
         d_model: int = 512,
         num_heads: int = 8,
         d_ff: int = 2048,
         dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
         position_encoding: str = "sinusoidal",
         activation: str = "relu",
         norm_first: bool = False,
+        norm_epsilon: float = 1e-6,
         max_length: int = 1024,
         pad_id: int = 0,
         attention_pattern: str | None = None,
         attention_window: int | None = None,
         dtype: Any = None,
-        num_decoder_layers: int | None = None,
-        attention_dropout_rate: float = 0.0,
-        norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        if policy.compute_dtype == "float64":
+            raise ValueError(
+                "`dtype` must compute in float32, bfloat16 or float16: on PyTorch and JAX, Keras "
+                f"multiplies float64 matrices in float32. Received: dtype={policy.name}"
+            )
         position_sizes = {"max_length": max_length, "num_heads": num_heads}
         source_positions = new_position_encoding(
             position_encoding, position_sizes, dtype=policy, name="positions"

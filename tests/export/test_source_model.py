@@ -13,6 +13,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.export.source_model import (
     array,
+    check_attention,
     check_is_free,
     check_model,
     in_float32,
@@ -85,3 +86,19 @@ def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
     inputs = inputs_of(model)
     np.testing.assert_allclose(to_numpy(twin(inputs)), to_numpy(model(inputs)), atol=1e-5)
     np.testing.assert_array_equal(position_table(half), position_table(model))
+
+
+@pytest.mark.parametrize(
+    "options, received",
+    [
+        ({"attention_pattern": "local", "attention_window": 3}, "model.attention_pattern='local'"),
+        ({"position_encoding": "alibi"}, "model.position_encoding='alibi'"),
+        ({"position_encoding": "t5"}, "model.position_encoding='t5'"),
+    ],
+)
+def test_what_a_format_does_not_support_is_refused_by_name(options, received):
+    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4}
+    check_attention(Transformer(9, **sizes), "It")
+    check_attention(Transformer(9, **sizes, attention_pattern="full"), "It")
+    with pytest.raises(ValueError, match=f"It does not support .*Received: {received}"):
+        check_attention(Transformer(9, **sizes, **options), "It")

@@ -8,6 +8,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.serving_files import CORE
 from keras_transformer.run import load_model
 
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
@@ -168,3 +169,15 @@ def test_ids_without_a_valid_row_and_too_long_rows_are_refused(exporting):
     assert "[[5 40 3]]" in ids[0]
     for message, lengths in ((long_source, "[25] [2]"), (long_target, "[2] [26]")):
         assert f"ids must have at most 24 tokens per row. Received:] {lengths}" in message
+
+
+def test_search_finds_the_same_over_both_kinds_of_cache(exporting):
+    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
+    assert grows["ids"] == fixed["ids"]
+    np.testing.assert_allclose(grows["scores"], fixed["scores"], atol=1e-5)
+
+
+def test_only_the_cache_of_fixed_size_needs_xla(exporting):
+    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
+    assert set(fixed["operations"]) - CORE == {"XlaDynamicUpdateSlice"}
+    assert not set(grows["operations"]) - CORE

@@ -1,11 +1,16 @@
 """The right half of Figure 1."""
 
+import keras
 import numpy as np
 import pytest
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import DecoderLayer, RotaryPositionalEncoding
+from keras_transformer.layers import Decoder, DecoderLayer, RotaryPositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import (
+    POSITION_ENCODINGS,
+    new_position_encoding,
+)
 
 B, N, S, T, H, D, F = 2, 2, 7, 5, 3, 12, 11
 
@@ -127,3 +132,76 @@ def test_dropout_acts_in_training_only(x, memory):
     inference = to_numpy(layer(x, memory=memory))
     np.testing.assert_array_equal(to_numpy(layer(x, memory=memory)), inference)
     assert np.abs(to_numpy(layer(x, memory=memory, training=True)) - inference).max() > 0.01
+
+
+@pytest.mark.parametrize("use_memory", [False, True])
+def test_contract_of_the_stack(x, memory, memory_padding_mask, use_memory, tmp_path):
+    arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0}
+    inputs = {"x": x}
+    if use_memory:
+        inputs = {**inputs, "memory": memory, "memory_padding_mask": memory_padding_mask}
+    arguments = {**arguments, "use_memory": use_memory, "norm_first": True}
+    assert_layer_contract(Decoder, arguments, inputs, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+def test_a_decoder_without_memory_decodes_step_by_step_what_it_computes_at_once(name):
+    """Hypotheses change places after each step; the last two steps have a longer cache."""
+    encoding = new_position_encoding(name, {"max_length": T, "num_heads": H}).for_decoder()
+    encoding.build((None, None, D))
+    decoder = Decoder(2, D, H, F, use_memory=False, norm_first=True, position_encoding=encoding)
+    decoder.build((None, None, D))
+    randomize(decoder)
+    generator = np.random.default_rng(2)
+    tokens = generator.normal(size=(B, N, T, D)).astype("float32")
+    moves = generator.permuted(np.tile(np.arange(N), (T, B, 1)), axis=-1).astype("int32")
+    cache, path = decoder.init_cache(B, N, T - 2), np.zeros((B, N, 0, D), "float32")
+    for position in range(T):
+        if position == T - 2:
+            cache = decoder.extend_cache(cache, T)
+        path = np.concatenate([path, tokens[:, :, position, None]], axis=2)
+        expected = to_numpy(decoder(path.reshape(B * N, -1, D)))[:, -1]
+        output, cache, weights = decoder.step(path[:, :, -1].reshape(-1, D), cache, position)
+        assert weights is None
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+        cache = cache.reorder(keras.ops.convert_to_tensor(moves[position]))
+        path = np.take_along_axis(path, moves[position][:, :, None, None], axis=1)
+
+
+def test_memories_that_carry_a_mask_hide_padding(x, memory, memory_padding_mask):
+    stack, masking = Decoder(2, D, H, F), keras.layers.Masking()
+    memory[~memory_padding_mask] = 0
+    x[0, 3:] = 0
+    inputs = [keras.Input((None, D)), keras.Input((None, D))]
+    model = keras.Model(inputs, stack(masking(inputs[0]), memory=masking(inputs[1])))
+    masks = {"padding_mask": np.any(x != 0, axis=-1), "memory_padding_mask": memory_padding_mask}
+    expected = to_numpy(stack(x, memory=memory, **masks))
+    np.testing.assert_allclose(to_numpy(model([x, memory])), expected, atol=1e-5)
+    assert np.abs(to_numpy(stack(x, memory=memory)) - expected).max() > 1e-3
+
+
+def test_memory_is_there_where_it_is_used_and_nowhere_else(x, memory):
+    with pytest.raises(ValueError, match="Received: use_memory=True, memory=None"):
+        DecoderLayer(D, H, F)(x)
+    without = Decoder(1, D, H, F, use_memory=False)
+    with pytest.raises(ValueError, match="Received: use_memory=False"):
+        without(x, memory=memory)
+    with pytest.raises(ValueError, match="Received: use_memory=False"):
+        without.init_cache(B, N, T, memory)
+    with pytest.raises(ValueError, match="Received: use_memory=False"):
+        without(x, return_attention_weights=True)
+
+
+def test_only_a_causal_decoder_has_a_cache(x, memory):
+    stack = Decoder(1, D, H, F, use_causal_mask=False)
+    last = x.copy()
+    last[:, -1] += 1
+    changed = to_numpy(stack(last, memory=memory)) - to_numpy(stack(x, memory=memory))
+    assert np.abs(changed[:, 0]).max() > 1e-4
+    with pytest.raises(ValueError, match="use_causal_mask=False"):
+        stack.init_cache(B, N, T, memory)
+
+
+def test_memory_may_have_a_width_of_its_own(x):
+    wide = np.ones((B, S, 17), "float32")
+    assert Decoder(1, D, H, F)(x, memory=wide).shape == (B, T, D)

@@ -25,6 +25,7 @@ from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chun
 from keras_transformer.export.serving_files import operations
 from keras_transformer.models import Transformer
 from support.contract import randomize
+from support.small_models import new_model
 
 WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 PAIRS = [(word, word[::-1].upper()) for word in WORDS]
@@ -188,7 +189,7 @@ def main(folder: Path) -> None:
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
         "chunks": chunk_answers(),
-        "growing": growing_answers(model),
+        "growing": growing_answers(new_model("t5")),
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 # Name to class. Each pattern's file adds its own.
-ATTENTION_PATTERNS: dict[str, type["AttentionPattern"]] = {}
+ATTENTION_PATTERNS: dict[str, Any] = {}
 
 
 def attention_pattern(name: str) -> Callable[[type], type]:

@@ -158,7 +158,9 @@ class MultiHeadAttention(keras.layers.Layer):
         allowed, bias = _over_heads(attention_mask), None
         if self.attention_pattern is not None and allowed is None and not return_attention_weights:
             masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
-            return self._attend_by_pattern(query, key, value, training=training, **masks)
+            return self._attend_by(
+                self.attention_pattern, query, key, value, training=training, **masks
+            )
         if self._needs_distance:
             queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
             allowed, bias = self._by_distance(queries[:, None] - keys, allowed)
@@ -172,8 +174,10 @@ class MultiHeadAttention(keras.layers.Layer):
         output = self.output_projection(self._join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
-    def _attend_by_pattern(self, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        heads = self.attention_pattern(
+    def _attend_by(
+        self, pattern: AttentionPattern, query: Any, key: Any, value: Any, **options: Any
+    ) -> Any:
+        heads = pattern(
             self._rotate(self._split_heads(self.query_projection(query))),
             self._rotate(self._split_heads(self.key_projection(key))),
             self._split_heads(self.value_projection(value)),

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 from keras import ops
 
 # Finite, so that a fully masked row gives equal weights instead of NaN; scores are float32.
@@ -23,8 +22,8 @@ def scaled_dot_product_attention(
 ) -> tuple[Any, Any]:
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
-    The softmax runs in float32 or wider under every dtype policy. A query whose keys are all masked
-    gets equal weights: finite, and for the caller to ignore.
+    The softmax runs in float32 under every dtype policy. A query whose keys are all masked gets
+    equal weights: finite, and for the caller to ignore.
 
     Args:
         query: float tensor `(..., T, K)`.
@@ -48,7 +47,7 @@ def scaled_dot_product_attention(
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
     key = key if key_is_transposed else ops.swapaxes(key, -1, -2)
-    scores = ops.cast(ops.matmul(query, key), keras.backend.result_type(query.dtype, "float32"))
+    scores = ops.cast(ops.matmul(query, key), "float32")
     if score_bias is not None:
         scores = scores + score_bias
     if attention_mask is not None:

@@ -20,7 +20,8 @@ class ALiBiPositionalEncoding(PositionalEncoding):
     The bias of head h is -m_h |i - j| for query i and key j. With a power of two heads, the slopes
     m are 2^(-8 / H), 2^(-16 / H), ..., 2^-8; other numbers of heads add every second slope of the
     next power of two. There is nothing to learn and no longest position. The publication is about
-    causal attention; in an encoder the bias is symmetric.
+    causal attention. In an encoder the bias is symmetric: it tells how far apart tokens are, not
+    which of them comes first, so an encoder sees a sentence and its reverse alike.
 
     Example:
 

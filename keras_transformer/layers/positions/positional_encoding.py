@@ -79,15 +79,16 @@ class PositionalEncoding(keras.layers.Layer):
         A float tensor `(B, T, D)` in the compute dtype.
     """
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         return embeddings
 
     def compute_output_shape(self, embeddings_shape: Any) -> Any:
         # Without it Keras would try `call` with a made-up length, which may exceed a maximum.
         return embeddings_shape
-
-    def compute_mask(self, embeddings: Any, previous_mask: Any) -> Any:
-        return previous_mask
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         """Turns queries or keys by their positions.
@@ -125,9 +126,9 @@ class PositionalEncoding(keras.layers.Layer):
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:
-        """Adds a float32 `encoding` `(T, D)` to `embeddings` `(B, T, D)`, in float32 or wider."""
-        dtype = keras.backend.result_type(embeddings.dtype, "float32")
-        return ops.cast(ops.cast(embeddings, dtype) + encoding, self.compute_dtype)
+        """Adds a float32 `encoding` `(T, D)` to `embeddings` `(B, T, D)` in float32."""
+        total = ops.cast(embeddings, "float32") + encoding
+        return ops.cast(total, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         # Keras records the arguments of classes without it, but no dtype policies.

@@ -37,9 +37,8 @@ class RotaryPositionalEncoding(PositionalEncoding):
         if width % 2:
             raise ValueError(f"Heads must have an even width to be rotated. Received: d_k={width}")
         shape = ops.shape(heads)
-        dtype = keras.backend.result_type(heads.dtype, "float32")
         angles = sinusoid_angles(shape[-2], width, offset)
-        pairs = ops.reshape(ops.cast(heads, dtype), (*shape[:-1], width // 2, 2))
+        pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
         even, odd = pairs[..., 0], pairs[..., 1]
         sine, cosine = ops.sin(angles), ops.cos(angles)
         turned = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
