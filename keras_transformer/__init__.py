@@ -67,12 +67,14 @@ if TYPE_CHECKING or "keras" in sys.modules:
         MaskedAccuracy,
         MaskedCrossentropy,
         Perplexity,
+        SlicedLogitsTrainer,
         TransformerAdam,
         TransformerSchedule,
-        TransformerTrainer,
+        array_batches,
         average_checkpoints,
         keep_freed_memory,
     )
+    from keras_transformer.training.fit import fit
     from keras_transformer.training.train import train
 
 __all__ = [
@@ -104,6 +106,7 @@ __all__ = [
     "SearchResult",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
+    "SlicedLogitsTrainer",
     "StridedAttention",
     "TokenEmbedding",
     "TokenStore",
@@ -111,14 +114,15 @@ __all__ = [
     "Transformer",
     "TransformerAdam",
     "TransformerSchedule",
-    "TransformerTrainer",
     "Translator",
     "UserError",
+    "array_batches",
     "average_checkpoints",
     "beam_search",
     "causal_mask",
     "compile_function",
     "evaluation_batches",
+    "fit",
     "fit_data",
     "greedy_search",
     "keep_freed_memory",

@@ -110,7 +110,7 @@ def train_command(
     directory = run or Path("runs") / loaded.name
     opened = start(loaded).open_run(directory, loaded, resume)
     try:
-        train(loaded, opened, resume=resume)
+        train(opened, resume=resume)
     except KeyboardInterrupt:
         options = [word for setting in settings for word in ("--set", setting)]
         words = ["train", recipe, "--run", str(directory), *options, "--resume"]
@@ -134,7 +134,7 @@ def budget_command(recipe: str, settings: Sequence[str], memory: float | None) -
 
     
     keras-transformer budget wmt14_en_de_base
-    keras-transformer budget wmt14_en_de_big --memory 12 --set training.recomputation=true
+    keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
     from keras_transformer.token_budget import Try, available_mebibytes, find_token_budget
 
@@ -440,11 +440,8 @@ def average_command(run: Path, last: int) -> None:
     paths = opened.checkpoints()[-last:]
     if len(paths) < last:
         raise UserError(f"{run} has {len(paths)} checkpoints. Received: --last {last}")
-    average = opened.directory / "model.average.keras"
-    average_checkpoints(paths, average)
-    if opened.model_path.exists():
-        os.replace(opened.model_path, opened.directory / "model.previous.keras")
-    os.replace(average, opened.model_path)
+    previous = opened.directory / "model.previous.keras"
+    average_checkpoints(paths, opened.model_path, previous)
     click.echo(f"{opened.model_path} is the mean of {', '.join(path.name for path in paths)}")
 
 

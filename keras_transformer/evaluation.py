@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from keras_transformer.data import read_parallel
 from keras_transformer.decoding import Translator
 from keras_transformer.recipe import Evaluation
 from keras_transformer.run import Run, Split
@@ -40,7 +39,7 @@ def evaluate_run(
     settings = run.recipe.evaluation
     beam_size = settings.beam_size if beam_size is None else beam_size
     length_penalty = settings.length_penalty if length_penalty is None else length_penalty
-    sources, references = zip(*read_parallel(*run.text(split)), strict=True)
+    sources, references = zip(*run.pairs(split), strict=True)
     translator = Translator(
         run.model(), run.tokenizer(), beam_size=beam_size, length_penalty=length_penalty
     )

@@ -200,6 +200,9 @@ class Transformer(keras.Model):
             )
         return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
 
+    def output_weights(self) -> tuple[Any, Any]:
+        return self.target_embedding.embeddings, None
+
     def encode(self, source_ids: Any) -> Any:
         """Runs the encoder.
 
