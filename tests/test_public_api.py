@@ -15,8 +15,9 @@ PUBLIC = """
     NormalizedIndexPositionalEncoding Perplexity PositionalEncoding Recipe ResidualConnection
     RotaryPositionalEncoding Run SearchResult SelfAttention SinusoidalPositionalEncoding
     StridedAttention TokenEmbedding TokenStore Tokenizer Transformer TransformerAdam
-    TransformerSchedule TransformerTrainer Translator UserError average_checkpoints beam_search
-    causal_mask compile_function evaluation_batches fit_data greedy_search keep_freed_memory
+    TransformerSchedule SlicedLogitsTrainer Translator UserError array_batches average_checkpoints
+    beam_search causal_mask compile_function evaluation_batches fit fit_data greedy_search
+    keep_freed_memory
     load_recipe padding_mask read_parallel sample scaled_dot_product_attention score_pairs train
     word_alignment
 """.split()

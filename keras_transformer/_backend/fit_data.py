@@ -36,8 +36,6 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
 
     import tensorflow as tf
 
-    if isinstance(batches, tf.data.Dataset):
-        return batches
     iterator = iter(batches)
     first = next(iterator)
     changes = _changing_axes(model)

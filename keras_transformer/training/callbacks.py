@@ -89,30 +89,16 @@ def _seed_generator_states(model: Any) -> list[Any]:
 
 
 class StopAfter(StepCallback):
-    """Ends training after a number of optimizer steps, even within an epoch.
-
-    Raises:
-        ValueError: At the end of an epoch, if the batches have ended before.
-    """
+    """Ends training after a number of optimizer steps, even within an epoch."""
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
         self.steps = steps
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._end = min(self.steps, self.step + self.params["steps"] // self.accumulation_steps)
-
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_begin(batch)
         if self.step == self.steps and (batch + 1) % self.accumulation_steps == 0:
             self.model.stop_training = True
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.step < self._end and not self.model.stop_training:
-            raise ValueError(
-                f"`batches` must give batches without end. Received: {self.step} of {self.steps} "
-                "optimizer steps"
-            )
 
 
 class StepReports(StepCallback):

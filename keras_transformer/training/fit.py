@@ -75,8 +75,8 @@ def fit(
         model: A compiled and built Keras model. A step is an optimizer step; with the optimizer's
             `gradient_accumulation_steps` it has as many micro-batches.
         batches: Function of a number of batches (micro-batches) that returns an iterable of the
-            batches after so many, without end: `(x, y)` or `(x, y, sample_weight)`, nested NumPy
-            arrays, or a `tf.data.Dataset` of them on TensorFlow. `array_batches` makes one.
+            batches after so many, without end: `(x, y)` or `(x, y, sample_weight)` of nested NumPy
+            arrays. `array_batches` makes such a function.
         directory: Folder of checkpoints and logs.
         steps: Optimizer steps in all, those before a stop included.
         checkpoint_every: Optimizer steps between checkpoints, which are one epoch of Keras.
@@ -106,7 +106,8 @@ def fit(
 
     Raises:
         UserError: If a checkpoint or the disk does not allow training.
-        ValueError: If an argument is out of range or has no effect, or the batches end.
+        ValueError: If an argument is out of range or has no effect, or the batches end (on
+            TensorFlow, its own error then).
     """
     _check(model, steps, checkpoint_every, keep_checkpoints, keep_best, validation, patience)
     directory, distribution = Path(directory), distribution or Distribution()
@@ -130,7 +131,7 @@ def fit(
         saved = Checkpoints(folder, keep_checkpoints, history, keep_best, **counting)
         stack.enter_context(distribution.fitting())
         model.fit(
-            fit_data(batches(step * accumulation), model),
+            fit_data(_unending(batches(step * accumulation)), model),
             initial_epoch=step // checkpoint_every,
             epochs=step // checkpoint_every - (step - steps) // checkpoint_every,
             steps_per_epoch=checkpoint_every * accumulation,
@@ -198,6 +199,14 @@ def _begin(
         step = load_checkpoint(checkpoint, model) if checkpoint else 0
         distribution.prepare(model)
     return step, load_history(checkpoint) if checkpoint else ValidationHistory()
+
+
+def _unending(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches; Keras alone would end the epoch, as if the last step had been made."""
+    count = 0
+    for count, batch in enumerate(batches, start=1):
+        yield batch
+    raise ValueError(f"`batches` must give batches without end. Received: {count} batches")
 
 
 def _validation(

@@ -1,4 +1,4 @@
-"""Numbers of TensorFlow's workers; what they come to together is tested in test_start.py."""
+"""Numbers of TensorFlow's workers; what they come to together is tested in test_distribution.py."""
 
 from types import SimpleNamespace
 
