@@ -85,7 +85,8 @@ def find_token_budget(
     if found is None:
         raise UserError(
             f"not even one sentence of data.max_length={recipe.data.max_length} fits into "
-            f"{limit:,.0f} MiB: try training.gradient_checkpointing=true, a smaller data.max_length or model"
+            f"{limit:,.0f} MiB: try training.gradient_checkpointing=true, "
+            "a smaller data.max_length or a smaller model"
         )
     return tries[found]
 

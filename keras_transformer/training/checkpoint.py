@@ -134,7 +134,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
         The optimizer steps made.
 
     Raises:
-        UserError: If the checkpoint is incomplete, damaged, of another model or of an older release.
+        UserError: If the checkpoint is incomplete, damaged, of another model or an older release.
     """
     step = _check_loadable(Path(path))
     if not model.optimizer.built:

@@ -204,7 +204,8 @@ def _begin(
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
     """The batches; Keras alone would end the epoch, as if the last step had been made."""
     count = 0
-    for count, batch in enumerate(batches, start=1):
+    for batch in batches:
+        count += 1
         yield batch
     raise ValueError(f"`batches` must give batches without end. Received: {count} batches")
 

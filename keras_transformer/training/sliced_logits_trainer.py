@@ -110,10 +110,10 @@ class SlicedLogitsTrainer(keras.Model):
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
 
-    def make_train_function(self, force: bool = False) -> Any:
-        if self.train_function is None or force:
-            self.train_function = self.distribution.train_function(self)
-        return super().make_train_function()  # which makes one where the distribution has none
+    def make_train_function(self, force: bool = False) -> None:
+        if force or not self.train_function:
+            self.train_function: Any = self.distribution.train_function(self)
+        super().make_train_function()  # makes one where the distribution has none
 
     @property
     def slice_size(self) -> int:

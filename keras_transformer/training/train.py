@@ -130,9 +130,7 @@ def _tokenizer(run: Run) -> Tokenizer:
     return tokenizer
 
 
-def _store(
-    split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution
-) -> TokenStore:
+def _store(split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution) -> TokenStore:
     def build() -> TokenStore:
         length = run.recipe.data.max_length
         return TokenStore.build(run.store_dir / split, run.pairs(split), tokenizer, length)

@@ -22,7 +22,6 @@ from keras_transformer.training.checkpoint import (
     save_checkpoint,
 )
 
-
 FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
 DAMAGE = "step-00000001 is damaged"
 

@@ -62,7 +62,7 @@ class JaxMesh(Distribution):
         if not trainer.optimizer.built:
             trainer.optimizer.build(trainer.trainable_variables)
 
-    def crossentropy(  # type: ignore[misc]
+    def crossentropy(
         self,
         states: Any,
         embeddings: Any,

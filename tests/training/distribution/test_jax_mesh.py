@@ -1,4 +1,4 @@
-"""Who has which rows and which weights; what they come to together is tested in test_distribution.py."""
+"""Who has which rows and which weights: test_distribution.py tests the training."""
 
 import re
 

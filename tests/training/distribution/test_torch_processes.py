@@ -1,4 +1,4 @@
-"""Processes of PyTorch; what they come to together is tested in test_distribution.py."""
+"""Processes of PyTorch: test_distribution.py tests the training."""
 
 import numpy as np
 import pytest
