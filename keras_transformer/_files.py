@@ -1,13 +1,18 @@
-"""Writing that leaves either the old state or the new one, never half of it."""
+"""Files: writing that leaves the old state or the new one; reading that trusts no stranger."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from keras_transformer.errors import UserError
+
+# File systems take 255 bytes; the rest is room for what is put before or after the name.
+_LONGEST_NAME_BYTES = 200
 
 
 @contextmanager
@@ -54,6 +59,39 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and (
         error.errno in codes or any(f"errno = {code}," in str(error) for code in codes)
     )
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name that a stranger chose can only be that of a visible file in a given folder.
+
+    It has no separator (of any operating system), no leading dot, only printable characters, and
+    at most 200 bytes.
+    """
+    return (
+        name.isprintable()
+        and not name.startswith(".")
+        and not set(name) & set("/\\:")
+        and 0 < len(name.encode()) <= _LONGEST_NAME_BYTES
+    )
+
+
+def read_json(file: IO[bytes], most_bytes: int) -> Any:
+    """Parse a JSON file, unless it is too large or nested too deeply for its purpose.
+
+    Args:
+        file: open for reading bytes.
+        most_bytes: size of the largest file that is parsed; no more is read.
+
+    Raises:
+        ValueError: if the file is too large, nested too deeply, or no JSON.
+    """
+    content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it must have at most {most_bytes:,} bytes. Received: a larger file")
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _remove(path: Path) -> None:

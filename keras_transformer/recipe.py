@@ -1,6 +1,7 @@
 """A translation recipe: one YAML file, validated, with the paper's settings as defaults."""
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,11 +16,14 @@ from pydantic import (
     model_validator,
 )
 
+from keras_transformer._files import is_plain_name
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
+# The shipped recipes have 2 KiB. PyYAML takes seconds for this much.
+_MOST_BYTES = 256 * 1024
 
 
 class _Section(BaseModel):
@@ -38,8 +42,28 @@ class TextPair(_Section):
 class Download(_Section):
     """Where the files are fetched when no folder is given, and how they are recognised."""
 
-    url: str = Field(description="Address of the folder that holds the files.")
-    sha256: dict[str, str] = Field(description="File name: SHA-256 of the file, in hex.")
+    url: str = Field(description="Address (http or https) of the folder that holds the files.")
+    sha256: dict[str, str] = Field(description="File name: SHA-256 of the file, 64 hex digits.")
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if not re.match("https?://[^/?#]", url, re.IGNORECASE):
+            raise ValueError(f"must begin with http:// or https://. Received: {url!r}")
+        return url
+
+    @field_validator("sha256")
+    @classmethod
+    def _are_plain_names_and_digests(cls, digests: dict[str, str]) -> dict[str, str]:
+        for name, digest in digests.items():
+            if not is_plain_name(name):
+                raise ValueError(
+                    "a file name must have no folder, no leading dot and at most 200 bytes, all "
+                    f"printable. Received: {name!r}"
+                )
+            if not re.fullmatch("[0-9a-fA-F]{64}", digest):
+                raise ValueError(f"{name} must have 64 hex digits. Received: {digest!r}")
+        return {name: digest.lower() for name, digest in digests.items()}
 
 
 class Generator(_Section):
@@ -224,7 +248,7 @@ class Recipe(_Section):
     ```
     """
 
-    name: str = Field(min_length=1, pattern=r"^[\w.-]+$", description="Names the run folder.")
+    name: str = Field(pattern=r"^[\w-][\w.-]*$", description="Names the run folder.")
     description: str = ""
     seed: int = Field(1, ge=0, lt=2**31)
     data: Data
@@ -275,14 +299,15 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         The recipe, every key present.
 
     Raises:
-        UserError: if there is no such file, it is not YAML, a key is unknown (the nearest known
-            one is named) or a value is out of its range.
+        UserError: if there is no such file, it is larger than 256 KiB, it is not YAML or has
+            aliases, a key is unknown (the nearest known one is named) or a value is out of its
+            range.
     """
     path = _find(path_or_name)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+        tree = _parse(_read(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values. Received: {tree!r}")
     for override in overrides:
@@ -304,6 +329,48 @@ def _find(path_or_name: str | Path) -> Path:
     raise UserError(f"no recipe {path}: give the path of a YAML file or one of {', '.join(names)}")
 
 
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes. Received: more")
+    return content.decode("utf-8")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without what makes a short text large: aliases, and integers of any length.
+
+    A few aliases of aliases (the "billion laughs") become gigabytes where they are written out.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(
+                problem="a recipe must not use YAML aliases", problem_mark=mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(self.construct_scalar(node)) > 40:
+            problem = "an integer must have at most 40 digits"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return super().construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def _parse(text: str) -> Any:
+    """Parse YAML; a ValueError in one line says what is wrong with it."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:  # for 2020-99-99 and the like PyYAML raises whatever Python raises
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 def _apply(override: str, tree: dict[str, Any]) -> None:
     key, separator, value = override.partition("=")
     *sections, last = key.split(".")
@@ -316,9 +383,11 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
         if not isinstance(tree, dict):
             raise UserError(f"{section} holds no keys. Received: {override!r}")
     try:
-        tree[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UserError(f"the value of {key} must be YAML. Received: {override!r}") from None
+        tree[last] = _parse(value)
+    except ValueError as error:
+        raise UserError(
+            f"the value of {key} must be YAML. Received: {override!r} ({error})"
+        ) from None
 
 
 def _explain(error: ValidationError) -> str:

@@ -201,7 +201,9 @@ class Run:
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
             raise UserError(f"no file {folder / name}: name the folder that holds it by --data-dir")
-        return _download(name, data.download.url, data.download.sha256[name])
+        from keras_transformer.data.download import download
+
+        return download(name, data.download.url, data.download.sha256[name])
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
@@ -214,34 +216,23 @@ def load_model(path: str | Path) -> Any:
     """Read a .keras file that this package wrote.
 
     Raises:
-        UserError: if there is no such file, or it is damaged.
+        UserError: if there is no such file, it is damaged, or its configuration is too large.
     """
     import keras
 
+    from keras_transformer.keras_file import read_config
     from keras_transformer.models import register_all
 
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
     register_all()
+    read_config(path)
     try:
         return keras.saving.load_model(path, compile=False)
     except Exception as error:  # zipfile, json, h5py and Keras each have their own for damage
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is not a complete Keras model file: {reason}") from error
-
-
-def _download(name: str, folder_url: str, sha256: str) -> Path:
-    import keras
-
-    url = f"{folder_url.rstrip('/')}/{name}"
-    try:
-        path = keras.utils.get_file(
-            name, url, file_hash=sha256, cache_subdir=f"keras_transformer/{sha256[:16]}"
-        )
-    except Exception as error:  # get_file raises bare Exception for a failed download
-        raise UserError(f"{url} cannot be fetched; give a folder by --data-dir: {error}") from error
-    return Path(path)
 
 
 def _generate(recipe: Recipe, sizes: Generator, folder: Path) -> None:

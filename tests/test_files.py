@@ -1,12 +1,13 @@
-"""Writing beside and renaming: the old state or the new one, never half of it."""
+"""Writing leaves the old state or the new one; reading trusts no stranger."""
 
 import errno
+import io
 import os
 import resource
 
 import pytest
 
-from keras_transformer._files import atomic_write, is_disk_full
+from keras_transformer._files import atomic_write, is_disk_full, is_plain_name, read_json
 from keras_transformer.errors import UserError
 
 
@@ -72,3 +73,43 @@ def test_full_disk_is_told_from_other_errors():
     assert is_disk_full(OSError("Can't write (file write failed: errno = 28, error message = ...)"))
     assert not is_disk_full(OSError(errno.EACCES, "Permission denied"))
     assert not is_disk_full(ValueError("No space left on device"))
+
+
+@pytest.mark.parametrize("name", ["train.lc.norm.tok.en", "a b", "größe_1-2.gz", "x" * 200, "a..b"])
+def test_names_of_files_are_plain(name):
+    assert is_plain_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        ".ssh",
+        "a/b",
+        "/a",
+        "a\\b",
+        "C:a",
+        "a\0",
+        "a\nb",
+        "\ud800",
+        "x" * 201,
+        "ü" * 101,
+    ],
+)
+def test_names_that_lead_elsewhere_are_not_plain(name):
+    assert not is_plain_name(name)
+
+
+def test_json_is_read_up_to_its_limit():
+    assert read_json(io.BytesIO(b'{"a": [1]}'), most_bytes=10) == {"a": [1]}
+    endless = io.BytesIO(bytes(1000))
+    with pytest.raises(ValueError, match="at most 10 bytes"):
+        read_json(endless, most_bytes=10)
+    assert endless.tell() == 11
+
+
+def test_deep_json_is_no_crash():
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(io.BytesIO(b"[" * 10**5), most_bytes=10**5)

@@ -1,5 +1,6 @@
 """Recipes: validated, with messages that name file and key."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,98 @@ def test_known_keys_reach_into_optional_sections():
     keys = list(known_keys())
     assert {"data.train.source", "data.generator.test", "training.steps"} <= set(keys)
     assert keys[0] == "name" and "data" in Recipe.model_fields
+
+
+def load_download(path, url="https://example.org/data", sha256=None):
+    files = {split: {"source": "a.tsv"} for split in ("train", "validation", "test")}
+    download = {"url": url, "sha256": {"a.tsv": "0" * 64} if sha256 is None else sha256}
+    path.write_text(json.dumps({"name": "minimal", "data": {**files, "download": download}}))
+    return load_recipe(path).data.download
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8000/a", "HTTPS://example.org"])
+def test_downloads_come_by_http(path, url):
+    assert load_download(path, url).url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc", "ftp://example.org", "example.org", "http:///a", ""]
+)
+def test_downloads_by_other_protocols_are_refused(path, url):
+    with pytest.raises(UserError) as caught:
+        load_download(path, url)
+    rule = f"data.download.url: must begin with http:// or https://. Received: {url!r}"
+    assert str(caught.value) == f"{path}: {rule}"
+
+
+def test_hashes_are_lower_case(path):
+    assert load_download(path, sha256={"a.tsv": "AB" * 32}).sha256 == {"a.tsv": "ab" * 32}
+
+
+@pytest.mark.parametrize(
+    "digest", ["../../.ssh", "", "0" * 63, "0" * 65, "g" * 64, "0" * 64 + "\n"]
+)
+def test_a_hash_is_64_hex_digits(path, digest):
+    with pytest.raises(UserError) as caught:
+        load_download(path, sha256={"a.tsv": digest})
+    assert f"a.tsv must have 64 hex digits. Received: {digest!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "/a", "a/b", "a\\b", ".", "..", ".bashrc", "", "\0", "a" * 201]
+)
+def test_a_downloaded_file_has_a_plain_name(path, name):
+    with pytest.raises(UserError, match="a file name must have no folder") as caught:
+        load_download(path, sha256={name: "0" * 64})
+    assert str(caught.value).endswith(f"Received: {name!r}")
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".ssh"])
+def test_the_run_folder_is_not_hidden_and_not_its_parent(path, name):
+    path.write_text(MINIMAL.replace("name: minimal", f"name: {name}"))
+    with pytest.raises(UserError, match="name: String should match pattern"):
+        load_recipe(path)
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LAUGHS, "a recipe must not use YAML aliases"),
+        ("description: " + "[" * 10_000, "nested too deeply"),
+        ("description: 2020-99-99", "month must be in 1..12"),
+        ("description: " + "9" * 41, "an integer must have at most 40 digits"),
+        ("description: 0x" + "f" * 5_000, "an integer must have at most 40 digits"),
+        ("description: 1" + ":1" * 5_000, "an integer must have at most 40 digits"),
+        ("description: !!int x", "invalid literal for int"),
+        ("description: !!timestamp x", ""),
+        ("description: !!bool x", ""),
+        ("description: !!float 1" + ":1" * 5_000, ""),
+        ("#" * 2**18 + "\n", "a recipe must have at most 262,144 bytes"),
+    ],
+)
+def test_hostile_yaml_is_refused_in_one_line(path, text, message):
+    path.write_text(f"{MINIMAL}{text}")
+    with pytest.raises(
+        UserError, match=f"minimal.yaml: cannot be read as YAML: .*{message}"
+    ) as caught:
+        load_recipe(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("value", ["[&a [x], *a]", "[" * 10_000, "2020-99-99", "9" * 41])
+def test_hostile_overrides_are_refused(path, value):
+    with pytest.raises(UserError, match="the value of description must be YAML"):
+        load_recipe(path, [f"description={value}"])
+
+
+def test_a_recipe_is_written_without_aliases(path):
+    shared = {"source": "a.tsv"}
+    data = {"train": shared, "validation": shared, "test": shared}
+    path.write_text(Recipe.model_validate({"name": "a", "data": data}).to_yaml())
+    assert load_recipe(path).data.train == load_recipe(path).data.test

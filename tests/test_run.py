@@ -1,12 +1,12 @@
 """The run folder."""
 
-import functools
 import hashlib
 import json
+import zipfile
 from datetime import UTC, datetime
 
-import keras
 import pytest
+from local_server import answer, local_server
 
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
@@ -89,36 +89,39 @@ def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.usefixtures("recipe")
-def test_failed_download_is_one_line_with_the_address(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise Exception("URL fetch failure")
+@pytest.fixture
+def download_recipe(tmp_path, monkeypatch):
+    """Makes a recipe whose only file, served.txt, is downloaded."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
 
-    monkeypatch.setattr(keras.utils, "get_file", refuse)
-    download = {"url": "https://example.org/data/", "sha256": {"train.en": "0" * 64}}
-    recipe = load_recipe(
-        tmp_path / "files.yaml", ["data.directory=null", f"data.download={json.dumps(download)}"]
-    )
-    with pytest.raises(UserError, match="https://example.org/data/train.en cannot be fetched"):
-        Run.create(tmp_path / "new", recipe)
+    def make(url, sha256):
+        names = {name: {"source": "served.txt"} for name in ("train", "validation", "test")}
+        data = {**names, "download": {"url": url, "sha256": {"served.txt": sha256}}}
+        path = tmp_path / "download.yaml"
+        path.write_text(json.dumps({"name": "a", "data": data}))
+        return load_recipe(path)
+
+    return make
 
 
-def test_download_is_recognised_by_its_checksum(tmp_path, monkeypatch):
+def test_download_is_recognised_by_its_checksum(download_recipe, tmp_path):
     content = b"a line\n"
-    (tmp_path / "served.txt").write_bytes(content)
-    get_file = functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache")
-    monkeypatch.setattr(keras.utils, "get_file", get_file)
-    names = {name: {"source": "served.txt"} for name in ("train", "validation", "test")}
-    recipe_file = tmp_path / "download.yaml"
+    digest = hashlib.sha256(content).hexdigest()
+    with local_server() as server:
+        server.answers["/served.txt"] = answer(content)
+        run = Run(tmp_path / "run", download_recipe(server.url, digest.upper()))
+        assert run.text("train")[0].read_bytes() == content
+        with pytest.raises(UserError, match="served.txt cannot be fetched"):
+            Run.create(tmp_path / "new", download_recipe(server.url, "0" * 64))
+    cached = tmp_path / "cache" / "keras_transformer" / digest[:16] / "served.txt"
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [cached]
+    assert not (tmp_path / "new").exists()
 
-    def locate(sha256):
-        download = {"url": tmp_path.as_uri(), "sha256": {"served.txt": sha256}}
-        recipe_file.write_text(json.dumps({"name": "a", "data": {**names, "download": download}}))
-        return Run(tmp_path / "run", load_recipe(recipe_file)).text("train")[0]
 
-    assert locate(hashlib.sha256(content).hexdigest()).read_bytes() == content
-    with pytest.raises(UserError, match="served.txt cannot be fetched"):
-        locate("0" * 64)
+def test_failed_download_is_one_line_with_the_address(download_recipe, tmp_path):
+    recipe = download_recipe("http://127.0.0.1:1/data/", "0" * 64)  # nothing listens there
+    with pytest.raises(UserError, match="http://127.0.0.1:1/data/served.txt cannot be fetched"):
+        Run.create(tmp_path / "new", recipe)
 
 
 def test_checkpoints_are_listed_oldest_first_and_only_complete_ones(run):
@@ -169,6 +172,14 @@ def test_truncated_model_is_one_line_with_the_path(tmp_path, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(UserError, match=f"{path} is not a complete Keras model file"):
+        load_model(path)
+
+
+def test_model_with_a_huge_configuration_is_refused(tmp_path):
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b" " * 2**26)
+    with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
         load_model(path)
 
 

@@ -6,6 +6,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from keras_transformer.errors import UserError
 
@@ -13,6 +14,9 @@ Pair = tuple[str, str]
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# A line is held in memory, several times over while it is encoded. This is a thousand times a long
+# sentence; without a bound, a gzipped file of a megabyte is a line of a gigabyte.
+_LONGEST_LINE = 1024 * 1024
 
 
 class CorpusError(UserError, ValueError):
@@ -43,8 +47,8 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
 
     Raises:
         CorpusError: while iterating, if a file cannot be read, is not UTF-8, or holds another
-            number of lines than the other one, or a TSV line has not two fields. The message
-            names file and line.
+            number of lines than the other one, or a line is longer than 1 MiB, or a TSV line has
+            not two fields. The message names file and line.
     """
     if target_path is None:
         return _TabSeparated(Path(source_path))
@@ -93,13 +97,13 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """Lines of a UTF-8 file, plain or gzipped, without their ends.
 
     Raises:
-        CorpusError: if the file cannot be read or is not UTF-8.
+        CorpusError: if the file cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
     path = Path(path)
     number = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(_bounded_lines(file, path), start=1):
                 if number == 1:
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
@@ -118,10 +122,10 @@ def read_standard_input() -> Iterator[str]:
     """Lines of standard input, without their ends, as they come.
 
     Raises:
-        CorpusError: If a line is not UTF-8.
+        CorpusError: If a line is not UTF-8 or is longer than 1 MiB.
     """
     stdin = sys.stdin  # Held: Python aborts if it is closed while a thread waits for its next line.
-    for number, line in enumerate(stdin.buffer, start=1):
+    for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -132,7 +136,21 @@ def read_standard_input() -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _open(path: Path) -> gzip.GzipFile:
+def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
+    """Lines with their ends, each read only as far as a line may go."""
+    for number in itertools.count(1):
+        line = file.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            raise CorpusError(
+                f"{name}, line {number:,}: a line must have at most {_LONGEST_LINE:,} bytes. "
+                "Received: a longer one"
+            )
+        if not line:
+            return
+        yield line
+
+
+def _open(path: Path) -> BinaryIO:
     """Open for reading bytes, by what the file holds and not by what it is called."""
     file = path.open("rb")
     return gzip.open(file) if file.peek(2)[:2] == _GZIP_MAGIC else file  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data.corpus import Pair
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
@@ -20,6 +20,7 @@ from keras_transformer.errors import UserError
 SIDES = ("source", "target")
 
 _SUMMARY = "meta.json"
+_MOST_SUMMARY_BYTES = 64 * 1024  # `build` writes less than 1 KiB
 _CHUNK = 8_192  # pairs encoded at a time; bounds the memory of building
 
 
@@ -159,7 +160,8 @@ class TokenStore:
 def _read_summary(directory: Path) -> dict[str, Any]:
     path = directory / _SUMMARY
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            return read_json(file, _MOST_SUMMARY_BYTES)
     except FileNotFoundError:
         raise UserError(f"{directory} is no token store: it holds no {_SUMMARY}") from None
     except ValueError:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, is_plain_name, read_json
 from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError
 
@@ -23,6 +23,7 @@ _SPECIAL_IDS: dict[str, Any] = {
     "eos_id": EOS_ID,
 }
 _SUMMARY = "tokenizer.json"
+_MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 
 
 class Tokenizer:
@@ -100,12 +101,16 @@ class Tokenizer:
         """Read what `save` has written.
 
         Raises:
-            UserError: if files are missing or damaged.
+            UserError: if files are missing or damaged, or `tokenizer.json` names files that are
+                not in the folder.
         """
         directory = Path(directory)
         try:
-            digests = json.loads((directory / _SUMMARY).read_text(encoding="utf-8"))["sha256"]
-            models = [(directory / name).read_bytes() for name in digests]
+            with (directory / _SUMMARY).open("rb") as file:
+                digests = read_json(file, _MOST_SUMMARY_BYTES)["sha256"]
+            if not isinstance(digests, dict) or len(digests) not in (1, 2):
+                raise ValueError(f"{_SUMMARY} must name one or two models")
+            models = [_inside(directory, name).read_bytes() for name in digests]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{directory} holds no complete tokenizer: {error}") from None
         for (name, digest), model in zip(digests.items(), models, strict=True):
@@ -247,6 +252,14 @@ def _explain(error: RuntimeError, vocabulary_size: int) -> Exception:
     return UserError(
         f"vocabulary_size must be {rule} for this text. Received: vocabulary_size={vocabulary_size}"
     )
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """The file of that name; refuses names, and symbolic links, that lead out of the folder."""
+    path = directory / name
+    if not is_plain_name(name) or path.resolve().parent != directory.resolve():
+        raise ValueError(f"{_SUMMARY} must name files of the folder itself. Received: {name!r}")
+    return path
 
 
 def _sha256(data: bytes) -> str:

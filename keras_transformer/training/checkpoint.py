@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,14 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.without_tensorflow import without_tensorflow
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.keras_file import read_config
 from keras_transformer.run import checkpoint_folders
 
 _MODEL = "model.keras"
 _STATE = "state.json"
+_MOST_STATE_BYTES = 16 * 1024 * 1024  # the validation loss of a checkpoint takes about 40
 _FORMAT = 2  # 1: model.keras held the TransformerTrainer of 0.1.0.dev0
 
 
@@ -136,7 +137,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     Raises:
         UserError: If the checkpoint is incomplete, damaged, of another model or an older release.
     """
-    step = _check_loadable(Path(path))
+    step, _ = _check_loadable(Path(path))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     try:
@@ -251,17 +252,18 @@ def load_checkpoint_model(path: str | Path) -> Any:
     Raises:
         UserError: If the checkpoint is incomplete, damaged or of an older release.
     """
-    _check_loadable(Path(path))
+    _, config = _check_loadable(Path(path))
     file = Path(path) / _MODEL
     model = keras.saving.load_model(file, compile=False)
-    if _has_averages(file):
+    if _has_averages(config):
         compiled = keras.saving.load_model(file)
         compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
         model.set_weights(compiled.get_weights())
     return model
 
 
-def _check_loadable(path: Path) -> int:
+def _check_loadable(path: Path) -> tuple[int, dict[str, Any]]:
+    """The step of a checkpoint, and the configuration of its model."""
     step = verify_checkpoint(path)
     if _read_state(path).get("format") != _FORMAT:
         raise UserError(
@@ -269,15 +271,19 @@ def _check_loadable(path: Path) -> int:
             "held the model itself: finish this run with that release, or begin a new one (whose "
             "training.initial_run may name the finished run)"
         )
-    return step
+    return step, read_config(path / _MODEL)
 
 
-def _has_averages(file: Path) -> bool:
-    with zipfile.ZipFile(file) as archive:
-        compiled = json.loads(archive.read("config.json")).get("compile_config") or {}
+def _has_averages(config: dict[str, Any]) -> bool:
+    compiled = config.get("compile_config") or {}
     optimizer = compiled.get("optimizer", {}).get("config", {})
     inner = optimizer.get("inner_optimizer", {}).get("config", optimizer)
     return inner.get("use_ema", False)
+
+
+def _read_state(path: Path) -> Any:
+    with (path / _STATE).open("rb") as file:
+        return read_json(file, _MOST_STATE_BYTES)
 
 
 def remove_unfinished(directory: str | Path) -> None:
@@ -297,10 +303,6 @@ def _remove(path: Path) -> None:
 def _rename(path: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.replace(path, target)
-
-
-def _read_state(path: Path) -> Any:
-    return json.loads((path / _STATE).read_text(encoding="utf-8"))
 
 
 def _sha256(path: Path) -> str:

@@ -1,9 +1,16 @@
 import gzip
+import io
+import sys
+import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
 from keras_transformer.data import CorpusError, read_lines, read_parallel
+from keras_transformer.data.corpus import read_standard_input
 from keras_transformer.errors import UserError
+
+LONGEST = 1024 * 1024
 
 
 def write(path, data):
@@ -86,6 +93,32 @@ def test_truncated_gzip_is_refused(tmp_path):
     path = write(tmp_path / "text.gz", packed[: len(packed) // 2])
     with pytest.raises(CorpusError, match=r"text\.gz, after line \d+: damaged gzip file"):
         list(read_lines(path))
+
+
+def test_a_long_line_is_refused_before_it_is_in_memory(tmp_path):
+    packed = gzip.compress(b"short\n" + bytes(64 * LONGEST), compresslevel=1)
+    path = write(tmp_path / "text.gz", packed)
+    tracemalloc.start()
+    with pytest.raises(CorpusError, match=r"text\.gz, line 2: .* at most 1,048,576 bytes"):
+        list(read_lines(path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * LONGEST
+
+
+def test_a_long_line_of_standard_input_is_refused(monkeypatch):
+    content = b"short\n" + b"a" * (LONGEST + 1)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+    with pytest.raises(CorpusError, match="standard input, line 2: .* at most 1,048,576 bytes"):
+        list(read_standard_input())
+
+
+def test_the_longest_line_is_read(tmp_path):
+    line = "a" * (LONGEST - 1)
+    assert list(read_lines(write(tmp_path / "s", f"{line}\n{line}b".encode()))) == [
+        line,
+        f"{line}b",
+    ]
 
 
 def test_a_corpus_error_is_one_line_to_the_user():

@@ -138,9 +138,10 @@ def test_truncated_store_is_refused(tmp_path, tokenizer, name):
 
 def test_damaged_or_missing_summary_is_refused(tmp_path, tokenizer):
     build(tmp_path / "store", SENTENCES, tokenizer)
-    (tmp_path / "store" / "meta.json").write_text('{"pairs": 6,')
-    with pytest.raises(UserError, match="meta.json is damaged"):
-        TokenStore(tmp_path / "store")
+    for content in ('{"pairs": 6,', "[" * 50_000):
+        (tmp_path / "store" / "meta.json").write_text(content)
+        with pytest.raises(UserError, match="meta.json is damaged"):
+            TokenStore(tmp_path / "store")
     with pytest.raises(UserError, match="is no token store"):
         TokenStore(tmp_path)
 

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import subprocess
@@ -123,6 +124,52 @@ def test_damaged_folder_is_refused(tmp_path, tokenizer):
     (tmp_path / "cut" / "tokenizer.json").write_text(json.dumps([1]))
     with pytest.raises(UserError, match="holds no complete tokenizer"):
         Tokenizer.load(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../source.model", "/etc/hostname", "sub/source.model", ".hidden", "", "a\0b", "x" * 300],
+)
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path, tokenizer, name):
+    tokenizer.save(tmp_path / "tokenizer")
+    (tmp_path / "source.model").write_bytes(tokenizer.source_model)
+    rewrite_digests(tmp_path / "tokenizer", {name: digest_of(tokenizer)})
+    with pytest.raises(UserError, match="must name files of the folder itself. Received: "):
+        Tokenizer.load(tmp_path / "tokenizer")
+
+
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path, tokenizer):
+    tokenizer.save(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "source.model").rename(tmp_path / "elsewhere")
+    (tmp_path / "tokenizer" / "source.model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="must name files of the folder itself"):
+        Tokenizer.load(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (" " * 100_000, "at most 65,536 bytes"),
+        ("[" * 50_000, "nested too deeply"),
+        ('{"sha256": ["source.model"]}', "must name one or two models"),
+        ('{"sha256": {}}', "must name one or two models"),
+        ('{"sha256": {"a": "", "b": "", "c": ""}}', "must name one or two models"),
+    ],
+)
+def test_a_summary_of_another_form_is_refused(tmp_path, tokenizer, content, message):
+    tokenizer.save(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match=f"holds no complete tokenizer: .*{message}"):
+        Tokenizer.load(tmp_path / "tokenizer")
+
+
+def digest_of(tokenizer):
+    return hashlib.sha256(tokenizer.source_model).hexdigest()
+
+
+def rewrite_digests(folder, digests):
+    summary = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**summary, "sha256": digests}))
 
 
 def test_bytes_that_are_no_model_are_refused():

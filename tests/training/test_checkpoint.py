@@ -1,9 +1,11 @@
 """A checkpoint is complete or not there, damage is seen, and the average is the mean."""
 
 import errno
+import hashlib
 import json
 import math
 import os
+import zipfile
 
 import keras
 import numpy as np
@@ -133,7 +135,22 @@ def test_truncated_model_is_refused(model, tmp_path):
         load_checkpoint(path, model)
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", json.dumps({"step": 1})])
+@pytest.mark.parametrize("load", [lambda path: load_checkpoint(path, None), load_checkpoint_model])
+def test_huge_configuration_is_refused(model, tmp_path, load):
+    path = save_checkpoint(tmp_path, model, step=1, keep=1)
+    with zipfile.ZipFile(path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b" " * 2**26)
+    digest = hashlib.sha256((path / "model.keras").read_bytes()).hexdigest()
+    (path / "state.json").write_text(
+        json.dumps({"format": 2, "step": 1, "sha256": {"model.keras": digest}})
+    )
+    with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", "[" * 10**5, " " * 2**25, json.dumps({"step": 1})]
+)
 def test_incomplete_state_is_refused(model, tmp_path, content):
     path = save_checkpoint(tmp_path, model, step=1, keep=1)
     (path / "state.json").unlink()

@@ -1,0 +1,145 @@
+"""Files from the web, recognised by their SHA-256."""
+
+import hashlib
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote, urljoin, urlsplit
+
+import requests
+from tqdm import tqdm
+
+from keras_transformer.errors import UserError
+
+# The largest parallel corpora that come as one file have some gigabytes.
+MOST_BYTES = 8 * 1024**3
+MOST_SECONDS = 4 * 60 * 60.0
+CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 60.0
+MOST_REDIRECTS = 10
+_CHUNK_BYTES = 64 * 1024
+
+
+def download(name: str, folder_url: str, sha256: str) -> Path:
+    """Download a file, unless the cache holds it already.
+
+    The cache is where Keras keeps its own: `keras_transformer/<first 16 digits of the SHA-256>` in
+    `KERAS_HOME` or `~/.keras`. A file appears there only when it is complete and verified, and a
+    cached file is verified before it is used.
+
+    Args:
+        name: Plain name of the file.
+        folder_url: Address of its folder, http or https; the server may redirect to others.
+        sha256: SHA-256 of the file, 64 hex digits.
+
+    Returns:
+        Path of the file in the cache.
+
+    Raises:
+        UserError: If the file cannot be fetched within four hours, has more than 8 GiB or another
+            SHA-256. No file of the cache is changed then.
+    """
+    cache = _keras_home() / "keras_transformer"
+    path = cache / sha256[:16] / name
+    if path.resolve().parent != cache.resolve() / sha256[:16]:
+        raise UserError(f"a download must lie in its own folder of {cache}. Received: {path}")
+    url = f"{folder_url.rstrip('/')}/{quote(name)}"
+    try:
+        if not path.is_file() or _sha256(path) != sha256:
+            _fetch_verified(url, path, sha256)
+    except Exception as error:  # requests, urllib3 and the system each have their own
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{url} cannot be fetched; give a folder by --data-dir: {reason}"
+        ) from error
+    return path
+
+
+def _keras_home() -> Path:
+    """The folder that Keras keeps its downloads in, found without the seconds of its import."""
+    home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
+
+
+def _fetch_verified(url: str, path: Path, sha256: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A folder of its own: other processes may be downloading the same file.
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as partial:
+        complete = Path(partial) / path.name
+        with complete.open("wb") as file:
+            _fetch_in_time(url, file)
+        received = _sha256(complete)
+        if received != sha256:
+            raise ValueError(f"its SHA-256 must be {sha256}. Received: {received}")
+        os.replace(complete, path)
+
+
+def _fetch_in_time(url: str, file: BinaryIO) -> None:
+    """Fetch in a thread, so that a server that sends a byte now and then cannot hold us for ever.
+
+    A thread that is too late ends when it next writes, since the file is closed then.
+    """
+    failures: list[Exception] = []
+
+    def fetch() -> None:
+        try:
+            _fetch(url, file)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=fetch, daemon=True)
+    thread.start()
+    thread.join(MOST_SECONDS)
+    if thread.is_alive():
+        raise TimeoutError(f"it must arrive within {MOST_SECONDS:g} s")
+    if failures:
+        raise failures[0]
+
+
+def _fetch(url: str, file: BinaryIO) -> None:
+    with _open(url) as response:
+        size = int(response.headers.get("Content-Length", 0))
+        # As the server stores it: a gzipped file stays so, and nothing is unpacked here.
+        chunks = response.raw.stream(_CHUNK_BYTES, decode_content=False)
+        title = Path(file.name).name
+        with tqdm(total=size or None, desc=title, unit="B", unit_scale=True) as bar:
+            for chunk in chunks:
+                bar.update(len(chunk))
+                if max(size, bar.n) > MOST_BYTES:
+                    raise ValueError(f"it must have at most {MOST_BYTES:,} bytes. Received: more")
+                file.write(chunk)
+
+
+def _open(url: str) -> requests.Response:
+    """Send the request, and follow redirects without reading what the servers say beside them."""
+    for _ in range(1 + MOST_REDIRECTS):
+        response = requests.get(
+            url,
+            headers={"Accept-Encoding": "identity"},
+            auth=_without_credentials,
+            timeout=(CONNECT_SECONDS, SILENCE_SECONDS),
+            allow_redirects=False,
+            stream=True,
+        )
+        if not response.is_redirect:
+            break
+        response.close()
+        url = urljoin(url, response.headers["Location"])
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError(f"a redirect must lead to http:// or https://. Received: {url!r}")
+    if response.status_code != 200:
+        response.close()
+        raise ValueError(f"the server must answer 200. Received: {response.status_code}")
+    return response
+
+
+def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Stands in the place of what requests would send from the user's `~/.netrc`."""
+    return request
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
