@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.bucket_widths import choose_widths
+from keras_transformer.data.length_buckets import choose_buckets
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError
@@ -79,7 +79,7 @@ class BatchPlan:
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
-        widths, bucket_of_pair = choose_widths(
+        widths, bucket_of_pair = choose_buckets(
             store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
         )
         self._shapes = [self._shape(*width) for width in widths]

@@ -5,7 +5,9 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,11 +145,20 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     try:
         with warnings.catch_warnings():  # Keras warns where it leaves the optimizer as it is
             warnings.filterwarnings("error", message="Skipping variable loading for optimizer")
-            model.load_weights(Path(path) / _MODEL)
+            _load_weights(Path(path), model)
     except (ValueError, UserWarning) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"checkpoint {path} is of another model or optimizer: {reason}") from None
     return step
+
+
+def _load_weights(path: Path, model: Any) -> None:
+    """Load weights and optimizer; from a file of their own, since reading in an archive is slow."""
+    with (
+        zipfile.ZipFile(path / _MODEL) as archive,
+        tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
+    ):
+        model.load_weights(archive.extract("model.weights.h5", folder))
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:

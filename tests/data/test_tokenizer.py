@@ -23,6 +23,12 @@ def separate_tokenizer():
     return Tokenizer.train(SENTENCES, vocabulary_size=60, joint=False)
 
 
+def test_frames_are_what_encoder_decoder_and_loss_take(tokenizer):
+    assert tokenizer.frame_source([7, 8]) == [7, 8, 3]
+    assert tokenizer.frame_target([7, 8]) == ([2, 7, 8], [7, 8, 3])
+    assert [fits([7, 8], length) for length in (2, 3)] == [False, True]
+
+
 def test_text_comes_back(tokenizer, separate_tokenizer):
     _, targets = zip(*SENTENCES, strict=True)
     for each in (tokenizer, separate_tokenizer):
