@@ -76,12 +76,14 @@ if TYPE_CHECKING or "keras" in sys.modules:
         MaskedAccuracy,
         MaskedCrossentropy,
         Perplexity,
+        SlicedLogitsTrainer,
         TransformerAdam,
         TransformerSchedule,
-        TransformerTrainer,
+        array_batches,
         average_checkpoints,
         keep_freed_memory,
     )
+    from keras_transformer.training.fit import fit
     from keras_transformer.training.train import train
 
 __all__ = [
@@ -126,6 +128,7 @@ __all__ = [
     "SearchResult",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
+    "SlicedLogitsTrainer",
     "StridedAttention",
     "TokenEmbedding",
     "TokenStore",
@@ -133,13 +136,14 @@ __all__ = [
     "Transformer",
     "TransformerAdam",
     "TransformerSchedule",
-    "TransformerTrainer",
     "Translator",
     "UserError",
+    "array_batches",
     "average_checkpoints",
     "causal_mask",
     "compile_function",
     "evaluation_batches",
+    "fit",
     "fit_data",
     "keep_freed_memory",
     "load_recipe",

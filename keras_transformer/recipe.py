@@ -19,6 +19,7 @@ from pydantic import (
 from keras_transformer._files import is_plain_name
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.models import ARCHITECTURES
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
@@ -113,6 +114,7 @@ class TokenizerSettings(_Section):
 class ModelSettings(_Section):
     """A preset and what differs from it; None keeps the preset's value."""
 
+    architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = "base"
     num_layers: int | None = Field(None, gt=0)
     d_model: int | None = Field(None, gt=0)
@@ -130,6 +132,13 @@ class ModelSettings(_Section):
         None, gt=0, description="Window of local, stride of strided attention, in tokens."
     )
 
+    @field_validator("architecture")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in ARCHITECTURES:
+            raise ValueError(f"must be one of {', '.join(ARCHITECTURES)}. Received: {name!r}")
+        return name
+
     @model_validator(mode="after")
     def _window_of_its_pattern(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
@@ -142,8 +151,8 @@ class ModelSettings(_Section):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Arguments for `Transformer.from_preset(preset, ...)`."""
-        return self.model_dump(exclude={"preset"}, exclude_none=True)
+        """Arguments for the architecture's `from_preset(preset, ...)`."""
+        return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 
 class Training(_Section):
@@ -183,8 +192,8 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of logits.")
-    recomputation: bool = Field(
-        False, description="Forget activations and compute them again: less memory, more time."
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass: less memory, more time."
     )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
         "none", description="How several devices or processes share the work."
@@ -203,6 +212,15 @@ class Training(_Section):
     validation_bleu_sentences: int = Field(
         100, ge=0, description="Validation sentences translated at each checkpoint, greedily."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_key(cls, tree: Any) -> Any:
+        """Runs of 0.1.0.dev0 name gradient checkpointing otherwise."""
+        if isinstance(tree, dict) and "recomputation" in tree:
+            tree = {"gradient_checkpointing": tree["recomputation"], **tree}
+            del tree["recomputation"]
+        return tree
 
 
 class Evaluation(SearchOptions):

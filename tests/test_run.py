@@ -82,6 +82,15 @@ def test_text_finds_plain_and_gzipped_files_and_one_tsv(run, tmp_path):
     assert run.text("validation") == (data / "val.tsv", None)
 
 
+def test_pairs_are_those_of_a_tsv_or_of_two_files(run, tmp_path):
+    data = tmp_path / "data"
+    (data / "val.tsv").write_text("one\teins\n")
+    (data / "test.en").write_text("two\n")
+    (data / "test.de").write_text("zwei\n")
+    assert list(run.pairs("validation")) == [("one", "eins")]
+    assert list(run.pairs("test")) * 2 == [*run.pairs("test"), *run.pairs("test")]
+
+
 def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):
     (tmp_path / "data" / "test.de").unlink()
     with pytest.raises(UserError, match="no file .*test.de.*--data-dir"):

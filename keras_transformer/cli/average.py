@@ -1,11 +1,9 @@
 """The command `average`."""
 
-import os
 from pathlib import Path
 
 import click
 
-from keras_transformer._files import copy_file
 from keras_transformer.cli.common import run_argument
 from keras_transformer.errors import UserError
 
@@ -30,11 +28,7 @@ def command(run: Path, last: int) -> None:
     paths = opened.checkpoints()[-last:]
     if len(paths) < last:
         raise UserError(f"{run} has {len(paths)} checkpoints. Received: --last {last}")
-    average = opened.directory / "model.average.keras"
-    average_checkpoints(paths, average)
-    # At every moment there is a complete model.keras: the old one until the new one replaces it.
-    if opened.model_path.exists():
-        copy_file(opened.model_path, opened.directory / "model.previous.keras")
-    os.replace(average, opened.model_path)
+    previous = opened.directory / "model.previous.keras"
+    average_checkpoints(paths, opened.model_path, previous)
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

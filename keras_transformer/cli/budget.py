@@ -24,7 +24,7 @@ def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
 
     \b
     keras-transformer budget wmt14_en_de_base
-    keras-transformer budget wmt14_en_de_big --memory 12 --set training.recomputation=true
+    keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
     from keras_transformer.recipe import load_recipe
     from keras_transformer.token_budget import Try, available_mebibytes, find_token_budget

@@ -45,7 +45,7 @@ def command(
     directory = run or Path("runs") / loaded.name
     opened = start(loaded).open_run(directory, loaded, resume)
     try:
-        train(loaded, opened, resume=resume)
+        train(opened, resume=resume)
     except KeyboardInterrupt:
         options = [word for setting in settings for word in ("--set", setting)]
         words = ["train", recipe, "--run", str(directory), *options, "--resume"]

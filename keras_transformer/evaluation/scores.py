@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from keras_transformer.data import read_parallel
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.recipe import Evaluation
@@ -36,7 +35,7 @@ def evaluate_run(
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
-    sources, references = zip(*read_parallel(*run.text(split)), strict=True)
+    sources, references = zip(*run.pairs(split), strict=True)
     translator = Translator(run.model(), run.tokenizer(), options)
     scores = score(translator.translate(list(sources), progress=True), references, settings)
     if run.recipe.data.generator is None:

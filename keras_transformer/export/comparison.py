@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data import read_parallel
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
@@ -117,7 +116,7 @@ def run_sentences(run: Run, count: int) -> list[str]:
         count: Maximum number of sentences.
     """
     try:
-        sources = (source.strip() for source, _ in read_parallel(*run.text("validation")))
+        sources = (source.strip() for source, _ in run.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))
     except UserError:
         return random_sentences(run.tokenizer(), count)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.decoding.cache import Cache, empty_slots, pad, take_slots
 from keras_transformer.layers.attention.full_attention import FullAttention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
@@ -75,6 +76,7 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_residual.build(x_shape)
 
+    @checkpointable
     def call(
         self,
         x: Any,

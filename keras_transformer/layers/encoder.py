@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.dense import initializer_config
@@ -122,6 +123,7 @@ class EncoderLayer(keras.layers.Layer):
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
+    @checkpointable
     def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
         return self._transform(self._attend(x, mask if padding_mask is None else padding_mask))
 

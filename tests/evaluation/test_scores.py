@@ -69,7 +69,7 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
     (tmp_path / "recipe.yaml").write_text(f"{{name: a, data: {data}}}")
     run = Run.create(tmp_path / "run", load_recipe(tmp_path / "recipe.yaml"))
     run.model_path.write_bytes(b"weights")
-    pairs = list(evaluation.read_parallel(*run.text("test")))
+    pairs = list(run.pairs("test"))
     monkeypatch.setattr(Echo, "references", [target for _, target in pairs], raising=False)
     monkeypatch.setattr(evaluation, "Translator", Echo)
     monkeypatch.setattr(Run, "model", lambda self: None)

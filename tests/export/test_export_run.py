@@ -11,7 +11,7 @@ from support.contract import randomize
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.cli import main
-from keras_transformer.data import Tokenizer, read_parallel
+from keras_transformer.data import Tokenizer
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
@@ -29,7 +29,7 @@ def new_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     write_text(folder)
     run = Run.create(folder / "run", recipe_for(folder))
-    pairs = list(read_parallel(*run.text("train")))
+    pairs = list(run.pairs("train"))
     Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
     model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
     randomize(model)

@@ -8,7 +8,7 @@ from support.contract import randomize
 from support.small_models import small_model
 from support.tiny_run import recipe_for, write_text
 
-from keras_transformer.data import Tokenizer, read_parallel
+from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
@@ -64,7 +64,7 @@ def run(tmp_path):
     """A run with random weights, as training leaves it."""
     write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    pairs = list(read_parallel(*run.text("train")))
+    pairs = list(run.pairs("train"))
     Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
     model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
     randomize(model)
@@ -78,7 +78,7 @@ def test_a_run_is_exported_from_any_backend(run, tmp_path):
     first = export_run_saved_model(run.directory, tmp_path / "models", options)
     second = export_run_saved_model(run.directory, tmp_path / "models", options)
     assert [path.directory.name for path in (first, second)] == ["1", "2"]
-    sentences = [source for source, _ in read_parallel(*run.text("test"))]
+    sentences = [source for source, _ in run.pairs("test")]
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
     translator = Translator(run.model(), run.tokenizer(), options)
     assert found["translation"] == translator.translate(sentences)

@@ -136,7 +136,7 @@ def main(directory: Path) -> None:
     recipe = load_recipe(directory / "recipe.yaml")
     folder = directory / "run"
     resume = "--resume" in sys.argv
-    train(recipe, start(recipe).open_run(folder, recipe, resume), resume)
+    train(start(recipe).open_run(folder, recipe, resume), resume)
 
 
 if __name__ == "__main__":

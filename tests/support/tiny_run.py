@@ -57,7 +57,7 @@ def begin(directory: Path) -> Run:
     write_text(directory)
     recipe = recipe_for(directory)
     run = Run.create(directory / "run", recipe)
-    train(recipe, run)
+    train(run)
     return run
 
 
@@ -65,7 +65,7 @@ def go_on(directory: Path) -> Run:
     """Train on in a run folder that exists."""
     recipe = recipe_for(directory)
     run = Run.resume(directory / "run", recipe)
-    train(recipe, run, resume=True)
+    train(run, resume=True)
     return run
 
 

@@ -8,18 +8,6 @@ import keras
 import numpy as np
 
 
-def local_copy(trainer: Any) -> Any:
-    """Make a model like the one in training, with an optimizer like its own, but other weights.
-
-    Args:
-        trainer: The compiled model in training.
-    """
-    copy = type(trainer).from_config(trainer.get_config())
-    copy.compile_from_config(trainer.get_compile_config())
-    copy.optimizer.build(copy.trainable_variables)
-    return copy
-
-
 class OnLocalCopy(keras.callbacks.Callback):
     """Lets callbacks see, at the end of every epoch, a copy of the model instead of itself.
 
@@ -28,7 +16,7 @@ class OnLocalCopy(keras.callbacks.Callback):
 
     Args:
         callbacks: Keras callbacks that act at the end of an epoch; called in the chief.
-        copy: What `local_copy` returned; None in the other processes.
+        copy: A compiled model like the one in training; None in the other processes.
         read: Function of a variable that returns the whole of it. All processes call it.
         alone: Function that returns a context in which the copy can be used.
     """

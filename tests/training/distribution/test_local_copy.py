@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from support.small_models import new_model
 
-from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerTrainer
-from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy
+from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
+from keras_transformer.training.distribution.local_copy import OnLocalCopy
 
 
 class Watcher(keras.callbacks.Callback):
@@ -27,11 +27,11 @@ class Watcher(keras.callbacks.Callback):
 
 
 def test_callbacks_see_weights_and_optimizer_in_the_copy():
-    trainer = TransformerTrainer(new_model(), MaskedCrossentropy(0.1))
+    trainer = SlicedLogitsTrainer(new_model(), MaskedCrossentropy(0.1))
     trainer.compile(TransformerAdam(0.1))
     trainer.optimizer.build(trainer.trainable_variables)
     trainer.optimizer.iterations.assign(7)
-    copy = local_copy(trainer)
+    copy = trainer.local_copy()
     assert copy.token_loss.label_smoothing == 0.1
     alone = []
 
@@ -55,7 +55,7 @@ def test_callbacks_see_weights_and_optimizer_in_the_copy():
 
 
 def test_processes_without_a_copy_read_along_and_call_nobody():
-    trainer = TransformerTrainer(new_model())
+    trainer = SlicedLogitsTrainer(new_model())
     trainer.compile(TransformerAdam())
     trainer.optimizer.build(trainer.trainable_variables)
     watcher, read = Watcher([]), []

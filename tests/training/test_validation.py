@@ -1,18 +1,15 @@
 """Validation sentences are translated, scored and shown."""
 
+import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support import tiny_run
 
 from keras_transformer.run import Run
-from keras_transformer.training import validation_translations
-from keras_transformer.training.validation_translations import ValidationTranslations
-
-
-class Texts(list):
-    def report_text(self, step, tag, text):
-        self.append((step, tag, text))
+from keras_transformer.training import validation
+from keras_transformer.training.validation import TranslationValidation
 
 
 @pytest.fixture
@@ -23,26 +20,29 @@ def run(tmp_path):
     return Run.create(tmp_path / "run", tiny_run.recipe_for(tmp_path))
 
 
-def translations_by(translate, run, texts, monkeypatch):
+def validate(translate, run, monkeypatch):
     """With a translator that knows the answers, or does not."""
     translator = SimpleNamespace(translate=translate)
-    monkeypatch.setattr(validation_translations, "Translator", lambda *_, **__: translator)
-    return ValidationTranslations(None, None, run, texts)
+    monkeypatch.setattr(validation, "Translator", lambda *_, **__: translator)
+    trainer = SimpleNamespace(
+        model=None, evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.e**2}
+    )
+    batch = ({"source_ids": np.zeros((1, 1), "int32")}, np.zeros((1, 1), "int32"))
+    return TranslationValidation(run, None, [batch])(trainer, 7)
 
 
 def test_perfect_translations_score_100_and_only_the_first_sentences_count(run, monkeypatch):
     answers = {"one | two": "eins zwei drei vier fünf", "three": "sechs sieben acht neun"}
-    found = translations_by(
-        lambda sentences: [answers[each] for each in sentences], run, Texts(), monkeypatch
-    )
-    assert found(step=7)["bleu"] == pytest.approx(100)
+    found = validate(lambda sentences: [answers[each] for each in sentences], run, monkeypatch)
+    assert found["bleu"] == pytest.approx(100)
+
+
+def test_the_loss_is_that_of_the_perplexity(run, monkeypatch):
+    assert validate(lambda sentences: sentences, run, monkeypatch)["loss"] == pytest.approx(2)
 
 
 def test_shows_source_reference_and_translation(run, monkeypatch):
-    texts = Texts()
-    translations_by(lambda sentences: ["a", "b"], run, texts, monkeypatch)(step=7)
-    ((step, tag, text),) = texts
-    assert (step, tag) == (7, "validation/translations")
+    text = validate(lambda sentences: ["a", "b"], run, monkeypatch)["translations"]
     assert text.splitlines()[2:] == [
         r"| one \| two | eins zwei drei vier fünf | a |",
         "| three | sechs sieben acht neun | b |",

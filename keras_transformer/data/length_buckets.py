@@ -1,4 +1,4 @@
-"""Which few widths to pad sentences to."""
+"""Length buckets: the few widths that sentences are padded to."""
 
 import numpy as np
 
@@ -7,13 +7,13 @@ _REFINEMENTS = 2
 _TARGET_COST = 2
 
 
-def choose_widths(
+def choose_buckets(
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
     length_multiple: int = 8,
     max_shapes: int = 8,
 ) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """Choose (source, target) widths that need little padding, and sort the pairs into them.
+    """Choose buckets of (source, target) widths that need little padding, and fill them.
 
     Widths are added greedily, each time the one that saves most padding, and then each is
     exchanged for a better one. A target position counts as two source positions, since it costs
@@ -22,7 +22,7 @@ def choose_widths(
     Example:
 
     ```python
-    widths, bucket_of_pair = choose_widths(np.array([3, 20, 4]), np.array([4, 22, 9]))
+    widths, bucket_of_pair = choose_buckets(np.array([3, 20, 4]), np.array([4, 22, 9]))
     ```
 
     Args:

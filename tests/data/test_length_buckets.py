@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_transformer.data.bucket_widths import choose_widths
+from keras_transformer.data.length_buckets import choose_buckets
 
 
 def some_lengths(count=2_000, longest=50):
@@ -26,7 +26,7 @@ def cost(widths, source, target):
 @pytest.mark.parametrize("max_shapes", [1, 2, 8])
 def test_every_pair_lies_in_the_narrowest_width_that_holds_it(length_multiple, max_shapes):
     source, target = some_lengths()
-    widths, buckets = choose_widths(source, target, length_multiple, max_shapes)
+    widths, buckets = choose_buckets(source, target, length_multiple, max_shapes)
     assert len(widths) <= max_shapes
     assert all(s % length_multiple == 0 and t % length_multiple == 0 for s, t in widths)
     chosen = np.array(widths)[buckets]
@@ -36,7 +36,7 @@ def test_every_pair_lies_in_the_narrowest_width_that_holds_it(length_multiple, m
 
 
 def test_widest_is_no_wider_than_needed():
-    widths, _ = choose_widths(np.array([3, 40]), np.array([9, 2]), 4, 8)
+    widths, _ = choose_buckets(np.array([3, 40]), np.array([9, 2]), 4, 8)
     assert max(widths) == (40, 4) or widths[-1] == (40, 12)
     assert widths[-1] == (40, 12)
 
@@ -44,7 +44,7 @@ def test_widest_is_no_wider_than_needed():
 def test_few_distinct_lengths_need_no_padding():
     source = np.array([8] * 5 + [16] * 3 + [24])
     target = np.array([16] * 5 + [16] * 3 + [8])
-    widths, buckets = choose_widths(source, target, 8, 4)
+    widths, buckets = choose_buckets(source, target, 8, 4)
     assert [widths[bucket] for bucket in buckets] == list(zip(source, target, strict=True))
 
 
@@ -55,13 +55,13 @@ def test_search_comes_near_the_best_choice():
         cost([*others, (24, 24)], source, target).sum()
         for others in itertools.combinations(corners, 2)
     )
-    widths, _ = choose_widths(source, target, 4, 3)
+    widths, _ = choose_buckets(source, target, 4, 3)
     assert cost(widths, source, target).sum() <= 1.02 * best
 
 
 def test_one_very_long_sentence_does_not_spoil_the_others():
     source, target = some_lengths()
     source[0] = target[0] = 10_000
-    widths, buckets = choose_widths(source, target, 8, 8)
+    widths, buckets = choose_buckets(source, target, 8, 8)
     positions = np.array(widths)[buckets[1:]]
     assert positions[:, 1].mean() < 1.5 * target[1:].mean()

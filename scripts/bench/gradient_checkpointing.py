@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Memory and time of one training step of `base`, with and without `training.recomputation`.
+"""Memory and time of one training step of `base`, with and without gradient checkpointing.
 
 Every figure comes from a process of its own, on 2 CPU threads: the MB that a step adds at its peak
 to what is there before it (weights, and the two moments of Adam), and its seconds.
@@ -19,17 +19,19 @@ from tqdm import tqdm
 BACKENDS = ("tensorflow", "jax", "torch")
 VOCABULARY_SIZE = 37_000
 EXAMPLES = """examples:
-  scripts/bench/recomputation.py
-  scripts/bench/recomputation.py --backends jax --preset big --batch-size 8 --length 128
+  scripts/bench/gradient_checkpointing.py
+  scripts/bench/gradient_checkpointing.py --backends jax --preset big --batch-size 8 --length 128
 """
 
 
-def step_of(preset: str, recomputation: bool, batch_size: int, length: int) -> Callable[[], Any]:
+def step_of(
+    preset: str, gradient_checkpointing: bool, batch_size: int, length: int
+) -> Callable[[], Any]:
     """A training step on random ids."""
-    from keras_transformer import Transformer, TransformerAdam, TransformerTrainer
+    from keras_transformer import SlicedLogitsTrainer, Transformer, TransformerAdam
 
     model = Transformer.from_preset(preset, VOCABULARY_SIZE)
-    trainer = TransformerTrainer(model, recomputation=recomputation)
+    trainer = SlicedLogitsTrainer(model, gradient_checkpointing=gradient_checkpointing)
     trainer.compile(TransformerAdam(0.001))
     ids = np.random.default_rng(0).integers(4, VOCABULARY_SIZE, (batch_size, length), "int32")
     return lambda: trainer.train_on_batch({"source_ids": ids, "target_ids": ids}, ids)
@@ -56,7 +58,7 @@ def main() -> None:
     for backend, on in tqdm(cases, unit="process"):
         step = json.dumps([arguments.preset, on, arguments.batch_size, arguments.length])
         figures = in_new_process(Path(__file__), "--step", step, backend=backend)
-        rows.append({"backend": backend, "recomputation": "yes" if on else "no"} | figures)
+        rows.append({"backend": backend, "gradient_checkpointing": "yes" if on else "no"} | figures)
     print(table(rows, {"mb": ",.0f", "seconds": ".2f"}))
     if arguments.json:
         write_json(arguments.json, rows)
