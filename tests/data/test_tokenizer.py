@@ -10,6 +10,7 @@ import sentencepiece
 from parallel_text import SENTENCES
 
 from keras_transformer.data import CorpusError, Tokenizer, read_parallel
+from keras_transformer.data.tokenizer import fits
 from keras_transformer.errors import UserError
 
 
