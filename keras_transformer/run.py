@@ -222,12 +222,13 @@ def load_model(path: str | Path) -> Any:
     import keras
 
     from keras_transformer.keras_file import read_config
-    from keras_transformer.models import register_all
+    from keras_transformer.models import ARCHITECTURES, architecture
 
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
-    register_all()
+    for name in ARCHITECTURES:
+        architecture(name)  # registers the classes that the file names
     read_config(path)
     try:
         return keras.saving.load_model(path, compile=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from keras_transformer.models.transformer import Transformer
 
-__all__ = ["ARCHITECTURES", "Transformer", "architecture", "register_all"]
+__all__ = ["ARCHITECTURES", "Transformer", "architecture"]
 
 # What `model.architecture` of a recipe may be: the module in this package, and its class.
 ARCHITECTURES = {"transformer": "Transformer"}
@@ -16,12 +16,6 @@ def architecture(name: str) -> Any:
     """The class of a model, by its name in recipes."""
     module = importlib.import_module(f"keras_transformer.models.{name}")
     return getattr(module, ARCHITECTURES[name])
-
-
-def register_all() -> None:
-    """Register the classes of all models with Keras, so that `.keras` files can name them."""
-    for name in ARCHITECTURES:
-        architecture(name)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_transformer.training.checkpoint import ValidationHistory, save_checkpoint
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.transformer_adam import ema_as_weights, inner_optimizer
+from keras_transformer.training.transformer_adam import inner_optimizer
 
 
 class Reporter(Protocol):
@@ -198,88 +196,17 @@ class ProgressBar(StepCallback):
             self._bar.set_postfix_str(f"loss {figures['loss']:.3f}{speed}")
 
 
-class Validation(StepCallback):
-    """Measures the model at the end of every epoch, with the EMA weights if there are any.
-
-    Later callbacks find the figures in `logs`, under names that begin with "val_".
+class AtCheckpoint(StepCallback):
+    """Does something with the model at the end of every epoch: measures it, saves it.
 
     Args:
-        measure: Function of (model, step) that returns figures, and texts, by name.
-        reporters: Who is told, under names that begin with "validation/".
+        action: Function of (model, step), and of the `logs` that later callbacks see.
         **counting: As for `StepCallback`.
     """
 
-    def __init__(
-        self,
-        measure: Callable[[Any, int], Mapping[str, Any]],
-        reporters: Sequence[Reporter],
-        **counting: int,
-    ) -> None:
+    def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
         super().__init__(**counting)
-        self.measure = measure
-        self.reporters = reporters
+        self.action = action
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        with ema_as_weights(self.model):
-            found = self.measure(self.model, self.step)
-        if logs is not None:
-            logs.update({f"val_{name}": value for name, value in found.items()})
-        values = {f"validation/{name}": value for name, value in found.items()}
-        for reporter in self.reporters:
-            reporter.report(self.step, values)
-
-
-class Checkpoints(StepCallback):
-    """Writes a checkpoint at the end of every epoch.
-
-    Args:
-        directory: Folder of the checkpoints.
-        keep: How many of the newest remain.
-        history: Validation losses, saved in the checkpoints. Defaults to None.
-        keep_best: How many checkpoints with the lowest losses remain besides. Defaults to 0.
-        **counting: As for `StepCallback`.
-    """
-
-    def __init__(
-        self,
-        directory: str | Path,
-        keep: int,
-        history: ValidationHistory | None = None,
-        keep_best: int = 0,
-        **counting: int,
-    ) -> None:
-        super().__init__(**counting)
-        self.directory = directory
-        self.keep = keep
-        self.history = history
-        self.keep_best = keep_best
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        save_checkpoint(
-            self.directory, self.model, self.step, self.keep, self.history, self.keep_best
-        )
-
-
-class StopEarly(keras.callbacks.Callback):
-    """Ends training when validation losses have not fallen for a number of checkpoints.
-
-    Args:
-        history: Validation losses; in processes that do not validate it stays empty.
-        patience: Checkpoints without a new lowest loss.
-        distribution: Tells all processes what the chief decides. Defaults to one process.
-    """
-
-    def __init__(
-        self,
-        history: ValidationHistory,
-        patience: int,
-        distribution: Distribution | None = None,
-    ) -> None:
-        super().__init__()
-        self.history = history
-        self.patience = patience
-        self.distribution = distribution or Distribution()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.distribution.of_chief(self.history.is_over(self.patience)):
-            self.model.stop_training = True
+        self.action(self.model, self.step, {} if logs is None else logs)

@@ -13,14 +13,12 @@ from keras_transformer.data import fit_data
 from keras_transformer.errors import UserError
 from keras_transformer.run import checkpoint_folders
 from keras_transformer.training.callbacks import (
-    Checkpoints,
+    AtCheckpoint,
     ProgressBar,
     Reporter,
     Reseed,
     StepReports,
     StopAfter,
-    StopEarly,
-    Validation,
 )
 from keras_transformer.training.checkpoint import (
     ValidationHistory,
@@ -28,10 +26,11 @@ from keras_transformer.training.checkpoint import (
     load_history,
     newest_checkpoint,
     remove_unfinished,
+    save_checkpoint,
 )
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.tensorboard import TensorBoardWriter
-from keras_transformer.training.transformer_adam import inner_optimizer
+from keras_transformer.training.transformer_adam import ema_as_weights, inner_optimizer
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
 
@@ -120,6 +119,7 @@ def fit(
     local = distribution.local(model)
     reporters: list[Reporter] = []
     shown: list[Any] = []
+    measuring: list[Any] = []
     with ExitStack() as stack:
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
@@ -127,8 +127,17 @@ def fit(
         if distribution.is_chief and progress:
             shown.append(ProgressBar(steps, **counting))
             reporters.append(shown[0])
-        measured = _validation(validation, [*reporters, history], counting)
-        saved = Checkpoints(folder, keep_checkpoints, history, keep_best, **counting)
+        if validation is not None:
+            measure = _validation(validation, [*reporters, history])
+            measuring.append(AtCheckpoint(distribution.on_chief(measure, local), **counting))
+
+        def save(model: Any, step: int, logs: Any) -> None:
+            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
+
+        def stop(model: Any, step: int, logs: Any) -> None:  # as the chief does, who validates
+            if distribution.of_chief(history.is_over(patience)):
+                model.stop_training = True
+
         stack.enter_context(distribution.fitting())
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
@@ -142,10 +151,10 @@ def fit(
                 Reseed(seed, distribution, **counting),
                 *shown,
                 StepReports(reporters, tokens, report_every, distribution, **counting),
-                *(distribution.on_chief(measured, local) if measured else []),
+                *measuring,
                 *callbacks,
-                *distribution.on_chief([saved], local),
-                *([StopEarly(history, patience, distribution)] if patience else []),
+                AtCheckpoint(distribution.on_chief(save, local), **counting),
+                AtCheckpoint(stop),
             ],
         )
     return history
@@ -211,12 +220,19 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _validation(
-    validation: Sequence[Any] | Measure | None, reporters: list[Any], counting: dict[str, int]
-) -> list[Validation]:
-    if validation is None:
-        return []
+    validation: Sequence[Any] | Measure, reporters: list[Any]
+) -> Callable[[Any, int, dict[str, Any]], None]:
+    """Measures a model, with the EMA weights if there are any, and reports what it finds."""
     measure = validation if callable(validation) else evaluation_of(validation)
-    return [Validation(measure, reporters, **counting)]
+
+    def measure_and_report(model: Any, step: int, logs: dict[str, Any]) -> None:
+        with ema_as_weights(model):
+            found = measure(model, step)
+        logs.update({f"val_{name}": value for name, value in found.items()})
+        for reporter in reporters:
+            reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
+
+    return measure_and_report
 
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:

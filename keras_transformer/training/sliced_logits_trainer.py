@@ -180,10 +180,6 @@ class SlicedLogitsTrainer(keras.Model):
         """Saves `model`, with the state of the optimizer."""
         self.model.save(*args, **kwargs)
 
-    def save_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Saves the weights of `model` and the state of the optimizer."""
-        self.model.save_weights(*args, **kwargs)
-
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
         """Loads the weights of `model` and the state of the optimizer."""
         self.model.load_weights(*args, **kwargs)

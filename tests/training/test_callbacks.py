@@ -15,17 +15,15 @@ from keras_transformer.training import (
     callbacks,
 )
 from keras_transformer.training.callbacks import (
+    AtCheckpoint,
     ProgressBar,
     Reseed,
     StepCallback,
     StepReports,
     StopAfter,
-    StopEarly,
-    Validation,
 )
-from keras_transformer.training.checkpoint import ValidationHistory
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.fit import evaluation_of
+from keras_transformer.training.fit import _validation, evaluation_of
 
 V, T = 5, 3
 
@@ -103,14 +101,6 @@ def test_training_stops_after_the_last_step_amid_an_epoch(accumulation_steps):
     fit(model, 3 * accumulation_steps, 9, stop, recorder)
     assert recorder.epochs == [3, 4]
     assert int(model.optimizer.iterations) == 4
-
-
-@pytest.mark.parametrize("chief, epochs", [(True, [3]), (False, [3, 6])])
-def test_all_processes_stop_early_if_the_chief_does(chief, epochs):
-    recorder, distribution = Recorder(), Distribution()
-    distribution.of_chief = lambda flag: chief
-    fit(new_model(), 3, 2, recorder, StopEarly(ValidationHistory(), 1, distribution))
-    assert recorder.epochs == epochs
 
 
 def test_reports_come_every_few_steps_and_at_the_end_of_an_epoch():
@@ -192,9 +182,10 @@ def test_validation_means_are_per_real_token():
         weight.assign(np.zeros((V, V)))
     reports = Reports()
     evaluate, logs = evaluation_of([one_batch()]), {}
-    validation = Validation(
-        lambda model, step: evaluate(model, step) | {"bleu": 10.0 * step}, [reports], start_step=3
+    measure = _validation(
+        lambda model, step: evaluate(model, step) | {"bleu": 10.0 * step}, [reports]
     )
+    validation = AtCheckpoint(measure, start_step=3)
     validation.set_model(model)
     validation.on_epoch_end(0, logs)
     ((step, values),) = reports
@@ -218,9 +209,7 @@ def test_validation_measures_the_averages_of_the_weights():
     for _, average in model.optimizer._averaged():
         average.assign(np.zeros((V, V)))
     reports = Reports()
-    validation = Validation(evaluation_of([one_batch()]), [reports])
-    validation.set_model(model)
-    validation.on_epoch_end(0)
+    _validation([one_batch()], [reports])(model, 1, {})
     np.testing.assert_allclose(reports[0][1]["validation/perplexity"], V, rtol=1e-6)
     np.testing.assert_array_equal(model.get_weights(), weights)
 

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from keras_transformer.errors import UserError
 from keras_transformer.run import checkpoint_folders
 from keras_transformer.training import array_batches, fit
+from keras_transformer.training.distribution import Distribution
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20
 Y = X.sum(axis=1, keepdims=True)
@@ -132,6 +133,15 @@ def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     assert names(tmp_path) == ["step-00000004", "step-00000008"]
     assert fit_quietly(new_model(), tmp_path, **arguments).losses == losses
     assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("ends, expected", [(True, [2]), (False, [2, 4, 6])])
+def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
+    distribution = Distribution()
+    distribution.of_chief = lambda flag: ends
+    arguments = {"patience": 9, "validation": [(X, Y)], "distribution": distribution}
+    history = fit_quietly(new_model(), tmp_path, steps=6, **arguments)
+    assert list(history.losses) == expected
 
 
 def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):

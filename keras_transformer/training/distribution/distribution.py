@@ -2,12 +2,13 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
@@ -17,6 +18,7 @@ from keras_transformer.run import Run
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
+Action = Callable[[Any, int, dict[str, Any]], None]
 
 # What the launchers of the three engines set in processes that are to train together.
 _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
@@ -81,14 +83,14 @@ class Distribution:
         """The model as the chief's callbacks see it: whole and on one device."""
         return trainer
 
-    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
-        """Callbacks that look at `local` at the end of an epoch, where only the chief calls them.
+    def on_chief(self, action: Action, local: Any) -> Action:
+        """An action that all processes call, and that the chief's takes on `local`.
 
         Args:
-            callbacks: Keras callbacks.
+            action: Function of (model, step, logs).
             local: What the method `local` returned.
         """
-        return list(callbacks) if self.is_chief else []
+        return action if self.is_chief else lambda model, step, logs: None
 
     def of_chief(self, flag: bool) -> bool:
         """The chief's `flag`, in all processes. All must ask."""
@@ -114,6 +116,37 @@ class Distribution:
         """
         is_new = self.is_chief and not resume
         return self.chief_first(lambda: (Run.create if is_new else Run.resume)(directory, recipe))
+
+
+def on_copy(
+    action: Action,
+    copy: Any,
+    read: Callable[[Any], np.ndarray],
+    alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Action:
+    """Makes an action see a copy of the model in training, so that it needs no other process.
+
+    Args:
+        action: Function of (model, step, logs), called in the chief.
+        copy: A compiled model like the one in training; None in the other processes.
+        read: Function of a variable that returns the whole of it. All processes call it.
+        alone: Function that returns a context in which the copy can be used.
+    """
+
+    def act(trainer: Any, step: int, logs: dict[str, Any]) -> None:
+        values = [read(variable) for variable in _variables(trainer)]
+        if copy is None:
+            return
+        with alone():
+            for variable, value in zip(_variables(copy), values, strict=True):
+                variable.assign(value)
+            action(copy, step, logs)
+
+    return act
+
+
+def _variables(trainer: Any) -> list[Any]:
+    return [*trainer.weights, *trainer.optimizer.variables]
 
 
 def start(recipe: Recipe) -> Distribution:

@@ -1,7 +1,7 @@
 """Data and model parallelism on JAX."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.distribution.local_copy import OnLocalCopy
+from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 BATCH, MODEL = "batch", "model"
@@ -104,8 +103,8 @@ class JaxMesh(Distribution):
     def local(self, trainer: Any) -> Any:
         return trainer.local_copy() if self.is_chief else None
 
-    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
-        return [OnLocalCopy(callbacks, local, self._read, self._alone)]
+    def on_chief(self, action: Action, local: Any) -> Action:
+        return on_copy(action, local, self._read, self._alone)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -1,15 +1,14 @@
 """Data parallelism on TensorFlow."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data import Shard
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.distribution.local_copy import OnLocalCopy
+from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
 
 
 class TensorFlowReplicas(Distribution):
@@ -83,8 +82,8 @@ class TensorFlowReplicas(Distribution):
     def local(self, trainer: Any) -> Any:
         return trainer.local_copy() if self.is_chief else None
 
-    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
-        return [OnLocalCopy(callbacks, local, self._read)]
+    def on_chief(self, action: Action, local: Any) -> Action:
+        return on_copy(action, local, self._read)
 
     def _read(self, variable: Any) -> np.ndarray:
         return variable.numpy()

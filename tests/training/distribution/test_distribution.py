@@ -1,16 +1,21 @@
 """Several processes and devices train as one does."""
 
+from contextlib import contextmanager
+
 import keras
 import numpy as np
 import pytest
 from support import tiny_job
+from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run
+from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.distribution import Distribution, start
+from keras_transformer.training.distribution.distribution import on_copy
 
 TEXT = {"source": "text.en", "target": "text.de"}
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
@@ -107,9 +112,45 @@ def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
     assert done == {0: ["act", "wait"], 1: ["wait", "act"]}
 
 
-def test_only_the_chief_has_callbacks_that_write():
-    assert Worker(0).on_chief(["writes"], local=None) == ["writes"]
-    assert Worker(1).on_chief(["writes"], local=None) == []
+def test_only_the_chief_acts():
+    done = []
+    for rank in (0, 1):
+        Worker(rank).on_chief(lambda *_, rank=rank: done.append(rank), local=None)(None, 1, {})
+    assert done == [0]
+
+
+def test_an_action_sees_weights_and_optimizer_in_the_copy():
+    trainer = SlicedLogitsTrainer(new_model(), MaskedCrossentropy(0.1))
+    trainer.compile(TransformerAdam(0.1))
+    trainer.optimizer.build(trainer.trainable_variables)
+    trainer.optimizer.iterations.assign(7)
+    copy, alone, seen = trainer.local_copy(), [], []
+    assert copy.token_loss.label_smoothing == 0.1
+
+    @contextmanager
+    def be_alone():
+        alone.append(True)
+        yield
+        alone.clear()
+
+    def action(*arguments):
+        seen.append((*arguments, bool(alone)))
+
+    on_copy(action, copy, keras.ops.convert_to_numpy, be_alone)(trainer, 3, {"loss": 1.0})
+    assert seen == [(copy, 3, {"loss": 1.0}, True)]
+    assert int(copy.optimizer.iterations) == 7
+    for own, other in zip(copy.weights, trainer.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (own, other)))
+
+
+def test_processes_without_a_copy_read_along_and_do_nothing():
+    trainer = SlicedLogitsTrainer(new_model())
+    trainer.compile(TransformerAdam())
+    trainer.optimizer.build(trainer.trainable_variables)
+    seen, read = [], []
+    on_copy(lambda *arguments: seen.append(arguments), None, read.append)(trainer, 3, {})
+    assert len(read) == len(trainer.weights) + len(trainer.optimizer.variables)
+    assert seen == []
 
 
 def train_together(directory, processes, devices, settings) -> Run:
