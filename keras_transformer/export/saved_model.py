@@ -291,7 +291,7 @@ def _main(run_directory: str, output: str, options: str) -> None:
     """The program of `_in_new_process`."""
     try:
         answer = export_run_saved_model(run_directory, output, **json.loads(options))._asdict()
-    except UserError as error:
+    except (OSError, UserError, ValueError) as error:
         answer = {"error": str(error)}
     print(json.dumps(answer, default=str))
 
