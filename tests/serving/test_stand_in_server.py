@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from keras_transformer.cli import main
 from keras_transformer.serving import connect
 
-
 # 127.0.0.1, the same as an IPv6 address, and ::1.
 LOOPBACK = {
     "0100007F",
