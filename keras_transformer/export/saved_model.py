@@ -282,7 +282,7 @@ def _main(run_directory: str, output: str, options: str, max_beam_size: str) -> 
     try:
         exported = export_run_saved_model(run_directory, output, search, int(max_beam_size))
         answer = exported._asdict()
-    except UserError as error:
+    except (OSError, UserError, ValueError) as error:
         answer = {"error": str(error)}
     print(json.dumps(answer, default=str))
 

@@ -114,6 +114,16 @@ def test_saved_model_is_the_next_version(run, tmp_path):
         assert (models / str(version) / "saved_model.pb").is_file()
 
 
+@pytest.mark.slow
+def test_errors_of_the_process_that_writes_the_saved_model_are_one_line(run, tmp_path):
+    saved_model = (run, "--format", "saved_model", "--output")
+    message = fails(*saved_model, tmp_path / "models", "--beam-size", 17)
+    assert "Received: beam_size=17" in message
+    (tmp_path / "file").touch()
+    assert "Not a directory" in fails(*saved_model, tmp_path / "file" / "models")
+    assert not (tmp_path / "models").exists()
+
+
 def test_run_whose_text_is_gone_is_compared_on_random_sentences(run):
     path = run / "recipe.yaml"
     path.write_text(path.read_text().replace("text.en", "gone.en"))

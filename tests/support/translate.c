@@ -5,7 +5,7 @@
  *
  * SAVED_MODEL is the folder of one version, such as saved_models/quickstart/1. KERNELS is the
  * library of tensorflow-text with the SentencePiece operations, _sentencepiece_tokenizer.so. FILE,
- * or standard input, has one sentence a line. The program writes one line of standard output for each.
+ * or standard input, has one sentence per line. The program writes one line of output for each.
  * Every error is one line on standard error and exit status 2.
  *
  * Build it against the TensorFlow that pip installed. TF is the folder of the Python package
