@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import Transformer
 
 
@@ -36,9 +37,8 @@ def position_table(model: Transformer) -> np.ndarray | None:
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
-    positions = type(model.positions).from_config(
-        {**model.positions.get_config(), "dtype": "float32"}
-    )
+    sizes = {"max_length": model.max_length}
+    positions = new_position_encoding(model.position_encoding, sizes, dtype="float32")
     positions.build((None, None, model.d_model))
     positions.set_weights(model.positions.get_weights())
     return array(positions(ops.zeros((1, model.max_length, model.d_model)))[0])
