@@ -10,7 +10,7 @@ from keras_transformer.errors import UserError
 # Core operations, which every tensorflow_model_server has.
 CORE = frozenset(
     """
-    AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs BroadcastTo
+    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs BroadcastTo
     Cast ClipByValue ConcatV2 Const Cos Cumsum DisableCopyOnRead Equal Erf Exp ExpandDims Fill
     Floor FloorDiv FloorMod GatherNd GatherV2 Greater GreaterEqual Identity If IsFinite
     LeakyRelu Less LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean

@@ -53,6 +53,8 @@ class DecoderLayer(EncoderLayer):
     Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
     """
 
+    options = (*EncoderLayer.options, "use_memory")
+
     def __init__(
         self,
         d_model: int,
@@ -152,9 +154,6 @@ class DecoderLayer(EncoderLayer):
         )
         x = self.cross_attention_residual(x, attended)
         return self._transform(x), cache, weights
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "use_memory": self.use_memory}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.affine import scale_and_shift
+from keras_transformer._backend.without_tensorflow import without_tensorflow
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -72,4 +73,5 @@ def initializer_config(initializer: Any) -> Any:
     """
     if isinstance(initializer, str | dict):
         return initializer
-    return keras.initializers.serialize(initializer)
+    with without_tensorflow():
+        return keras.initializers.serialize(initializer)

@@ -1,5 +1,6 @@
 """The left half of Figure 1: the encoder layer, and the stack of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -48,6 +49,21 @@ class EncoderLayer(keras.layers.Layer):
 
     Source: Vaswani et al. 2017, Figure 1 (left).
     """
+
+    options: tuple[str, ...] = (
+        "d_model",
+        "num_heads",
+        "d_ff",
+        "dropout_rate",
+        "attention_dropout_rate",
+        "activation",
+        "norm_first",
+        "norm_epsilon",
+        "kernel_initializer",
+        "position_encoding",
+        "attention_pattern",
+        "use_causal_mask",
+    )
 
     def __init__(
         self,
@@ -140,21 +156,7 @@ class EncoderLayer(keras.layers.Layer):
         return self.feed_forward_residual(x, transformed)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "activation": self.activation,
-            "norm_first": self.norm_first,
-            "norm_epsilon": self.norm_epsilon,
-            "kernel_initializer": self.kernel_initializer,
-            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
-            "attention_pattern": keras.saving.serialize_keras_object(self.attention_pattern),
-            "use_causal_mask": self.use_causal_mask,
-        }
+        return {**super().get_config(), **_config(self, self.options)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -220,7 +222,7 @@ class Encoder(keras.layers.Layer):
             self.layer_class(d_model, num_heads, d_ff, name=f"{self.prefix}_layer_{i}", **options)
             for i in range(1, num_layers + 1)
         ]
-        for option in self._options():
+        for option in self.layer_class.options:
             setattr(self, option, getattr(self.layers[0], option))
         self.norm = None
         if self.layers[0].norm_first:
@@ -244,23 +246,26 @@ class Encoder(keras.layers.Layer):
     def _leave(self, x: Any) -> Any:
         return x if self.norm is None else self.norm(x)
 
-    def _options(self) -> dict[str, Any]:
-        """The config of each layer, without what every Keras layer has."""
-        config, common = self.layers[0].get_config(), super().get_config()
-        return {name: value for name, value in config.items() if name not in common}
-
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_layers": self.num_layers, **self._options()}
+        names = ("num_layers", *self.layer_class.options)
+        return {**super().get_config(), **_config(self, names)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         return cls(**_with_objects(config))
 
 
+_OBJECTS = ("position_encoding", "attention_pattern")
+
+
+def _config(layer: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The attributes of these names; position encoding and attention pattern serialized."""
+    config = {name: getattr(layer, name) for name in names}
+    objects = {name: keras.saving.serialize_keras_object(config[name]) for name in _OBJECTS}
+    return {**config, **objects}
+
+
 def _with_objects(config: dict[str, Any]) -> dict[str, Any]:
     """The config with position encoding and attention pattern as objects."""
-    objects = {
-        name: keras.saving.deserialize_keras_object(config.get(name))
-        for name in ("position_encoding", "attention_pattern")
-    }
+    objects = {name: keras.saving.deserialize_keras_object(config.get(name)) for name in _OBJECTS}
     return {**config, **objects}

@@ -80,8 +80,9 @@ class RelativePositionBias(PositionalEncoding):
         return ops.cast(ops.moveaxis(bias, -1, 0), "float32")
 
     def for_decoder(self) -> PositionalEncoding:
-        config = {**self.get_config(), "bidirectional": False, "name": f"decoder_{self.name}"}
-        return type(self).from_config(config)
+        sizes = (self.num_buckets, self.max_distance)
+        name = f"decoder_{self.name}"
+        return type(self)(self.num_heads, False, *sizes, dtype=self.dtype_policy, name=name)
 
     def get_config(self) -> dict[str, Any]:
         return {
