@@ -15,7 +15,6 @@ from keras_transformer.run import checkpoint_folders
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
     ProgressBar,
-    Reporter,
     Reseed,
     StepReports,
     StopAfter,
@@ -29,6 +28,7 @@ from keras_transformer.training.checkpoint import (
     save_checkpoint,
 )
 from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.distribution.distribution import Action
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.transformer_adam import ema_as_weights, inner_optimizer
 
@@ -108,7 +108,10 @@ def fit(
         ValueError: If an argument is out of range or has no effect, or the batches end (on
             TensorFlow, its own error then).
     """
-    _check(model, steps, checkpoint_every, keep_checkpoints, keep_best, validation, patience)
+    _check(model, validation, patience, keep_best)
+    _check_positive(
+        steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints
+    )
     directory, distribution = Path(directory), distribution or Distribution()
     folder = directory / "checkpoints"
     step, history = _begin(model, folder, resume, distribution)
@@ -117,27 +120,14 @@ def fit(
     accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
     counting = {"start_step": step, "accumulation_steps": accumulation}
     local = distribution.local(model)
-    reporters: list[Reporter] = []
-    shown: list[Any] = []
-    measuring: list[Any] = []
     with ExitStack() as stack:
+        bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
+        reporters: list[Any] = list(bars)
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
-        if distribution.is_chief and progress:
-            shown.append(ProgressBar(steps, **counting))
-            reporters.append(shown[0])
-        if validation is not None:
-            measure = _validation(validation, [*reporters, history])
-            measuring.append(AtCheckpoint(distribution.on_chief(measure, local), **counting))
-
-        def save(model: Any, step: int, logs: Any) -> None:
-            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
-
-        def stop(model: Any, step: int, logs: Any) -> None:  # as the chief does, who validates
-            if distribution.of_chief(history.is_over(patience)):
-                model.stop_training = True
-
+        measure = _measuring(validation, [*reporters, history])
+        save = _saving(folder, keep_checkpoints, history, keep_best)
         stack.enter_context(distribution.fitting())
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
@@ -149,36 +139,19 @@ def fit(
             callbacks=[
                 StopAfter(steps, **counting),
                 Reseed(seed, distribution, **counting),
-                *shown,
+                *bars,
                 StepReports(reporters, tokens, report_every, distribution, **counting),
-                *measuring,
+                AtCheckpoint(distribution.on_chief(measure, local), **counting),
                 *callbacks,
                 AtCheckpoint(distribution.on_chief(save, local), **counting),
-                AtCheckpoint(stop),
+                AtCheckpoint(_stopping(history, patience, distribution)),
             ],
         )
     return history
 
 
-def _check(
-    model: Any,
-    steps: int,
-    checkpoint_every: int,
-    keep_checkpoints: int,
-    keep_best: int,
-    validation: Any,
-    patience: int | None,
-) -> None:
-    numbers = {
-        "steps": steps,
-        "checkpoint_every": checkpoint_every,
-        "keep_checkpoints": keep_checkpoints,
-        "patience": 1 if patience is None else patience,
-    }
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={number}")
-    if validation is None and (patience or keep_best):
+def _check(model: Any, validation: Any, patience: int | None, keep_best: int) -> None:
+    if validation is None and (patience is not None or keep_best):
         raise ValueError(
             "`patience` and `keep_best` need `validation`. "
             f"Received: validation=None, patience={patience}, keep_best={keep_best}"
@@ -188,6 +161,12 @@ def _check(
             "`model` must be compiled with `steps_per_execution=1`, and built, such as by "
             f"`keras.Input`. Received: compiled={model.compiled}, built={model.built}"
         )
+
+
+def _check_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={number}")
 
 
 def _begin(
@@ -219,20 +198,36 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
     raise ValueError(f"`batches` must give batches without end. Received: {count} batches")
 
 
-def _validation(
-    validation: Sequence[Any] | Measure, reporters: list[Any]
-) -> Callable[[Any, int, dict[str, Any]], None]:
+def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
     """Measures a model, with the EMA weights if there are any, and reports what it finds."""
-    measure = validation if callable(validation) else evaluation_of(validation)
+    measure = validation if callable(validation) else evaluation_of(validation or [])
 
-    def measure_and_report(model: Any, step: int, logs: dict[str, Any]) -> None:
+    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
+        if validation is None:
+            return
         with ema_as_weights(model):
             found = measure(model, step)
         logs.update({f"val_{name}": value for name, value in found.items()})
         for reporter in reporters:
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 
-    return measure_and_report
+    return action
+
+
+def _saving(folder: Path, keep: int, history: ValidationHistory, keep_best: int) -> Action:
+    return lambda model, step, logs: save_checkpoint(folder, model, step, keep, history, keep_best)
+
+
+def _stopping(
+    history: ValidationHistory, patience: int | None, distribution: Distribution
+) -> Action:
+    """Ends training in all processes when it is over for the chief, who alone validates."""
+
+    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
+        if distribution.of_chief(history.is_over(patience)):
+            model.stop_training = True
+
+    return action
 
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:

@@ -23,7 +23,7 @@ from keras_transformer.training.callbacks import (
     StopAfter,
 )
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.fit import _validation, evaluation_of
+from keras_transformer.training.fit import _measuring, evaluation_of
 
 V, T = 5, 3
 
@@ -182,7 +182,7 @@ def test_validation_means_are_per_real_token():
         weight.assign(np.zeros((V, V)))
     reports = Reports()
     evaluate, logs = evaluation_of([one_batch()]), {}
-    measure = _validation(
+    measure = _measuring(
         lambda model, step: evaluate(model, step) | {"bleu": 10.0 * step}, [reports]
     )
     validation = AtCheckpoint(measure, start_step=3)
@@ -209,7 +209,7 @@ def test_validation_measures_the_averages_of_the_weights():
     for _, average in model.optimizer._averaged():
         average.assign(np.zeros((V, V)))
     reports = Reports()
-    _validation([one_batch()], [reports])(model, 1, {})
+    _measuring([one_batch()], [reports])(model, 1, {})
     np.testing.assert_allclose(reports[0][1]["validation/perplexity"], V, rtol=1e-6)
     np.testing.assert_array_equal(model.get_weights(), weights)
 

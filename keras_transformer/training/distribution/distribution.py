@@ -18,7 +18,7 @@ from keras_transformer.run import Run
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
-Action = Callable[[Any, int, dict[str, Any]], None]
+Action = Callable[[Any, int, dict[str, Any]], Any]
 
 # What the launchers of the three engines set in processes that are to train together.
 _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
