@@ -1,7 +1,7 @@
 """Beam search with a length penalty over cached keys and values."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from keras_transformer.decoding.steps import (
     SearchResult,
     TokenRule,
     apply_rules,
+    best_token,
     count_tokens,
     empty_ids,
     log_normalizer,
@@ -30,7 +31,7 @@ from keras_transformer.decoding.steps import (
     write_at,
 )
 from keras_transformer.decoding.token_rules import rules_of_request
-from keras_transformer.decoding.top_k import block_maxima, take_columns, top_k_tokens
+from keras_transformer.decoding.top_k import block_maxima, take_columns, top_k_tokens, without
 
 # Taken from the score of a hypothesis for each required token that it lacks.
 LACKING = 1000.0
@@ -209,7 +210,9 @@ class BeamSearch:
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
-            return self._select(state, candidates, bonus, request)
+            is_greedy = candidates.parents.shape[1] == 1
+            select = self._select_only if is_greedy else self._select
+            return select(state, candidates, bonus, request)
         size, parts, beams = self.num_beams // groups, [], []
         penalties = ops.zeros_like(logits[:, :1])
         for group in range(groups):
@@ -286,6 +289,28 @@ class BeamSearch:
             return _most_probable(live, live.log_probabilities, tokens, position + 1)
         return _constrained(live, tokens, position, request.required_ids, self.eos_id, self.pad_id)
 
+    def _select_only(
+        self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
+    ) -> tuple[BeamState, Any]:
+        """What `_select` does for a single candidate: once it ends, it is the result."""
+        position = state.position + 1
+        log_probabilities = candidates.log_probabilities
+        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
+        ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
+        ends = ops.logical_and(ends, log_probabilities > IMPOSSIBLE)
+        scores = log_probabilities / self._divisor(request, position) + bonus
+        new = Finished(candidates.ids, log_probabilities, scores)
+        finished = Finished(
+            *(
+                ops.where(ends[..., None] if len(x.shape) == 3 else ends, x, before)
+                for x, before in zip(new, state.finished, strict=True)
+            )
+        )
+        live = Live(
+            candidates.ids, ops.where(ends, IMPOSSIBLE, log_probabilities), state.live.coverage
+        )
+        return BeamState(position, live, finished, state.num_finished), candidates.parents
+
     def _select(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
@@ -336,15 +361,24 @@ def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
 
 
 def _most_probable(
-    live: Live, totals: Any, next_tokens: Any, position: Any, **of_tokens: Any
+    live: Live,
+    totals: Any,
+    next_tokens: Any,
+    position: Any,
+    excluded: Collection[int] = (),
+    maxima: Any = None,
 ) -> Candidates:
     """The 2N likeliest continuations, now of `position` tokens, by `totals + next_tokens`.
 
     A single beam needs only the likeliest: if it ends, the search ends with it.
     """
-    beams = ops.shape(next_tokens)[1]
-    count = 1 if isinstance(beams, int) and beams == 1 else 2 * beams
-    log_probabilities, parents, tokens = top_k_tokens(next_tokens, count, totals, **of_tokens)
+    if next_tokens.shape[1] == 1:
+        log_probabilities, tokens = best_token(without(excluded, next_tokens))
+        log_probabilities, parents = log_probabilities + totals, ops.zeros_like(tokens)
+    else:
+        log_probabilities, parents, tokens = top_k_tokens(
+            next_tokens, 2 * ops.shape(next_tokens)[1], totals, excluded, maxima
+        )
     ids = write_at(take_columns(live.ids, parents), tokens, position)
     return Candidates(ids, log_probabilities, parents)
 

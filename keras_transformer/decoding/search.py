@@ -22,7 +22,9 @@ from keras_transformer.decoding.token_rules import rules_of_options
 
 Strategy = BeamSearch | Sampling
 
-FIRST_STAGE = 8
+# Tokens of the first stage. Every stage of `search` is compiled with the first call, whereas
+# `StagedSearch` compiles those that it needs.
+FIRST_STAGE, FIRST_COMPILED_STAGE = 24, 8
 
 
 def search(
@@ -68,7 +70,9 @@ def search(
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
-    lengths = stages(model, max_length) if isinstance(max_length, int) else [max_length]
+    lengths = [max_length]
+    if isinstance(max_length, int):
+        lengths = stages(model, max_length, FIRST_STAGE)
     request, state, cache = _begin(
         model, request, strategy=strategy, max_length=max_length, length=lengths[0]
     )
@@ -139,7 +143,7 @@ class StagedSearch:
         Returns:
             A `SearchResult` of NumPy arrays.
         """
-        lengths = stages(self._model, max_length)
+        lengths = stages(self._model, max_length, FIRST_COMPILED_STAGE)
         rows = np.arange(len(request.source_ids))
         request, state, cache = self._begin(
             request, strategy=strategy, max_length=max_length, length=lengths[0]
@@ -163,17 +167,17 @@ class StagedSearch:
             )
 
 
-def stages(model: Any, max_length: int) -> list[int]:
+def stages(model: Any, max_length: int, first: int) -> list[int]:
     """Returns the numbers of tokens at which the cache grows, the last of them `max_length`.
 
-    They double from 8 on. A model without `extend_cache` has a single stage.
+    They double from `first` on. A model without `extend_cache` has a single stage.
 
-    >>> stages(model, 100)
+    >>> stages(model, 100, 8)
     [8, 16, 32, 64, 100]
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
-    lengths = (FIRST_STAGE << exponent for exponent in range(max_length.bit_length()))
+    lengths = (first << exponent for exponent in range(max_length.bit_length()))
     return [*(length for length in lengths if length < max_length), max_length]
 
 

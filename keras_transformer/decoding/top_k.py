@@ -37,7 +37,7 @@ def top_k_tokens(
     beam_size, vocabulary_size = ops.shape(scores)[1:]
     offsets = ops.zeros_like(scores[:, :, 0]) if offsets is None else ops.convert_to_tensor(offsets)
     if not isinstance(k, int) or vocabulary_size < 2 * k * BLOCK:
-        totals = _without(excluded, scores, 0) + offsets[:, :, None]
+        totals = without(excluded, scores, 0) + offsets[:, :, None]
         values, columns = ops.top_k(ops.reshape(totals, (-1, beam_size * vocabulary_size)), k)
     else:
         maxima = block_maxima(scores) if maxima is None else maxima
@@ -53,6 +53,8 @@ def top_k_tokens(
 
 def take_columns(x: Any, columns: Any) -> Any:
     """Takes `columns` `(B, M)` from `x` `(B, N, ...)` to give `(B, M, ...)`."""
+    if x.shape[1] == columns.shape[1] == 1:
+        return x
     batch, num_columns = ops.shape(x)[:2]
     rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
     return ops.take(
@@ -78,7 +80,7 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded}:
         start = block * BLOCK
-        own = _without(excluded, scores[:, :, start : start + BLOCK], start)
+        own = without(excluded, scores[:, :, start : start + BLOCK], start)
         maxima = ops.where(numbers == block, ops.max(own, axis=-1, keepdims=True), maxima)
     return maxima
 
@@ -104,7 +106,7 @@ def _best_blocks(
     return tuple(ops.reshape(x, (-1, k * BLOCK)) for x in (columns, counts))
 
 
-def _without(excluded: Collection[int], scores: Any, first: int) -> Any:
+def without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
     """Scores of tokens from `first` on, minus infinity for the excluded ones."""
     tokens = ops.arange(first, first + scores.shape[-1], dtype="int32")
     for token in excluded:

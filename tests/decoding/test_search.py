@@ -119,10 +119,10 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
 
 
 def test_stages_double_and_end_with_the_length():
-    assert stages(GrowingModel(), 100) == [8, 16, 32, 64, 100]
-    assert stages(GrowingModel(), 16) == [8, 16]
-    assert stages(GrowingModel(), 5) == [5]
-    assert stages(FixedModel(), 100) == [100]
+    assert stages(GrowingModel(), 100, 8) == [8, 16, 32, 64, 100]
+    assert stages(GrowingModel(), 16, 8) == [8, 16]
+    assert stages(GrowingModel(), 5, 8) == [5]
+    assert stages(FixedModel(), 100, 8) == [100]
 
 
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
