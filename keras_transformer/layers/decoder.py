@@ -84,21 +84,15 @@ class DecoderLayer(EncoderLayer):
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
         return_attention_weights: bool = False,
-        mask: Any = None,
-        x_mask: Any = None,
-        memory_mask: Any = None,
     ) -> Any:
-        # Keras fills in the last three: `mask` where `x` is the only tensor.
         self._check_memory(memory, return_attention_weights)
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
         x = self._attend(x, padding_mask)
         if not self.use_memory:
             return self._transform(x)
         attended = self.cross_attention(
             query=self.cross_attention_residual.enter(x),
             key=memory,
-            padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
+            padding_mask=memory_padding_mask,
             return_attention_weights=return_attention_weights,
         )
         attended, weights = attended if return_attention_weights else (attended, None)
@@ -203,24 +197,18 @@ class Decoder(Encoder):
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
         return_attention_weights: bool = False,
-        mask: Any = None,
-        x_mask: Any = None,
-        memory_mask: Any = None,
     ) -> Any:
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
-        masks = {
+        inputs = {
+            "memory": memory,
             "padding_mask": padding_mask,
-            "memory_padding_mask": memory_mask
-            if memory_padding_mask is None
-            else memory_padding_mask,
+            "memory_padding_mask": memory_padding_mask,
         }
         for layer in self.layers[:-1]:
-            x = layer(x, memory=memory, **masks)
-        last = {"return_attention_weights": True} if return_attention_weights else {}
-        x = self.layers[-1](x, memory=memory, **masks, **last)
-        x, *weights = x if return_attention_weights else (x,)
-        return (self._leave(x), *weights) if return_attention_weights else self._leave(x)
+            x = layer(x, **inputs)
+        x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
+        if not return_attention_weights:
+            return self._leave(x)
+        return self._leave(x[0]), x[1]
 
     def init_cache(
         self,

@@ -138,8 +138,8 @@ class EncoderLayer(keras.layers.Layer):
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
-    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
-        return self._transform(self._attend(x, mask if padding_mask is None else padding_mask))
+    def call(self, x: Any, padding_mask: Any = None) -> Any:
+        return self._transform(self._attend(x, padding_mask))
 
     def _attend(self, x: Any, padding_mask: Any) -> Any:
         attended = self.self_attention(
@@ -235,8 +235,7 @@ class Encoder(keras.layers.Layer):
             self.norm.build(x_shape)
         self.built = True
 
-    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
-        padding_mask = mask if padding_mask is None else padding_mask
+    def call(self, x: Any, padding_mask: Any = None) -> Any:
         for layer in self.layers:
             x = layer(x, padding_mask=padding_mask)
         return self._leave(x)
