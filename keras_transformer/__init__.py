@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING or "keras" in sys.modules:
+    from keras_transformer._backend.compile_function import compile_function
     from keras_transformer.data import (
         BatchPlan,
         CorpusError,
@@ -22,18 +23,22 @@ if TYPE_CHECKING or "keras" in sys.modules:
         fit_data,
         read_parallel,
     )
-    from keras_transformer.decoding import (
-        Ensemble,
-        Hypothesis,
-        SearchResult,
-        Translator,
-        beam_search,
-        compile_function,
-        greedy_search,
-        sample,
-        score_pairs,
-        word_alignment,
+    from keras_transformer.decoding.cache import Cache
+    from keras_transformer.decoding.ensemble import Ensemble
+    from keras_transformer.decoding.hypothesis import Hypothesis
+    from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+    from keras_transformer.decoding.sampling import random_numbers
+    from keras_transformer.decoding.scoring import Scorer, score_pairs
+    from keras_transformer.decoding.search import search
+    from keras_transformer.decoding.steps import Request, SearchResult
+    from keras_transformer.decoding.token_rules import (
+        ForbiddenWords,
+        MinLength,
+        NoRepeatNgrams,
+        RepetitionPenalty,
     )
+    from keras_transformer.decoding.translator import Translator
+    from keras_transformer.decoding.word_alignment import word_alignment
     from keras_transformer.errors import UserError
     from keras_transformer.layers import (
         AdditiveAttention,
@@ -71,12 +76,14 @@ if TYPE_CHECKING or "keras" in sys.modules:
         MaskedAccuracy,
         MaskedCrossentropy,
         Perplexity,
+        SlicedLogitsTrainer,
         TransformerAdam,
         TransformerSchedule,
-        TransformerTrainer,
+        array_batches,
         average_checkpoints,
         keep_freed_memory,
     )
+    from keras_transformer.training.fit import fit
     from keras_transformer.training.train import train
 
 __all__ = [
@@ -85,6 +92,7 @@ __all__ = [
     "AttentionPattern",
     "BatchPlan",
     "BinaryPositionalEncoding",
+    "Cache",
     "CorpusError",
     "Decoder",
     "DecoderLayer",
@@ -93,6 +101,7 @@ __all__ = [
     "EncoderLayer",
     "Ensemble",
     "FeedForward",
+    "ForbiddenWords",
     "FullAttention",
     "Hypothesis",
     "IndexPositionalEncoding",
@@ -100,18 +109,26 @@ __all__ = [
     "LocalAttention",
     "MaskedAccuracy",
     "MaskedCrossentropy",
+    "MinLength",
     "MultiHeadAttention",
+    "NoRepeatNgrams",
     "NormalizedIndexPositionalEncoding",
     "Perplexity",
     "PositionalEncoding",
     "Recipe",
     "RelativePositionBias",
+    "RepetitionPenalty",
+    "Request",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "Run",
+    "SamplingOptions",
+    "Scorer",
+    "SearchOptions",
     "SearchResult",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
+    "SlicedLogitsTrainer",
     "StridedAttention",
     "TokenEmbedding",
     "TokenStore",
@@ -119,23 +136,23 @@ __all__ = [
     "Transformer",
     "TransformerAdam",
     "TransformerSchedule",
-    "TransformerTrainer",
     "Translator",
     "UserError",
+    "array_batches",
     "average_checkpoints",
-    "beam_search",
     "causal_mask",
     "compile_function",
     "evaluation_batches",
+    "fit",
     "fit_data",
-    "greedy_search",
     "keep_freed_memory",
     "load_recipe",
     "padding_mask",
+    "random_numbers",
     "read_parallel",
-    "sample",
     "scaled_dot_product_attention",
     "score_pairs",
+    "search",
     "train",
     "word_alignment",
 ]

@@ -17,7 +17,9 @@ from pydantic import (
 )
 
 from keras_transformer._files import is_plain_name
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.models import ARCHITECTURES
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
@@ -112,6 +114,7 @@ class TokenizerSettings(_Section):
 class ModelSettings(_Section):
     """A preset and what differs from it; None keeps the preset's value."""
 
+    architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = "base"
     num_layers: int | None = Field(None, gt=0)
     d_model: int | None = Field(None, gt=0)
@@ -129,6 +132,13 @@ class ModelSettings(_Section):
         None, gt=0, description="Window of local, stride of strided attention, in tokens."
     )
 
+    @field_validator("architecture")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in ARCHITECTURES:
+            raise ValueError(f"must be one of {', '.join(ARCHITECTURES)}. Received: {name!r}")
+        return name
+
     @model_validator(mode="after")
     def _window_of_its_pattern(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
@@ -141,8 +151,8 @@ class ModelSettings(_Section):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Arguments for `Transformer.from_preset(preset, ...)`."""
-        return self.model_dump(exclude={"preset"}, exclude_none=True)
+        """Arguments for the architecture's `from_preset(preset, ...)`."""
+        return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 
 class Training(_Section):
@@ -182,8 +192,8 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of logits.")
-    recomputation: bool = Field(
-        False, description="Forget activations and compute them again: less memory, more time."
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass: less memory, more time."
     )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
         "none", description="How several devices or processes share the work."
@@ -203,9 +213,18 @@ class Training(_Section):
         100, ge=0, description="Validation sentences translated at each checkpoint, greedily."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_key(cls, tree: Any) -> Any:
+        """Runs of 0.1.0.dev0 name gradient checkpointing otherwise."""
+        if isinstance(tree, dict) and "recomputation" in tree:
+            tree = {"gradient_checkpointing": tree["recomputation"], **tree}
+            del tree["recomputation"]
+        return tree
 
-class Evaluation(_Section):
-    """Search and scoring of the finished model."""
+
+class Evaluation(SearchOptions):
+    """Search and scoring of the finished model: the options of search, and how it is scored."""
 
     average_last: int = Field(
         5,
@@ -213,10 +232,13 @@ class Evaluation(_Section):
         description="Checkpoints averaged into model.keras: the last, or with early stopping the "
         "best.",
     )
-    beam_size: int = Field(4, gt=0)
-    length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + n) / 6) ** alpha.")
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
+
+    def search_options(self, **changes: Any) -> SearchOptions:
+        """Returns the options of search, some of them changed."""
+        own = {name: getattr(self, name) for name in SearchOptions.model_fields}
+        return SearchOptions(**{**own, **changes})
 
 
 class Recipe(_Section):

@@ -3,17 +3,20 @@
 import hashlib
 import itertools
 import json
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keras_transformer._files import atomic_write
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Generator, Recipe, load_recipe
 
 if TYPE_CHECKING:
+    from keras_transformer.data.corpus import Pair
     from keras_transformer.data.tokenizer import Tokenizer
-    from keras_transformer.models.transformer import Transformer
 
 Split = Literal["train", "validation", "test"]
 TextFiles = tuple[Path, Path | None]
@@ -121,7 +124,7 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        return sorted(self.checkpoints_dir.glob("step-*"))
+        return checkpoint_folders(self.checkpoints_dir)
 
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer that belongs to the model."""
@@ -131,9 +134,15 @@ class Run:
             raise UserError(f"{self.directory} has no tokenizer yet: train it first")
         return Tokenizer.load(self.tokenizer_dir)
 
-    def model(self) -> "Transformer":
+    def model(self) -> Any:
         """The finished model, for inference."""
         return load_model(self.model_path)
+
+    def pairs(self, split: Split) -> "Iterable[Pair]":
+        """The (source, target) sentences of a split, which can be iterated over repeatedly."""
+        from keras_transformer.data.corpus import read_parallel
+
+        return read_parallel(*self.text(split))
 
     def text(self, split: Split) -> TextFiles:
         """The two files of a split (or one TSV and None), generated on first use if need be."""
@@ -162,8 +171,7 @@ class Run:
         metric: str,
         score: float,
         signature: str,
-        beam_size: int,
-        length_penalty: float,
+        options: SearchOptions,
     ) -> None:
         """Append one scoring of `model.keras` to scores.json."""
         entry = {
@@ -172,8 +180,9 @@ class Run:
             "score": score,
             "signature": signature,
             "checkpoint_sha256": hashlib.sha256(self.model_path.read_bytes()).hexdigest(),
-            "beam_size": beam_size,
-            "length_penalty": length_penalty,
+            "beam_size": options.beam_size,
+            "length_penalty": options.length_penalty,
+            **options.model_dump(exclude_defaults=True),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         with atomic_write(self.scores_path) as partial:
@@ -198,7 +207,13 @@ class Run:
         return download(name, data.download.url, data.download.sha256[name])
 
 
-def load_model(path: str | Path) -> "Transformer":
+def checkpoint_folders(directory: str | Path) -> list[Path]:
+    """Folders named `step-` and eight digits, oldest first; whatever else lies there is none."""
+    entries = Path(directory).glob("step-*")
+    return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
+
+
+def load_model(path: str | Path) -> Any:
     """Read a .keras file that this package wrote.
 
     Raises:
@@ -206,12 +221,14 @@ def load_model(path: str | Path) -> "Transformer":
     """
     import keras
 
-    import keras_transformer.models  # noqa: F401  (registers the classes that the file names)
     from keras_transformer.keras_file import read_config
+    from keras_transformer.models import ARCHITECTURES, architecture
 
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
+    for name in ARCHITECTURES:
+        architecture(name)  # registers the classes that the file names
     read_config(path)
     try:
         return keras.saving.load_model(path, compile=False)

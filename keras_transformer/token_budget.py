@@ -85,7 +85,8 @@ def find_token_budget(
     if found is None:
         raise UserError(
             f"not even one sentence of data.max_length={recipe.data.max_length} fits into "
-            f"{limit:,.0f} MiB: try training.recomputation=true, a smaller data.max_length or model"
+            f"{limit:,.0f} MiB: try training.gradient_checkpointing=true, "
+            "a smaller data.max_length or a smaller model"
         )
     return tries[found]
 
@@ -218,9 +219,8 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
 
     keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size
-    alone = recipe.training.model_copy(update={"initial_run": None})
     vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)
-    trainer = new_trainer(recipe.model_copy(update={"training": alone}), vocabularies)
+    trainer = new_trainer(recipe, vocabularies)
     rows, source, target = worst_shape(recipe, tokens)
     rng = np.random.default_rng(recipe.seed)
     source_ids, target_ids = (

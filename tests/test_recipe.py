@@ -140,6 +140,16 @@ def test_windows_belong_to_patterns(path, settings):
         load_recipe(path, settings)
 
 
+def test_an_unknown_architecture_is_refused(path):
+    assert load_recipe(path).model.architecture == "transformer"
+    with pytest.raises(UserError, match="model.architecture: must be one of transformer. .*'rnn'"):
+        load_recipe(path, ["model.architecture=rnn"])
+
+
+def test_the_old_name_of_gradient_checkpointing_is_read(path):
+    assert load_recipe(path, ["training.recomputation=true"]).training.gradient_checkpointing
+
+
 def test_patterns_reach_the_model(path):
     settings = ["model.attention_pattern=strided", "model.attention_window=64"]
     expected = {"attention_pattern": "strided", "attention_window": 64}

@@ -6,8 +6,9 @@ import zipfile
 from datetime import UTC, datetime
 
 import pytest
-from local_server import answer, local_server
+from support.local_server import answer, local_server
 
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import load_recipe
@@ -50,8 +51,7 @@ def add_score(run, score):
         metric="BLEU",
         score=score,
         signature="nrefs:1",
-        beam_size=4,
-        length_penalty=0.6,
+        options=SearchOptions(),
     )
 
 
@@ -80,6 +80,15 @@ def test_text_finds_plain_and_gzipped_files_and_one_tsv(run, tmp_path):
     data = tmp_path / "data"
     assert run.text("train") == (data / "train.en", data / "train.de.gz")
     assert run.text("validation") == (data / "val.tsv", None)
+
+
+def test_pairs_are_those_of_a_tsv_or_of_two_files(run, tmp_path):
+    data = tmp_path / "data"
+    (data / "val.tsv").write_text("one\teins\n")
+    (data / "test.en").write_text("two\n")
+    (data / "test.de").write_text("zwei\n")
+    assert list(run.pairs("validation")) == [("one", "eins")]
+    assert list(run.pairs("test")) * 2 == [*run.pairs("test"), *run.pairs("test")]
 
 
 def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):

@@ -1,12 +1,11 @@
 """Batches in the form that `model.fit` takes them."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from keras_transformer.data.batch_plan import Batch
 
-
-def fit_data(batches: Iterable[Batch]) -> Any:
+def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     """Make batches of changing widths fit for `model.fit` and `model.evaluate`.
 
     Keras on TensorFlow takes a width for fixed if the first two batches of a generator happen to
@@ -22,7 +21,10 @@ def fit_data(batches: Iterable[Batch]) -> Any:
     ```
 
     Args:
-        batches: `(inputs, labels, sample_weight)` as `BatchPlan.batch` returns them.
+        batches: `(inputs, labels)` or `(inputs, labels, sample_weight)`, nested NumPy arrays of the
+            same structure, dtypes and ranks in every batch, such as `BatchPlan.batches` gives.
+        model: A functional model that the batches are for. An axis then changes where the model's
+            inputs or outputs have no fixed size. Defaults to None: every axis changes.
 
     Returns:
         A `tf.data.Dataset` on TensorFlow, else a generator. It can be used up once.
@@ -34,8 +36,24 @@ def fit_data(batches: Iterable[Batch]) -> Any:
 
     import tensorflow as tf
 
-    ids = tf.TensorSpec((None, None), tf.int32)
-    weights = tf.TensorSpec((None, None), tf.float32)
-    signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
-    dataset = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+    iterator = iter(batches)
+    first = next(iterator)
+    changes = _changing_axes(model)
+
+    def specification(x: Any) -> Any:
+        shape = [None if changes is None or i in changes else n for i, n in enumerate(x.shape)]
+        return tf.TensorSpec(shape, x.dtype)
+
+    signature = keras.tree.map_structure(specification, first)
+    whole = itertools.chain([first], iterator)
+    dataset = tf.data.Dataset.from_generator(lambda: whole, output_signature=signature)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _changing_axes(model: Any) -> set[int] | None:
+    """Axes in which batches for a model differ; None for all."""
+    tensors = getattr(model, "inputs", None)
+    if not tensors:
+        return None if model is None else {0}
+    shapes = [x.shape for x in (*tensors, *model.outputs)]
+    return {0} | {axis for shape in shapes for axis, size in enumerate(shape) if size is None}

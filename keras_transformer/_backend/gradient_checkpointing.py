@@ -1,45 +1,72 @@
-"""Activations that are computed again for the gradient instead of being kept."""
+"""Gradient checkpointing: activations are recomputed in the backward pass instead of being kept."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.dropout import Dropout
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+_is_on = ContextVar("gradient_checkpointing", default=False)
 
 
 @contextmanager
-def recomputation(layers: Sequence[Any]) -> Iterator[None]:
-    """Context in which calls of some layers in training keep their inputs and outputs alone.
+def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
+    """Context in which layers with a `checkpointable` call keep only its inputs and outputs.
 
-    What is between them is computed again when the gradient is. The numbers stay the same: dropout
-    draws its seeds once, and has the same masks in both passes. `keras.RematScope` cannot do that:
+    What is between them is recomputed in the backward pass. The numbers stay the same: dropout
+    draws its seeds once and has the same masks in both passes. `keras.RematScope` cannot do that:
     it loses keyword arguments on TensorFlow, leaks seeds on JAX and draws other masks elsewhere.
 
     Args:
-        layers: Keras layers, called with float tensors that have a gradient and others that have
-            none, and returning one tensor. Their only random state is that of `Dropout`.
+        is_on: False for a context without gradient checkpointing. Defaults to True.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
-    for layer in layers:
-        layer.call = partial(_call, layer)
+    token = _is_on.set(is_on)
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.call
+        _is_on.reset(token)
 
 
-def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """What stands for `layer.call` within the context."""
+def checkpointable(call: Call) -> Call:
+    """Decorates the `call` of a layer whose activations can be recomputed.
+
+    Example:
+
+    ```python
+    class Block(keras.layers.Layer):
+        @checkpointable
+        def call(self, x, mask=None):
+            ...
+    ```
+
+    Args:
+        call: The method. It takes float tensors that have a gradient and others that have none, and
+            returns one tensor. Its only random state is that of
+            `keras_transformer.layers.Dropout`.
+    """
+
+    @functools.wraps(call)
+    def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        is_own = getattr(type(layer).call, "__wrapped__", None) is call  # not that of a superclass
+        if is_own and _is_on.get():
+            return _checkpointed(layer, args, kwargs)
+        return call(layer, *args, **kwargs)
+
+    return checkpointable_call  # type: ignore[return-value]
+
+
+def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
     places = [place for place, x in enumerate(flat) if _is_float_tensor(x)]
-    dropouts = [d for d in layer._flatten_layers() if isinstance(d, Dropout) and d.rate > 0]
+    dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
     seeds = [dropout.seed_generator.next() for dropout in dropouts]
 
     def function(*tensors: Any) -> Any:
@@ -47,15 +74,10 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        with _fixed(dropouts, _anew(seeds, tensors[0])):
+        with gradient_checkpointing(False), _fixed(dropouts, _anew(seeds, tensors[0])):
             return layer(*inputs, **named, training=True)
 
-    replacement = layer.call
-    del layer.call  # `function` calls the layer itself
-    try:
-        return _keeping_inputs_alone(function)(*(flat[place] for place in places))
-    finally:
-        layer.call = replacement
+    return _keeping_inputs_alone(function)(*(flat[place] for place in places))
 
 
 def _is_float_tensor(x: Any) -> bool:
@@ -65,7 +87,7 @@ def _is_float_tensor(x: Any) -> bool:
 
 
 @contextmanager
-def _fixed(dropouts: Sequence[Dropout], seeds: Sequence[Any]) -> Iterator[None]:
+def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
     for dropout, seed in zip(dropouts, seeds, strict=True):
         dropout.fixed_seed = seed
     try:
@@ -88,16 +110,18 @@ def _keeping_inputs_alone(function: Callable[..., Any]) -> Callable[..., Any]:
     if keras.config.backend() == "torch":
         from torch.utils.checkpoint import checkpoint
 
-        return partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
+        return functools.partial(
+            checkpoint, function, use_reentrant=False, preserve_rng_state=False
+        )
     if keras.config.backend() == "jax":
         return _keeping_inputs_alone_on_jax(function)
     return keras.remat(function)
 
 
 def _keeping_inputs_alone_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `jax.checkpoint` is for, also on CPUs: there XLA sees that it computes a thing twice.
+    """What `jax.checkpoint` is for, also on CPUs, where XLA would merge the two computations.
 
-    So the inputs of the second time are made to look as if they depended on the gradient.
+    To prevent that, the inputs of the recomputation seem to depend on the gradient.
     """
     import jax
     from jax import numpy as jnp
@@ -118,8 +142,8 @@ def _keeping_inputs_alone_on_jax(function: Callable[..., Any]) -> Callable[..., 
             _, pull_back = jax.vjp(compute, tensors, weights)
             return pull_back(upstream)
 
-        forgetful = jax.custom_vjp(compute)
-        forgetful.defvjp(forward, backward)
-        return forgetful(list(tensors), weights)
+        checkpointed = jax.custom_vjp(compute)
+        checkpointed.defvjp(forward, backward)
+        return checkpointed(list(tensors), weights)
 
     return call

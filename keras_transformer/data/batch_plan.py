@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.bucket_widths import choose_widths
+from keras_transformer.data.length_buckets import choose_buckets
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError
@@ -23,7 +23,7 @@ class BatchShape(NamedTuple):
     target_length: int
 
 
-class Share(NamedTuple):
+class Shard(NamedTuple):
     """Of every batch, which of so many equal parts: those from `begin` up to `end`."""
 
     begin: int = 0
@@ -54,7 +54,7 @@ class BatchPlan:
         length_multiple: source and target widths are multiples of it.
         shuffle: False gives every pass the same order, shortest sentences first.
         max_shapes: number of batch shapes at most.
-        share: which rows of every batch to give, for one of several processes that train together.
+        shard: which rows of every batch to give, for one of several processes that train together.
             Parts are as many rows, some of them perhaps without a sentence; the weights are the
             same as in the whole batch. None: all rows.
 
@@ -71,15 +71,15 @@ class BatchPlan:
         length_multiple: int = 8,
         shuffle: bool = True,
         max_shapes: int = 8,
-        share: Share | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self.store = store
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
-        self.share = share or Share()
-        widths, bucket_of_pair = choose_widths(
+        self.shard = shard or Shard()
+        widths, bucket_of_pair = choose_buckets(
             store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
         )
         self._shapes = [self._shape(*width) for width in widths]
@@ -129,7 +129,7 @@ class BatchPlan:
             over the step's tokens.
         """
         shape, pairs = self._slot(step, micro)
-        begin, end, parts = self.share
+        begin, end, parts = self.shard
         rows = -(-shape.batch_size // parts)
         return _assemble(
             self.store,

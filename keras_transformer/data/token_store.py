@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data.corpus import Pair
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import Tokenizer, fits
 from keras_transformer.errors import UserError
 
 SIDES = ("source", "target")
@@ -236,7 +236,7 @@ def _encode(
             dropped["an empty source"] += 1
         elif not target:
             dropped["an empty target"] += 1
-        elif max(len(source), len(target)) > max_length:
+        elif not all(fits(pieces, max_length + 1) for pieces in (source, target)):
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
             kept.append((source, target))

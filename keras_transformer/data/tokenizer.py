@@ -185,9 +185,22 @@ class Tokenizer:
         """Ids of the pieces of each target sentence, without bos and eos."""
         return _encode(self._target, sentences)
 
+    def frame_source(self, pieces: Sequence[int]) -> list[int]:
+        """Pieces and eos: what the encoder reads."""
+        return [*pieces, EOS_ID]
+
+    def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Bos and pieces, what the decoder reads; pieces and eos, the labels."""
+        return [BOS_ID, *pieces], [*pieces, EOS_ID]
+
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Target sentences of ids; pad, bos and eos give no text, unk gives "⁇"."""
         return self._target.decode([[int(id) for id in sentence] for sentence in ids])
+
+
+def fits(pieces: Sequence[int], max_length: int) -> bool:
+    """Whether pieces, with bos or eos, have at most `max_length` tokens."""
+    return len(pieces) < max_length
 
 
 def _pieces(processor: sentencepiece.SentencePieceProcessor) -> list[str]:

@@ -19,16 +19,16 @@ class Ensemble:
     Example:
 
     >>> ensemble = Ensemble([first_model, second_model])
-    >>> result = compile_function(beam_search, ensemble)(source_ids, max_length=60)
+    >>> result = compile_function(search, ensemble)(source_ids, max_length=60)
 
     Args:
-        models: At least one; each has `init_cache`, `step`, `variables` and `max_length`, as
-            `Transformer` documents them.
+        models: At least one, each as `models/protocol.py` describes it (`Searchable`).
 
     Attributes:
         models: The models.
         variables: The variables of all of them.
         max_length: The smallest of theirs, in tokens.
+        pad_id: Id of padding, the same in all of them.
 
     Raises:
         ValueError: If there is no model; from `step`, if they have target vocabularies of
@@ -40,11 +40,19 @@ class Ensemble:
     def __init__(self, models: Sequence[Any]) -> None:
         if not models:
             raise ValueError(f"`models` must hold at least one model. Received: models={models}")
+        if len(pad_ids := {model.pad_id for model in models}) > 1:
+            raise ValueError(f"All models must have the same pad_id. Received: {sorted(pad_ids)}")
         self.models = list(models)
 
     @property
     def variables(self) -> list[Any]:
         return [variable for model in self.models for variable in model.variables]
+
+    @property
+    def source_attention(self) -> Callable[[Any, Any], Any]:
+        """The mean of the models' attention to the source; there only if every model has it."""
+        attentions = [model.source_attention for model in self.models]
+        return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
     @property
     def max_length(self) -> int:
@@ -59,9 +67,13 @@ class Ensemble:
             beam_size: Beams N per sentence. Defaults to 1.
 
         Returns:
-            The parts of a model's cache, `"beam"` among them, each as a list over the models.
+            A `Cache` whose parts are lists over the models.
         """
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
+
+    @property
+    def pad_id(self) -> int:
+        return self.models[0].pad_id
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
@@ -69,7 +81,7 @@ class Ensemble:
         extensions = [model.extend_cache for model in self.models]
 
         def extend_cache(cache: Cache, max_length: int) -> Cache:
-            parts = zip(extensions, _split(cache), strict=True)
+            parts = zip(extensions, _split(cache, len(extensions)), strict=True)
             return _join([extend(part, max_length) for extend, part in parts])
 
         return extend_cache
@@ -102,7 +114,7 @@ class Ensemble:
         logits, parts, *weights = zip(
             *(
                 model.step(token_ids, part, position, **options)
-                for model, part in zip(self.models, _split(cache), strict=True)
+                for model, part in zip(self.models, _split(cache, len(self.models)), strict=True)
             ),
             strict=True,
         )
@@ -122,8 +134,9 @@ def _check_vocabularies(logits: Sequence[Any]) -> None:
 
 
 def _join(caches: Sequence[Cache]) -> Cache:
-    return Cache(*(list(parts) for parts in zip(*caches, strict=True)))
+    """One cache whose parts are lists over the caches."""
+    return Cache(*map(list, zip(*caches, strict=True)))
 
 
-def _split(cache: Cache) -> list[Cache]:
-    return [Cache(*parts) for parts in zip(*cache, strict=True)]
+def _split(cache: Cache, count: int) -> list[Cache]:
+    return [Cache(*(part[index] for part in cache)) for index in range(count)]

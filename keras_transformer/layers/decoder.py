@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.decoding.cache import Cache, empty_slots, pad, take_slots
 from keras_transformer.layers.attention.full_attention import FullAttention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
@@ -77,6 +78,7 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_residual.build(x_shape)
 
+    @checkpointable
     def call(
         self,
         x: Any,
@@ -84,15 +86,21 @@ class DecoderLayer(EncoderLayer):
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
         return_attention_weights: bool = False,
+        mask: Any = None,
+        x_mask: Any = None,
+        memory_mask: Any = None,
     ) -> Any:
+        # Keras fills in the last three: `mask` where `x` is the only tensor.
         self._check_memory(memory, return_attention_weights)
+        if padding_mask is None:
+            padding_mask = mask if x_mask is None else x_mask
         x = self._attend(x, padding_mask)
         if not self.use_memory:
             return self._transform(x)
         attended = self.cross_attention(
             query=self.cross_attention_residual.enter(x),
             key=memory,
-            padding_mask=memory_padding_mask,
+            padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
             return_attention_weights=return_attention_weights,
         )
         attended, weights = attended if return_attention_weights else (attended, None)

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.dense import initializer_config
@@ -138,8 +139,9 @@ class EncoderLayer(keras.layers.Layer):
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
-    def call(self, x: Any, padding_mask: Any = None) -> Any:
-        return self._transform(self._attend(x, padding_mask))
+    @checkpointable
+    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
+        return self._transform(self._attend(x, mask if padding_mask is None else padding_mask))
 
     def _attend(self, x: Any, padding_mask: Any) -> Any:
         attended = self.self_attention(

@@ -1,26 +1,31 @@
-"""Schedule, loss, metrics and optimizer; checkpoints; training by a recipe."""
+"""Schedule, loss, metrics and optimizer; checkpoints; the loop, and training by a recipe."""
 
 from keras_transformer._backend.freed_memory import keep_freed_memory
-from keras_transformer.training.averaging import average_checkpoints
-from keras_transformer.training.checkpoint import load_checkpoint, save_checkpoint
-from keras_transformer.training.masked_accuracy import MaskedAccuracy
+from keras_transformer.training.checkpoint import (
+    average_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from keras_transformer.training.fit import array_batches, fit
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
-from keras_transformer.training.perplexity import Perplexity
+from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.train import train
 from keras_transformer.training.transformer_adam import TransformerAdam
 from keras_transformer.training.transformer_schedule import TransformerSchedule
-from keras_transformer.training.transformer_trainer import TransformerTrainer
 
 __all__ = [
     "MaskedAccuracy",
     "MaskedCrossentropy",
     "Perplexity",
+    "SlicedLogitsTrainer",
     "TensorBoardWriter",
     "TransformerAdam",
     "TransformerSchedule",
-    "TransformerTrainer",
+    "array_batches",
     "average_checkpoints",
+    "fit",
     "keep_freed_memory",
     "load_checkpoint",
     "save_checkpoint",

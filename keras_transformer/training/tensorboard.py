@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TensorBoardWriter:
-    """Scalars and text for TensorBoard, in one event file a process.
+    """Scalars and texts for TensorBoard, in one event file a process.
 
     Speaks TensorBoard's own record format, so that TensorFlow is never loaded. A run that is
     resumed starts a new file, which hides what the stopped process wrote beyond `first_step`.
@@ -37,23 +37,26 @@ class TensorBoardWriter:
         self._write(file_version="brain.Event:2")
         self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
-    def report(self, step: int, values: Mapping[str, float]) -> None:
-        """Write scalars of one optimizer step."""
+    def report(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Write scalars and texts, in Markdown, of one optimizer step."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        scalars = [
+            self._text(tag, value)
+            if isinstance(value, str)
+            else Summary.Value(tag=tag, simple_value=value)
+            for tag, value in values.items()
+        ]
         self._write(step=step, summary=Summary(value=scalars))
 
-    def report_text(self, step: int, tag: str, text: str) -> None:
-        """Write a text, in Markdown, of one optimizer step."""
+    def _text(self, tag: str, text: str) -> Any:
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.types_pb2 import DT_STRING
 
         plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-        value = Summary.Value(tag=tag, metadata=plugin, tensor=tensor)
-        self._write(step=step, summary=Summary(value=[value]))
+        return Summary.Value(tag=tag, metadata=plugin, tensor=tensor)
 
     def _write(self, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -1,6 +1,5 @@
 """Training by a recipe."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,91 +7,90 @@ import keras
 
 from keras_transformer._backend.freed_memory import keep_freed_memory
 from keras_transformer._backend.without_tensorflow import without_tensorflow
-from keras_transformer.data import (
-    BatchPlan,
-    Tokenizer,
-    TokenStore,
-    evaluation_batches,
-    fit_data,
-    read_parallel,
-)
+from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.errors import UserError
-from keras_transformer.models import Transformer
+from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run, Split
-from keras_transformer.training.averaging import average_checkpoints
-from keras_transformer.training.callbacks import (
-    Checkpoints,
-    ProgressBar,
-    Reporter,
-    Reseed,
-    StepReports,
-    StopAfter,
-    StopEarly,
-    Validation,
-)
 from keras_transformer.training.checkpoint import (
+    ValidationHistory,
+    average_checkpoints,
     checkpoint_path,
-    load_checkpoint,
-    load_history,
-    newest_checkpoint,
-    remove_unfinished,
 )
 from keras_transformer.training.distribution import Distribution, start
+from keras_transformer.training.fit import fit
 from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
-from keras_transformer.training.tensorboard import TensorBoardWriter
+from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.transformer_adam import TransformerAdam
 from keras_transformer.training.transformer_schedule import TransformerSchedule
-from keras_transformer.training.transformer_trainer import TransformerTrainer
-from keras_transformer.training.validation_history import ValidationHistory
-from keras_transformer.training.validation_translations import ValidationTranslations
+from keras_transformer.training.validation import TranslationValidation
 
 
-def train(recipe: Recipe, run: Run, resume: bool = False) -> None:
-    """Train by a recipe, from text files to `model.keras`.
+def train(
+    run: Run, resume: bool = False, callbacks: list[keras.callbacks.Callback] | None = None
+) -> None:
+    """Train by the recipe of a run, from text files to `model.keras`.
 
-    An epoch of `model.fit` is the interval between two checkpoints. The same recipe gives the same
-    weights, bit for bit, on the same machine and backend, whether or not it was stopped between.
+    The same recipe gives the same weights, bit for bit, on the same machine and backend, whether or
+    not it was stopped between. The loop is that of `fit`: an epoch of Keras is the interval between
+    two checkpoints.
 
     Example:
 
     ```python
     recipe = load_recipe("quickstart")
-    train(recipe, Run.create("runs/quickstart", recipe))
+    train(Run.create("runs/quickstart", recipe))
     ```
 
     Args:
-        recipe: What to train, and on how many devices, see `training.distribution.start`.
-        run: The folder that gets tokenizer, encoded text, checkpoints, logs and the model.
-        resume: Whether to go on from the newest checkpoint in `run`, if there is one.
+        run: The folder that gets tokenizer, encoded text, checkpoints, logs and the model. Its
+            recipe says what to train, and on how many devices, see `training.distribution.start`.
+        resume: Whether to resume from the newest checkpoint in `run`, if there is one.
+        callbacks: Keras callbacks, as for `fit`. Defaults to none.
 
     Raises:
-        UserError: If the text, a checkpoint or the disk does not allow to go on.
+        UserError: If the text, a checkpoint or the disk does not allow training.
     """
     keep_freed_memory()
+    recipe, settings = run.recipe, run.recipe.training
     distribution = start(recipe)
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
-    settings = recipe.training
-    tokenizer = distribution.chief_first(lambda: _tokenizer(recipe, run))
-    store = _store("train", recipe, run, tokenizer, distribution)
+    tokenizer = distribution.chief_first(lambda: _tokenizer(run))
     plan = BatchPlan(
-        store,
+        _store("train", run, tokenizer, distribution),
         settings.tokens_per_batch,
         seed=recipe.seed,
         accumulation_steps=settings.accumulation_steps,
         length_multiple=settings.length_multiple,
-        share=distribution.share,
+        shard=distribution.shard,
     )
-    checkpoint = distribution.chief_first(lambda: _newest_checkpoint(run, resume))
+    validation_batches = evaluation_batches(
+        _store("validation", run, tokenizer, distribution),
+        settings.tokens_per_batch,
+        settings.length_multiple,
+    )
     with distribution.making():
-        trainer, step = (
-            load_checkpoint(checkpoint) if checkpoint else (new_trainer(recipe, tokenizer), 0)
-        )
-        distribution.prepare(trainer)
-    history = load_history(checkpoint) if checkpoint else ValidationHistory()
-    if step < settings.steps and not history.is_over(settings.early_stopping_patience):
-        _fit(trainer, plan, step, history, recipe, run, tokenizer, distribution)
+        trainer = new_trainer(recipe, tokenizer, distribution)
+        if settings.initial_run and not (resume and run.checkpoints()):
+            _load_initial_weights(Run.open(settings.initial_run), trainer.model)
+    patience = settings.early_stopping_patience
+    history = fit(
+        trainer,
+        lambda count: plan.batches(count // settings.accumulation_steps),
+        run.directory,
+        steps=settings.steps,
+        checkpoint_every=settings.checkpoint_every,
+        keep_checkpoints=settings.keep_checkpoints,
+        keep_best=recipe.evaluation.average_last if patience else 0,
+        validation=TranslationValidation(run, tokenizer, validation_batches),
+        patience=patience,
+        callbacks=callbacks or [],
+        seed=recipe.seed,
+        resume=resume,
+        tokens=plan.tokens,
+        distribution=distribution,
+    )
     if distribution.is_chief:
         average_checkpoints(_chosen(run, history), run.model_path)
     distribution.barrier()
@@ -114,15 +112,15 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     return [path for path in paths if path.is_dir()]
 
 
-def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
+def _tokenizer(run: Run) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if recipe.training.initial_run:
-        tokenizer = Run.open(recipe.training.initial_run).tokenizer()
+    if run.recipe.training.initial_run:
+        tokenizer = Run.open(run.recipe.training.initial_run).tokenizer()
     else:
-        settings = recipe.tokenizer
+        settings = run.recipe.tokenizer
         tokenizer = Tokenizer.train(
-            read_parallel(*run.text("train")),
+            run.pairs("train"),
             settings.vocabulary_size,
             model_type=settings.model_type,
             joint=settings.joint,
@@ -132,12 +130,10 @@ def _tokenizer(recipe: Recipe, run: Run) -> Tokenizer:
     return tokenizer
 
 
-def _store(
-    split: Split, recipe: Recipe, run: Run, tokenizer: Tokenizer, distribution: Distribution
-) -> TokenStore:
+def _store(split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution) -> TokenStore:
     def build() -> TokenStore:
-        pairs = read_parallel(*run.text(split))
-        return TokenStore.build(run.store_dir / split, pairs, tokenizer, recipe.data.max_length)
+        length = run.recipe.data.max_length
+        return TokenStore.build(run.store_dir / split, run.pairs(split), tokenizer, length)
 
     store = distribution.chief_first(build)
     if distribution.is_chief:
@@ -145,19 +141,18 @@ def _store(
     return store
 
 
-def _newest_checkpoint(run: Run, resume: bool) -> Path | None:
-    remove_unfinished(run.checkpoints_dir)
-    return newest_checkpoint(run.checkpoints_dir) if resume else None
+def new_trainer(
+    recipe: Recipe, tokenizer: Any, distribution: Distribution | None = None
+) -> SlicedLogitsTrainer:
+    """Make the compiled model of a recipe, with random weights.
 
-
-def new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
-    """Make the compiled model that a recipe's training begins with.
-
-    Raises:
-        UserError: If the weights of `training.initial_run` are of other sizes.
+    Args:
+        recipe: What to train.
+        tokenizer: Gives vocabulary sizes and `pad_id`.
+        distribution: Where the trainer runs. Defaults to one process on one device.
     """
     settings = recipe.training
-    model = Transformer.from_preset(
+    model = architecture(recipe.model.architecture).from_preset(
         recipe.model.preset,
         tokenizer.source_vocabulary_size,
         target_vocabulary_size=None if tokenizer.joint else tokenizer.target_vocabulary_size,
@@ -165,8 +160,20 @@ def new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         dtype=settings.dtype_policy,
         **recipe.model.overrides,
     )
-    if settings.initial_run:
-        _begin_with(Run.open(settings.initial_run), model)
+    trainer = SlicedLogitsTrainer(
+        model,
+        MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
+        settings.logits_mebibytes,
+        settings.r_drop,
+        settings.gradient_checkpointing,
+        distribution,
+    )
+    trainer.compile(_optimizer(recipe, model), jit_compile=settings.jit_compile)
+    return trainer
+
+
+def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
+    settings = recipe.training
     peak = settings.peak_learning_rate
     schedule = TransformerSchedule(
         d_model=model.d_model if peak is None else None,
@@ -175,7 +182,7 @@ def new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         scale=settings.learning_rate_scale,
     )
     accumulation = settings.accumulation_steps
-    optimizer = TransformerAdam(
+    return TransformerAdam(
         schedule,
         beta_1=settings.adam_beta_1,
         beta_2=settings.adam_beta_2,
@@ -185,89 +192,14 @@ def new_trainer(recipe: Recipe, tokenizer: Tokenizer) -> TransformerTrainer:
         ema_momentum=settings.ema_momentum or 0.0,
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
     )
-    loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
-    trainer = TransformerTrainer(
-        model, loss, settings.logits_mebibytes, settings.r_drop, settings.recomputation
-    )
-    trainer.compile(optimizer, jit_compile=settings.jit_compile)
-    return trainer
 
 
-def _begin_with(run: Run, model: Transformer) -> None:
+def _load_initial_weights(run: Run, model: Any) -> None:
     weights = run.model().get_weights()
-    if [weight.shape for weight in weights] != [weight.shape for weight in model.weights]:
+    found, needed = ([weight.shape for weight in some] for some in (weights, model.weights))
+    if found != needed:
         raise UserError(
-            f"training.initial_run: {run.model_path} has not the sizes that the recipe's section "
-            f"model asks for; {run.recipe_path} says which it was trained with"
+            f"training.initial_run: the weights in {run.model_path} do not have the shapes that "
+            f"the recipe's `model` section needs; {run.recipe_path} says how they were trained"
         )
     model.set_weights(weights)
-
-
-def _fit(
-    trainer: Any,
-    plan: BatchPlan,
-    step: int,
-    history: ValidationHistory,
-    recipe: Recipe,
-    run: Run,
-    tokenizer: Tokenizer,
-    distribution: Distribution,
-) -> None:
-    settings = recipe.training
-    accumulation, interval = settings.accumulation_steps, settings.checkpoint_every
-    store = _store("validation", recipe, run, tokenizer, distribution)
-    local = distribution.local(trainer)
-    patience = settings.early_stopping_patience
-    reporters: list[Reporter] = []
-    shown: list[Any] = []
-    kept: list[Any] = []
-    with ExitStack() as stack:
-        if distribution.is_chief:
-            writer = stack.enter_context(TensorBoardWriter(run.logs_dir, first_step=step + 1))
-            progress = ProgressBar(settings.steps, accumulation, step)
-            reporters, shown = [writer, progress], [progress]
-            kept = _keepers(local, store, reporters, writer, history, run, tokenizer)
-        stack.enter_context(distribution.fitting())
-        trainer.fit(
-            fit_data(plan.batches(step)),
-            initial_epoch=step // interval,
-            epochs=-(-settings.steps // interval),
-            steps_per_epoch=interval * accumulation,
-            shuffle=False,
-            verbose=0,
-            callbacks=[
-                StopAfter(settings.steps, accumulation),
-                Reseed(recipe.seed, accumulation),
-                *shown,
-                StepReports(reporters, plan.tokens, accumulation, metrics=distribution.metrics),
-                *distribution.on_chief(kept, local),
-                *([StopEarly(history, patience, distribution.of_chief)] if patience else []),
-            ],
-        )
-
-
-def _keepers(
-    trainer: Any,
-    validation_store: TokenStore,
-    reporters: list[Reporter],
-    writer: TensorBoardWriter,
-    history: ValidationHistory,
-    run: Run,
-    tokenizer: Tokenizer,
-) -> list[Any]:
-    """Callbacks that measure and keep the model at the end of every epoch."""
-    settings = run.recipe.training
-    accumulation = settings.accumulation_steps
-    batches = evaluation_batches(
-        validation_store, settings.tokens_per_batch, settings.length_multiple
-    )
-    translations = None
-    if settings.validation_bleu_sentences:
-        translations = ValidationTranslations(trainer.model, tokenizer, run, writer)
-    keep_best = run.recipe.evaluation.average_last if settings.early_stopping_patience else 0
-    return [
-        Validation(batches, [*reporters, history], accumulation, further=translations),
-        Checkpoints(
-            run.checkpoints_dir, settings.keep_checkpoints, accumulation, history, keep_best
-        ),
-    ]

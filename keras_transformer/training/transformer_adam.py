@@ -134,28 +134,33 @@ class TransformerAdam(_BackendAdam):
             for _, average in self._averaged():
                 average.assign(ops.copy(average))
 
-    @contextmanager
-    def averages_as_weights(self) -> Iterator[None]:
-        """Context in which the model's weights are their averages, if `use_ema` keeps any.
 
-        Example:
+@contextmanager
+def ema_as_weights(model: Any) -> Iterator[None]:
+    """Context in which the weights are their moving averages, if the optimizer has `use_ema`.
 
-        ```python
-        with model.optimizer.averages_as_weights():
-            model.evaluate(inputs, labels)
-        ```
-        """
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
+    Example:
 
-    def _exchange(self) -> None:
-        for variable, average in self._averaged() if self.use_ema else ():
-            value = np.array(ops.convert_to_numpy(variable))
-            variable.assign(average)
-            average.assign(value)
+    ```python
+    with ema_as_weights(model):
+        model.evaluate(inputs, labels)
+    ```
+    """
+    _exchange(inner_optimizer(model))
+    try:
+        yield
+    finally:
+        _exchange(inner_optimizer(model))
+
+
+def _exchange(optimizer: Any) -> None:
+    if not optimizer.use_ema:
+        return
+    averages = optimizer._model_variables_moving_average
+    for variable, average in zip(optimizer._trainable_variables, averages, strict=True):
+        value = np.array(ops.convert_to_numpy(variable))
+        variable.assign(average)
+        average.assign(value)
 
 
 def inner_optimizer(model: Any) -> Any:

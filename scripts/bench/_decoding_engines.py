@@ -204,22 +204,20 @@ def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine
     """The compiled functions that `Translator` uses; they themselves decide on XLA."""
     import keras
 
-    from keras_transformer.decoding import beam_search, compile_function, greedy_search
+    from keras_transformer import SearchOptions, compile_function, search
     from keras_transformer.run import load_model
 
     model = load_model(folder / "model.keras")
     if setting.dtype == "int8":
         model.quantize("int8")
     sources = source_ids(case)
-    if case.beam_size == 1:
-        search = compile_function(greedy_search, model)
-        options = {}
-    else:
-        search = compile_function(beam_search, model)
-        options = {"beam_size": case.beam_size, "length_penalty": 0.0}
+    compiled = compile_function(search, model)
+    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
 
     def decode(length: int) -> np.ndarray:
-        return keras.ops.convert_to_numpy(search(sources, max_length=length, **options).ids)[:, 0]
+        return keras.ops.convert_to_numpy(
+            compiled(sources, max_length=length, options=options).ids
+        )[:, 0]
 
     def log_probabilities(rows: list[int], targets: list[list[int]]) -> list[float]:
         """Of target ids, given the sources of these rows."""
@@ -435,7 +433,7 @@ def copy_weights(hub: Any, ours: Any) -> None:
 def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
     import keras
 
-    from keras_transformer.decoding import compile_function
+    from keras_transformer import compile_function
 
     model = keras_hub_model(case)
     model.load_weights(folder / "keras_hub.weights.h5")

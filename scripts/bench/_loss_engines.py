@@ -15,7 +15,7 @@ import numpy as np
 from _decoding_engines import LAYER_NORM_EPSILON, copy_layer, copy_weights
 from _training_engines import keras_loss
 
-TRAINER, FULL_LOGITS = "TransformerTrainer", "Transformer, full logits"
+TRAINER, FULL_LOGITS = "SlicedLogitsTrainer", "Transformer, full logits"
 REVERSED, KERAS_HUB = "Transformer, rows reversed", "KerasHub's layers"
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]

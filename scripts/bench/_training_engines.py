@@ -130,12 +130,14 @@ def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
 
     from keras_transformer.training import (
         MaskedCrossentropy,
+        SlicedLogitsTrainer,
         TransformerAdam,
-        TransformerTrainer,
     )
 
     keras.config.set_dtype_policy(setting.dtype)
-    trainer = TransformerTrainer(new_transformer(case), MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID))
+    trainer = SlicedLogitsTrainer(
+        new_transformer(case), MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID)
+    )
     trainer.compile(TransformerAdam(**ADAM), jit_compile=setting.jit_compile)
     source_ids, target_ids, labels = batch_of(case)
     inputs = {"source_ids": source_ids, "target_ids": target_ids}

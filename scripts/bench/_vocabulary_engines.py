@@ -22,7 +22,7 @@ from _training_engines import (
     torch_engine,
 )
 
-TRAINER, FULL_LOGITS = "TransformerTrainer", "Transformer, full logits"
+TRAINER, FULL_LOGITS = "SlicedLogitsTrainer", "Transformer, full logits"
 KERAS_HUB, TORCH = "KerasHub's layers", "torch.nn.Transformer"
 TARGET_TOKENS, LENGTH = 4_096, 32
 

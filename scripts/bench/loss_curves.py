@@ -4,8 +4,8 @@
 The model of the recipe multi30k_en_de, post-norm and without dropout, on the batches that the
 recipe makes of Multi30k, but smaller ones. Weights begin the same in all ways and on all backends:
 
-- `TransformerTrainer` as `keras-transformer train` makes it: slices of logits, TransformerAdam, the
-  weights of tokens as the batch plan gives them;
+- `SlicedLogitsTrainer` as `keras-transformer train` makes it: slices of logits, TransformerAdam,
+  the weights of tokens as the batch plan gives them;
 - `Transformer` with all its logits, MaskedCrossentropy and Keras's own Adam;
 - the same with the sentences of each batch in another order, which tells what rounding does;
 - KerasHub's layers with a loss that is no part of this package, and Keras's Adam.
@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
-TRAINER = "TransformerTrainer"
+TRAINER = "SlicedLogitsTrainer"
 PEERS = ("Transformer, full logits", "Transformer, rows reversed", "KerasHub's layers")
 MARKS = (1, 10, 50, 100, 200)
 EXAMPLES = """examples:
@@ -84,7 +84,7 @@ def measure(arguments: argparse.Namespace) -> dict[Curve, list[float]]:
 
 def prepare(data_dir: Path, tokens: int, folder: Path) -> None:
     """Makes a run with tokenizer and encoded text."""
-    from keras_transformer.data import Tokenizer, TokenStore, read_parallel
+    from keras_transformer.data import Tokenizer, TokenStore
     from keras_transformer.recipe import load_recipe
     from keras_transformer.run import Run
 
@@ -98,7 +98,7 @@ def prepare(data_dir: Path, tokens: int, folder: Path) -> None:
     }
     recipe = load_recipe("multi30k_en_de", [f"{key}={value}" for key, value in settings.items()])
     run = Run.create(folder, recipe)
-    pairs = read_parallel(*run.text("train"))
+    pairs = run.pairs("train")
     own = recipe.tokenizer
     tokenizer = Tokenizer.train(pairs, own.vocabulary_size, normalization=own.normalization)
     tokenizer.save(run.tokenizer_dir)

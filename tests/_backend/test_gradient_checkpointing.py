@@ -1,14 +1,15 @@
-"""Activations that are computed again change no number."""
+"""Activations that are recomputed change no number."""
 
 import jax
 import keras
 import numpy as np
-from contract import to_numpy
 from jax import numpy as jnp
+from support.contract import to_numpy
 
 from keras_transformer._backend.gradient_checkpointing import (
     _keeping_inputs_alone_on_jax,
-    recomputation,
+    checkpointable,
+    gradient_checkpointing,
 )
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.training.callbacks import Reseed
@@ -16,11 +17,11 @@ from keras_transformer.training.callbacks import Reseed
 D = 6
 
 
-class Forgetful(keras.Model):
-    """A functional model whose decoder layer forgets."""
+class Checkpointed(keras.Model):
+    """A functional model whose decoder layer recomputes its activations."""
 
     def call(self, inputs, training=None):
-        with recomputation([self.get_layer("decoder_layer")] if training else ()):
+        with gradient_checkpointing(bool(training)):
             return super().call(inputs, training=training)
 
 
@@ -44,17 +45,31 @@ def train_one(kind):
 
 def test_gradients_are_the_same_under_dropout():
     loss, weights = train_one(keras.Model)
-    again, others = train_one(Forgetful)
+    again, others = train_one(Checkpointed)
     np.testing.assert_allclose(again, loss, rtol=1e-6)
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5)
 
 
-def test_layers_are_as_before_after_the_context():
-    layer = keras.layers.Dense(2)
-    with recomputation([layer]):
-        assert "call" in vars(layer)
-    assert "call" not in vars(layer)
+def test_only_a_layers_own_call_is_checkpointed():
+    """A subclass with a `call` of its own may do more than recomputing knows of."""
+    calls = []
+
+    class Layer(keras.layers.Layer):
+        @checkpointable
+        def call(self, x):
+            calls.append(type(self))
+            return x * 2
+
+    class Further(Layer):
+        def call(self, x):
+            return super().call(x) + 1
+
+    x = keras.ops.ones((1, 2))
+    with gradient_checkpointing():
+        np.testing.assert_array_equal(to_numpy(Layer()(x)), [[2, 2]])
+        np.testing.assert_array_equal(to_numpy(Further()(x)), [[3, 3]])
+    assert calls.count(Further) == 1
 
 
 def test_xla_does_not_find_that_it_computes_twice():

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
 from keras import ops
+from support.contract import to_numpy
 
 from keras_transformer._backend.loops import of_unknown_shape, sequential_loop
 

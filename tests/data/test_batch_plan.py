@@ -2,11 +2,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from parallel_text import RepeatingTokenizer, store_of_lengths
+from support.parallel_text import RepeatingTokenizer, store_of_lengths
 
 from keras_transformer.data import (
     BatchPlan,
-    Share,
+    Shard,
     Tokenizer,
     TokenStore,
     evaluation_batches,
@@ -61,8 +61,8 @@ def test_ids_and_labels_by_hand(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_sentence_exactly_once_a_pass_over_all_workers(store, shuffle, workers):
-    shares = [Share(rank, rank + 1, workers) for rank in range(workers)]
-    plans = [BatchPlan(store, 300, shuffle=shuffle, share=share) for share in shares]
+    shares = [Shard(rank, rank + 1, workers) for rank in range(workers)]
+    plans = [BatchPlan(store, 300, shuffle=shuffle, shard=share) for share in shares]
     size = plans[0].batches_per_pass
     for steps in (range(size), range(size, 2 * size)):
         seen = [pair for step in steps for plan in plans for pair in pairs_of(plan.batch(step))]
@@ -74,7 +74,7 @@ def test_shares_together_are_the_batch(store, count):
     whole = BatchPlan(store, tokens_per_batch=300, accumulation_steps=2)
     shares = [(part, part + 1) for part in range(count - 2)] + [(count - 2, count)]
     plans = [
-        BatchPlan(store, 300, accumulation_steps=2, share=Share(*share, count)) for share in shares
+        BatchPlan(store, 300, accumulation_steps=2, shard=Shard(*share, count)) for share in shares
     ]
     for step in range(4):
         assert {plan.tokens(step) for plan in plans} == {whole.tokens(step)}

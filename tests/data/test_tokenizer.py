@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 import sentencepiece
-from parallel_text import SENTENCES
+from support.parallel_text import SENTENCES
 
 from keras_transformer.data import CorpusError, Tokenizer, read_parallel
+from keras_transformer.data.tokenizer import fits
 from keras_transformer.errors import UserError
 
 
@@ -21,6 +22,12 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def separate_tokenizer():
     return Tokenizer.train(SENTENCES, vocabulary_size=60, joint=False)
+
+
+def test_frames_are_what_encoder_decoder_and_loss_take(tokenizer):
+    assert tokenizer.frame_source([7, 8]) == [7, 8, 3]
+    assert tokenizer.frame_target([7, 8]) == ([2, 7, 8], [7, 8, 3])
+    assert [fits([7, 8], length) for length in (2, 3)] == [False, True]
 
 
 def test_text_comes_back(tokenizer, separate_tokenizer):

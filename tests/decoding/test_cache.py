@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
 from keras import ops
+from support.contract import to_numpy
 
 from keras_transformer.decoding.cache import (
     Cache,

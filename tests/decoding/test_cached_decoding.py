@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-import reference
-from contract import to_numpy, weights_of
-from fake_models import BOS
 from keras import ops
-from small_models import VARIANTS, inputs_of, new_model, small_model
+from support import reference
+from support.contract import to_numpy, weights_of
+from support.fake_models import BOS
+from support.searching import beam_search
+from support.small_models import VARIANTS, inputs_of, new_model, small_model
 
-from keras_transformer.decoding import SearchResult, beam_search, compile_function
-from keras_transformer.decoding.cache import Cache
+from keras_transformer import Cache
 
 L, N = 8, 3
 QUICK = "all_at_once"
@@ -21,6 +21,7 @@ class Uncached:
     def __init__(self, model):
         self.model = model
         self.variables = model.variables
+        self.pad_id = model.pad_id
 
     def init_cache(self, source_ids, max_length, beam_size=1):
         shape = (source_ids.shape[0], beam_size, max_length)
@@ -39,10 +40,8 @@ class Uncached:
         return logits, cache._replace(beam=target_ids)
 
 
-def search(model, source_ids, pad_id):
-    function = compile_function(beam_search, model)
-    result = function(source_ids, max_length=L, beam_size=N, n_best=N, pad_id=pad_id)
-    return SearchResult(*map(to_numpy, result))
+def search(model, source_ids):
+    return beam_search(model, source_ids, max_length=L, beam_size=N, n_best=N)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,8 @@ def test_cached_equals_full_decoding(variant):
     model = new_model(variant, num_layers=1)
     # The first sentence is padded.
     source_ids = inputs_of(model, batch=4)["source_ids"]
-    cached = search(model, source_ids, model.pad_id)
-    full = search(Uncached(model), source_ids, model.pad_id)
+    cached = search(model, source_ids)
+    full = search(Uncached(model), source_ids)
     np.testing.assert_array_equal(cached.ids, full.ids)
     np.testing.assert_allclose(cached.scores, full.scores, atol=1e-5)
     assert cached.steps == full.steps
@@ -64,7 +63,7 @@ def test_log_probabilities_are_those_of_the_model():
     """By one forward pass of the NumPy reference over each whole hypothesis."""
     model = small_model("sinusoidal")
     source_ids = inputs_of(model, batch=4)["source_ids"]
-    result = search(model, source_ids, model.pad_id)
+    result = search(model, source_ids)
     weights, config = weights_of(model), model.get_config()
     for rank in range(N):
         ids = result.ids[:, rank]

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from small_models import LENGTH, VARIANTS, inputs_of, new_model, small_model
+from support.contract import to_numpy
+from support.small_models import LENGTH, VARIANTS, inputs_of, new_model, small_model
 
 onnx = pytest.importorskip("onnx", reason="onnx is an optional dependency")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")

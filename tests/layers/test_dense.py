@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from contract import assert_layer_contract, randomize, to_numpy
-from small_models import inputs_of, new_model
+from support.contract import assert_layer_contract, randomize, to_numpy
+from support.small_models import inputs_of, new_model
 
 from keras_transformer.layers.dense import Dense, initializer_config, int8_matmul
 

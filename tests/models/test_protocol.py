@@ -3,7 +3,7 @@
 import inspect
 
 import pytest
-from small_models import small_model
+from support.small_models import small_model
 
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 

@@ -7,9 +7,19 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import reference
-from contract import to_numpy, weights_of
-from small_models import LENGTH, TARGET_V, VARIANTS, B, T, V, inputs_of, new_model, small_model
+from support import reference
+from support.contract import to_numpy, weights_of
+from support.small_models import (
+    LENGTH,
+    TARGET_V,
+    VARIANTS,
+    B,
+    T,
+    V,
+    inputs_of,
+    new_model,
+    small_model,
+)
 
 from keras_transformer.models import Transformer
 

@@ -15,15 +15,15 @@ from keras_transformer.training import (
     callbacks,
 )
 from keras_transformer.training.callbacks import (
+    AtCheckpoint,
     ProgressBar,
     Reseed,
     StepCallback,
     StepReports,
     StopAfter,
-    StopEarly,
-    Validation,
 )
-from keras_transformer.training.validation_history import ValidationHistory
+from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.fit import _measuring, evaluation_of
 
 V, T = 5, 3
 
@@ -66,8 +66,8 @@ def fit(model, steps_per_epoch, epochs, *callbacks, initial_epoch=0):
 class Recorder(StepCallback):
     """Notes the steps it is told of."""
 
-    def __init__(self, accumulation_steps):
-        super().__init__(accumulation_steps)
+    def __init__(self, start_step=0, accumulation_steps=1):
+        super().__init__(start_step, accumulation_steps)
         self.begun, self.epochs = [], []
 
     def on_step_begin(self, steps):
@@ -86,7 +86,7 @@ class Reports(list):
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
-    recorder = Recorder(accumulation_steps)
+    recorder = Recorder(3, accumulation_steps)
     model = new_model(accumulation_steps)
     fit(model, 3 * accumulation_steps, 3, recorder, initial_epoch=1)
     assert recorder.begun == [3, 4, 5, 6, 7, 8]
@@ -95,18 +95,12 @@ def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_training_stops_after_the_last_step_amid_an_epoch(accumulation_steps):
-    recorder = Recorder(accumulation_steps)
+    recorder = Recorder(accumulation_steps=accumulation_steps)
     model = new_model(accumulation_steps)
-    fit(model, 3 * accumulation_steps, 9, StopAfter(4, accumulation_steps), recorder)
+    stop = StopAfter(4, accumulation_steps=accumulation_steps)
+    fit(model, 3 * accumulation_steps, 9, stop, recorder)
     assert recorder.epochs == [3, 4]
     assert int(model.optimizer.iterations) == 4
-
-
-@pytest.mark.parametrize("chief, epochs", [(True, [3]), (False, [3, 6])])
-def test_all_processes_stop_early_if_the_chief_does(chief, epochs):
-    recorder, own = Recorder(1), ValidationHistory()
-    fit(new_model(), 3, 2, recorder, StopEarly(own, patience=1, of_chief=lambda flag: chief))
-    assert recorder.epochs == epochs
 
 
 def test_reports_come_every_few_steps_and_at_the_end_of_an_epoch():
@@ -141,6 +135,14 @@ def test_speed_counts_real_tokens_of_the_steps_reported(monkeypatch):
     assert [values["tokens_per_second"] for _, values in reports] == [11 / 2, 100 / 4]
 
 
+def test_optimizers_without_a_gradient_norm_are_reported_without_one():
+    reports, model = Reports(), new_model()
+    model.compile("sgd", MaskedCrossentropy())
+    fit(model, 1, 1, StepReports([reports]))
+    assert "gradient_norm" not in reports[0][1]
+    assert {"learning_rate", "steps_per_second"} < set(reports[0][1])
+
+
 def test_dropout_is_a_function_of_seed_and_step():
     # A rate of 0 leaves the weights alone: gradients differ by dropout only.
     model = new_model(learning_rate=0.0, dropout_rate=0.5)
@@ -148,7 +150,8 @@ def test_dropout_is_a_function_of_seed_and_step():
     def norms(seed, initial_epoch):
         found = Reports()
         reports = StepReports([found], tokens=lambda step: 1, every=1)
-        fit(model, 2, 3, Reseed(seed), reports, initial_epoch=initial_epoch)
+        reseed = Reseed(seed, start_step=2 * initial_epoch)
+        fit(model, 2, 3, reseed, reports, initial_epoch=initial_epoch)
         return [values["gradient_norm"] for _, values in found]
 
     whole = norms(seed=1, initial_epoch=0)
@@ -157,22 +160,40 @@ def test_dropout_is_a_function_of_seed_and_step():
     assert norms(seed=2, initial_epoch=1) != whole[2:]
 
 
+def test_every_replica_drops_other_elements_and_the_first_those_of_one_process():
+    class Second(Distribution):
+        def assign_seed(self, state, seed):
+            state.assign([seed + 1, 0])
+
+    model, outputs = new_model(dropout_rate=0.5), []
+    for distribution in (Distribution(), None, Second()):
+        reseed = Reseed(1, distribution)
+        reseed.set_model(model)
+        keras.utils.set_random_seed(0)
+        reseed.on_train_batch_begin(0)
+        outputs.append([float(x) for x in model.non_trainable_variables[0].value])
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
 def test_validation_means_are_per_real_token():
     # Logits of 0 give every token the probability 1/V.
     model = new_model()
     for weight in model.weights:
         weight.assign(np.zeros((V, V)))
     reports = Reports()
-    validation = Validation([one_batch()], [reports], further=lambda step: {"bleu": 10.0 * step})
+    evaluate, logs = evaluation_of([one_batch()]), {}
+    measure = _measuring(
+        lambda model, step: evaluate(model, step) | {"bleu": 10.0 * step}, [reports]
+    )
+    validation = AtCheckpoint(measure, start_step=3)
     validation.set_model(model)
-    validation.step = 3
-    validation.on_epoch_end(0)
+    validation.on_epoch_end(0, logs)
     ((step, values),) = reports
     assert step == 3
     np.testing.assert_allclose(values["validation/perplexity"], V, rtol=1e-6)
     np.testing.assert_allclose(values["validation/loss"], np.log(V), rtol=1e-6)
     assert values["validation/accuracy"] == 0
-    assert values["validation/bleu"] == 30
+    assert values["validation/bleu"] == logs["val_bleu"] == 30
 
 
 def test_validation_measures_the_averages_of_the_weights():
@@ -188,17 +209,16 @@ def test_validation_measures_the_averages_of_the_weights():
     for _, average in model.optimizer._averaged():
         average.assign(np.zeros((V, V)))
     reports = Reports()
-    validation = Validation([one_batch()], [reports])
-    validation.set_model(model)
-    validation.on_epoch_end(0)
+    _measuring([one_batch()], [reports])(model, 1, {})
     np.testing.assert_allclose(reports[0][1]["validation/perplexity"], V, rtol=1e-6)
     np.testing.assert_array_equal(model.get_weights(), weights)
 
 
 def test_progress_bar_counts_steps_and_shows_loss(capsys):
     bar = ProgressBar(steps=10, start_step=2)
-    fit(new_model(), 2, 2, bar, StepReports([bar], tokens=lambda step: 5), initial_epoch=1)
-    bar.report(4, {"validation/bleu": 12.5})
+    reports = StepReports([bar], tokens=lambda step: 5, start_step=2)
+    fit(new_model(), 2, 2, bar, reports, initial_epoch=1)
+    bar.report(4, {"validation/bleu": 12.5, "validation/translations": "a text"})
     captured = capsys.readouterr()
     assert "4/10" in captured.err and "loss" in captured.err and "tokens/s" in captured.err
     assert "step 4: validation/bleu 12.5" in captured.out

@@ -1,8 +1,10 @@
-"""A checkpoint is complete or not there, and damage is seen."""
+"""A checkpoint is complete or not there, damage is seen, and the average is the mean."""
 
 import errno
 import hashlib
 import json
+import math
+import os
 import zipfile
 
 import keras
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.training import TransformerAdam, checkpoint
+from keras_transformer.run import checkpoint_folders
+from keras_transformer.training import TransformerAdam, average_checkpoints, checkpoint
 from keras_transformer.training.checkpoint import (
+    ValidationHistory,
     load_checkpoint,
     load_checkpoint_model,
     load_history,
@@ -19,13 +23,20 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
     save_checkpoint,
 )
-from keras_transformer.training.validation_history import ValidationHistory
+
+FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
+DAMAGE = "step-00000001 is damaged"
+
+
+def new_model(optimizer=None, width=3):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])
+    model.compile(optimizer or TransformerAdam(0.1), loss="mse")
+    return model
 
 
 @pytest.fixture(scope="module")
 def model():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
-    model.compile(TransformerAdam(0.1), loss="mse")
+    model = new_model()
     model.fit(np.ones((4, 2)), np.ones((4, 3)), verbose=0)
     return model
 
@@ -39,17 +50,52 @@ def truncate(path):
 
 
 def test_gives_back_weights_optimizer_and_step(model, tmp_path):
-    again, step = load_checkpoint(save_checkpoint(tmp_path, model, step=7, keep=1))
-    assert step == 7
-    pairs = zip(
-        model.weights + model.optimizer.variables,
-        again.weights + again.optimizer.variables,
-        strict=True,
-    )
-    for one, other in pairs:
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(other), keras.ops.convert_to_numpy(one)
+    path = save_checkpoint(tmp_path, model, step=7, keep=1)
+    again = new_model()
+    assert load_checkpoint(path, again) == 7
+    for found in (again, keras.saving.load_model(path / "model.keras")):
+        pairs = zip(
+            model.weights + model.optimizer.variables,
+            found.weights + found.optimizer.variables,
+            strict=True,
         )
+        for one, other in pairs:
+            np.testing.assert_array_equal(
+                keras.ops.convert_to_numpy(other), keras.ops.convert_to_numpy(one)
+            )
+
+
+@pytest.mark.parametrize("other", [{"width": 4}, {"optimizer": "sgd"}])
+def test_another_model_or_optimizer_is_refused(model, tmp_path, other):
+    path = save_checkpoint(tmp_path, model, step=1, keep=1)
+    with pytest.raises(UserError, match="step-00000001 is of another model or optimizer"):
+        load_checkpoint(path, new_model(**other))
+
+
+@pytest.mark.parametrize("load", [lambda path: load_checkpoint(path, None), load_checkpoint_model])
+def test_a_checkpoint_of_an_older_release_is_refused_by_its_name(model, tmp_path, load):
+    path = save_checkpoint(tmp_path, model, step=1, keep=1)
+    state = json.loads((path / "state.json").read_text())
+    del state["format"]
+    (path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"step-00000001 was written by .* 0\.1\.0\.dev0"):
+        load(path)
+
+
+def test_other_files_among_the_checkpoints_do_no_harm_and_take_none(model, tmp_path):
+    others = ["step-00000099.bak", "step-0000099", "step-000000999", ".partial-notes", ".mine"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".DS_Store").write_text("")
+    (tmp_path / "step-00000098").write_text("a file")
+    before = names(tmp_path)
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, model, step, keep=2)
+    remove_unfinished(tmp_path)
+    kept = ["step-00000002", "step-00000003"]
+    assert names(tmp_path) == sorted([*before, *kept])
+    assert [path.name for path in checkpoint_folders(tmp_path)] == kept
+    assert newest_checkpoint(tmp_path).name == "step-00000003"
 
 
 def test_keeps_the_newest(model, tmp_path):
@@ -79,23 +125,25 @@ def test_full_disk_leaves_older_checkpoints_and_no_half_one(model, tmp_path, mon
         save_checkpoint(tmp_path, model, step=2, keep=1)
     monkeypatch.undo()
     assert names(tmp_path) == ["step-00000001"]
-    assert load_checkpoint(tmp_path / "step-00000001")[1] == 1
+    assert load_checkpoint(tmp_path / "step-00000001", model) == 1
 
 
 def test_truncated_model_is_refused(model, tmp_path):
     path = save_checkpoint(tmp_path, model, step=1, keep=1)
     truncate(path)
-    with pytest.raises(UserError, match="step-00000001 is damaged"):
-        load_checkpoint(path)
+    with pytest.raises(UserError, match=DAMAGE):
+        load_checkpoint(path, model)
 
 
-@pytest.mark.parametrize("load", [load_checkpoint, load_checkpoint_model])
+@pytest.mark.parametrize("load", [lambda path: load_checkpoint(path, None), load_checkpoint_model])
 def test_huge_configuration_is_refused(model, tmp_path, load):
     path = save_checkpoint(tmp_path, model, step=1, keep=1)
     with zipfile.ZipFile(path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", b" " * 2**26)
     digest = hashlib.sha256((path / "model.keras").read_bytes()).hexdigest()
-    (path / "state.json").write_text(json.dumps({"step": 1, "sha256": {"model.keras": digest}}))
+    (path / "state.json").write_text(
+        json.dumps({"format": 2, "step": 1, "sha256": {"model.keras": digest}})
+    )
     with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
         load(path)
 
@@ -109,21 +157,21 @@ def test_incomplete_state_is_refused(model, tmp_path, content):
     if content is not None:
         (path / "state.json").write_text(content)
     with pytest.raises(UserError, match="step-00000001 is incomplete"):
-        load_checkpoint(path)
+        load_checkpoint(path, model)
 
 
 def test_newest_undamaged_checkpoint_is_found_and_damage_reported(model, tmp_path):
     for step in (1, 2):
         path = save_checkpoint(tmp_path, model, step, keep=2)
     truncate(path)
-    with pytest.warns(UserWarning, match="step-00000002 is damaged.*going on from step-00000001"):
+    with pytest.warns(UserWarning, match="step-00000002 is damaged.*resuming from step-00000001"):
         assert newest_checkpoint(tmp_path) == tmp_path / "step-00000001"
     assert names(tmp_path) == ["damaged-step-00000002", "step-00000001"]
 
 
 def test_refuses_if_every_checkpoint_is_damaged(model, tmp_path):
     truncate(save_checkpoint(tmp_path, model, step=1, keep=1))
-    with pytest.raises(UserError, match="step-00000001 is damaged"):
+    with pytest.raises(UserError, match=DAMAGE):
         newest_checkpoint(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
 
@@ -138,3 +186,106 @@ def test_leftovers_are_removed_and_nothing_else(model, tmp_path):
         (tmp_path / name).mkdir()
     remove_unfinished(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
+
+
+@pytest.mark.parametrize("count, expected", [(1, [4]), (2, [4, 8]), (3, [4, 8, 10])])
+def test_best_have_the_lowest_losses(count, expected):
+    assert ValidationHistory(FALLS_THEN_RISES).best(count) == expected
+
+
+@pytest.mark.parametrize("patience, is_over", [(None, False), (2, True), (3, True), (4, False)])
+def test_is_over_after_checkpoints_without_a_lower_loss(patience, is_over):
+    assert ValidationHistory(FALLS_THEN_RISES).is_over(patience) == is_over
+
+
+def test_is_not_over_before_it_has_begun():
+    assert not ValidationHistory().is_over(1)
+
+
+def test_what_is_not_a_number_is_never_best():
+    history = ValidationHistory({1: math.nan, 2: 9.0, 3: math.nan})
+    assert history.best(1) == [2]
+    assert history.is_over(1)
+
+
+def test_keeps_the_loss_of_what_is_reported():
+    history = ValidationHistory({1: 5.0})
+    history.report(2, {"loss": 1.0})
+    history.report(3, {"validation/loss": 4.0, "validation/bleu": 9.0})
+    assert history.losses == {1: 5.0, 3: 4.0}
+
+
+def checkpoint_of(directory, step, *weights):
+    """A checkpoint of one dense layer with these weights."""
+    width = len(weights)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(width, use_bias=False)])
+    model.compile("adam", loss="mse")
+    model.set_weights([np.array([weights], "float32")])
+    return save_checkpoint(directory, model, step, keep=10)
+
+
+def test_is_the_mean_of_weights_and_has_no_optimizer(tmp_path):
+    paths = [
+        checkpoint_of(tmp_path, step, *weights)
+        for step, weights in enumerate([(1.0, 10.0), (2.0, 20.0), (6.0, 0.0)])
+    ]
+    average_checkpoints(paths, tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(model.get_weights(), [[[3.0, 10.0]]])
+    assert not model.compiled
+
+
+def test_sums_without_rounding(tmp_path):
+    # In float32, 2^24 + 1 is 2^24: a running sum would lose every 1.
+    paths = [checkpoint_of(tmp_path, step, 2.0**24 if step == 0 else 1.0) for step in range(4)]
+    average_checkpoints(paths, tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(model.get_weights(), [[[np.float32((2**24 + 3) / 4)]]])
+
+
+def test_one_checkpoint_is_its_own_average(tmp_path):
+    average_checkpoints([checkpoint_of(tmp_path, 1, 0.1)], tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(model.get_weights(), [[[np.float32(0.1)]]])
+
+
+def test_averages_of_the_weights_stand_for_them(tmp_path):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(TransformerAdam(use_ema=True, ema_momentum=0.5), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    ((_, variable),) = model.optimizer._averaged()
+    for step, average in enumerate([1.0, 2.0]):
+        variable.assign([[average]])
+        save_checkpoint(tmp_path, model, step, keep=2)
+    average_checkpoints(sorted(tmp_path.glob("step-*")), tmp_path / "model.keras")
+    averaged = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(averaged.get_weights(), [[[1.5]]])
+    assert not averaged.compiled
+
+
+def test_the_older_file_is_kept_until_the_new_one_is_there(tmp_path, monkeypatch):
+    old, previous = tmp_path / "model.keras", tmp_path / "model.previous.keras"
+    average_checkpoints([checkpoint_of(tmp_path, 1, 1.0)], old, previous)
+    assert not previous.exists()
+    content, replace = old.read_bytes(), os.replace
+    other = checkpoint_of(tmp_path, 2, 2.0)
+
+    def look(source, target):
+        assert old.read_bytes() == content
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    average_checkpoints([other], old, previous)
+    assert previous.read_bytes() == content != old.read_bytes()
+
+
+def test_refuses_different_models(tmp_path):
+    paths = [checkpoint_of(tmp_path, 1, 1.0), checkpoint_of(tmp_path, 2, 1.0, 2.0)]
+    with pytest.raises(UserError, match="step-00000001 and .*step-00000002 .* different models"):
+        average_checkpoints(paths, tmp_path / "model.keras")
+    assert not (tmp_path / "model.keras").exists()
+
+
+def test_refuses_nothing_to_average(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        average_checkpoints([], tmp_path / "model.keras")

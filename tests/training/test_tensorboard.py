@@ -22,7 +22,7 @@ def test_tensorboard_reads_scalars(tmp_path):
 
 def test_tensorboard_reads_text(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
-        writer.report_text(3, "translations", "zwölf | двенадцать")
+        writer.report(3, {"translations": "zwölf | двенадцать", "loss": 1.0})
     found = events(tmp_path)
     assert "translations" in found.PluginTagToContent("text")
     (text,) = found.Tensors("translations")

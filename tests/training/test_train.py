@@ -11,9 +11,8 @@ import h5py
 import keras
 import numpy as np
 import pytest
-import tiny_job
-import tiny_run
-from contract import to_numpy
+from support import tiny_job, tiny_run
+from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
@@ -86,7 +85,7 @@ def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_pat
     first, _ = whole
     tiny_run.write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_after(first, tmp_path))
-    train(run.recipe, run)
+    train(run)
     for file in first.tokenizer_dir.iterdir():
         assert (run.tokenizer_dir / file.name).read_bytes() == file.read_bytes()
     # One step at the beginning of a slow warm-up moves no weight far.
@@ -101,7 +100,7 @@ def test_another_run_must_have_the_sizes_of_the_recipe(whole, tmp_path):
     wider = recipe.model.model_copy(update={"d_ff": 8})
     run = Run.create(tmp_path / "run", recipe.model_copy(update={"model": wider}))
     with pytest.raises(UserError, match=r"training\.initial_run.*model\.keras"):
-        train(run.recipe, run)
+        train(run)
 
 
 @pytest.mark.slow
@@ -109,7 +108,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     # A rate of almost 0 leaves the loss as it is after the first step.
     tiny_run.write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_that_stands_still(tmp_path))
-    train(run.recipe, run)
+    train(run)
     names = [f"step-0000000{step}" for step in (1, 2, 3)]
     assert [path.name for path in run.checkpoints()] == names
     assert (
@@ -121,7 +120,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     for left in (3, 2):  # resumed when it is over, and with what the second checkpoint remembers
         for path in run.checkpoints()[left:]:
             shutil.rmtree(path)
-        train(run.recipe, run, resume=True)
+        train(run, resume=True)
         assert [path.name for path in run.checkpoints()] == names
 
 
@@ -129,7 +128,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
 def test_all_processes_end_when_the_validation_loss_has_not_fallen(tmp_path):
     # Averages of weights that stand still come to a halt when rounding leaves nothing to add.
     settings = ["steps=60", "checkpoint_every=1", "peak_learning_rate=1e-30"]
-    settings += ["early_stopping_patience=1", "recomputation=true", "keep_checkpoints=2"]
+    settings += ["early_stopping_patience=1", "gradient_checkpointing=true", "keep_checkpoints=2"]
     tiny_job.prepare(tmp_path, [f"training.{setting}" for setting in settings])
     chief, other = tiny_job.run_job(tmp_path, processes=2)
     assert chief.returncode == other.returncode == 0, chief.stderr + other.stderr
@@ -147,7 +146,7 @@ def recipe_that_stands_still(directory: Path):
         "ema_momentum": None,
         "early_stopping_patience": 2,
         "validation_bleu_sentences": 0,
-        "recomputation": True,
+        "gradient_checkpointing": True,
     }
     return recipe.model_copy(
         update={

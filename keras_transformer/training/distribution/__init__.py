@@ -1,6 +1,5 @@
 """Training on several devices and in several processes; nothing else knows of replicas."""
 
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.distribution.start import start
+from keras_transformer.training.distribution.distribution import Distribution, start
 
 __all__ = ["Distribution", "start"]

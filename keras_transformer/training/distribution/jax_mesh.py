@@ -1,7 +1,7 @@
 """Data and model parallelism on JAX."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -9,10 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.data import Share
+from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy
+from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 BATCH, MODEL = "batch", "model"
@@ -41,7 +40,7 @@ class JaxMesh(Distribution):
         if int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1")) > 1:
             keras.distribution.initialize()
         self.rank = jax.process_index()
-        self.share = share_of(
+        self.shard = shard_of(
             self.rank, jax.process_count(), jax.local_device_count(), model_shards
         )
         devices = keras.distribution.list_devices()
@@ -59,11 +58,10 @@ class JaxMesh(Distribution):
         return self._distribution.scope()
 
     def prepare(self, trainer: Any) -> None:
-        trainer.optimizer.build(trainer.trainable_variables)
-        if self._distribution.device_mesh.shape[1] == 1:
-            trainer.crossentropy = self._crossentropy
+        if not trainer.optimizer.built:
+            trainer.optimizer.build(trainer.trainable_variables)
 
-    def _crossentropy(
+    def crossentropy(
         self,
         states: Any,
         embeddings: Any,
@@ -76,9 +74,12 @@ class JaxMesh(Distribution):
     ) -> Any:
         """`sliced_crossentropy` of the tokens of each replica, summed up.
 
-        Left to itself, XLA has every replica compute every slice of the logits. Where the weights
-        are split as well, it is left to itself: it cannot compile this.
+        Otherwise XLA would have every replica compute every slice of the logits. It cannot compile
+        this function where the weights are split as well, so there `sliced_crossentropy` is used.
         """
+        settings = (slice_size, label_smoothing, r_drop, needs_gradient)
+        if self._distribution.device_mesh.shape[1] > 1:
+            return sliced_crossentropy(states, embeddings, labels, weights, *settings)
         import jax
         from jax.sharding import PartitionSpec
 
@@ -87,7 +88,6 @@ class JaxMesh(Distribution):
 
         def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
             data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
-            settings = (slice_size, label_smoothing, r_drop, needs_gradient)
             return jax.lax.psum(sliced_crossentropy(*data, *settings), BATCH)
 
         in_replicas = jax.shard_map(
@@ -101,10 +101,10 @@ class JaxMesh(Distribution):
         return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
 
     def local(self, trainer: Any) -> Any:
-        return local_copy(trainer) if self.is_chief else None
+        return trainer.local_copy() if self.is_chief else None
 
-    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
-        return [OnLocalCopy(callbacks, local, self._read, self._alone)]
+    def on_chief(self, action: Action, local: Any) -> Action:
+        return on_copy(action, local, self._read, self._alone)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -133,8 +133,8 @@ class JaxMesh(Distribution):
         multihost_utils.sync_global_devices("keras_transformer")
 
 
-def share_of(process: int, processes: int, devices: int, model_shards: int) -> Share:
-    """The share of a process whose devices follow each other in the mesh.
+def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
+    """The shard of a process whose devices follow each other in the mesh.
 
     Args:
         process: Number of the process, from 0.
@@ -152,7 +152,7 @@ def share_of(process: int, processes: int, devices: int, model_shards: int) -> S
             f"of {devices} devices"
         )
     begin = process * devices // model_shards
-    return Share(
+    return Shard(
         begin, begin + max(1, devices // model_shards), processes * devices // model_shards
     )
 

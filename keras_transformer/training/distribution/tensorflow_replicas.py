@@ -1,16 +1,14 @@
 """Data parallelism on TensorFlow."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.data import Share
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.distribution.local_copy import OnLocalCopy, local_copy
-from keras_transformer.training.distribution.replica_seeds import use_own_seeds
+from keras_transformer.data import Shard
+from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
 
 
 class TensorFlowReplicas(Distribution):
@@ -35,7 +33,8 @@ class TensorFlowReplicas(Distribution):
         self._devices = len(self._strategy.extended.worker_devices)
         begin = self.rank * self._devices
         replicas = self._strategy.num_replicas_in_sync
-        self.share = Share(begin, begin + self._devices, replicas)
+        self.shard = Shard(begin, begin + self._devices, replicas)
+        self.gradient_parts = replicas
         self._count = tf.function(self._sum_of_replicas)
 
     def making(self) -> AbstractContextManager[Any]:
@@ -44,14 +43,19 @@ class TensorFlowReplicas(Distribution):
     def prepare(self, trainer: Any) -> None:
         trainer.optimizer.build(trainer.trainable_variables)
         trainer.optimizer.reduce_gradients = self._sum
-        use_own_seeds(trainer, lambda: self._context().replica_id_in_sync_group)
         trainer._distribute_strategy = None
+
+    def train_function(self, trainer: Any) -> Callable[[Any], Any]:
         step = self._tf.function(self._in_all_replicas(trainer.train_step), reduce_retracing=True)
-        trainer.train_function = lambda iterator: step(next(iterator))
+        return lambda iterator: step(next(iterator))
+
+    def assign_seed(self, state: Any, seed: int) -> None:
+        for replica, part in enumerate(state.value.values, start=self.shard.begin):
+            part.assign([(seed + replica) % 2**31, 0])
 
     def _in_all_replicas(self, train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def replica_step(batch: Any) -> Any:
-            index = self._context().replica_id_in_sync_group - self.share.begin
+            index = self._context().replica_id_in_sync_group - self.shard.begin
             return train_step(self._tf.nest.map_structure(lambda x: self._rows(x, index), batch))
 
         def step(batch: Any) -> Any:
@@ -76,16 +80,16 @@ class TensorFlowReplicas(Distribution):
         return self._tf.distribute.get_replica_context()
 
     def local(self, trainer: Any) -> Any:
-        return local_copy(trainer) if self.is_chief else None
+        return trainer.local_copy() if self.is_chief else None
 
-    def on_chief(self, callbacks: Sequence[Any], local: Any) -> list[Any]:
-        return [OnLocalCopy(callbacks, local, self._read)]
+    def on_chief(self, action: Action, local: Any) -> Action:
+        return on_copy(action, local, self._read)
 
     def _read(self, variable: Any) -> np.ndarray:
         return variable.numpy()
 
     def of_chief(self, flag: bool) -> bool:
-        if self.share.parts == self._devices:
+        if self.shard.parts == self._devices:
             return flag
         own = self._tf.constant(float(flag and self.is_chief))
         return bool(self._count(own).numpy())

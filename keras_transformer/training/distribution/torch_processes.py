@@ -6,10 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer.data import Share
+from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.distribution.replica_seeds import use_own_seeds
 
 # The others wait that long for the chief, which validates alone.
 _TIMEOUT = timedelta(hours=4)
@@ -39,13 +38,16 @@ class TorchProcesses(Distribution):
         distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT, **alone)
         self._distributed = distributed
         self.rank = distributed.get_rank()
-        self.share = Share(self.rank, self.rank + 1, distributed.get_world_size())
+        self.gradient_parts = distributed.get_world_size()
+        self.shard = Shard(self.rank, self.rank + 1, self.gradient_parts)
 
     def prepare(self, trainer: Any) -> None:
         for variable in trainer.variables:
             self._distributed.broadcast(variable.value.data, src=0)
         trainer.optimizer.reduce_gradients = self._sum
-        use_own_seeds(trainer, self.rank)
+
+    def assign_seed(self, state: Any, seed: int) -> None:
+        state.assign([(seed + self.rank) % 2**31, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
         # The loss is weighted by rows, of which every replica has as many, and is a share of the

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from gradients import gradients_of
 from keras import ops
-from masked_attention import K, Problem, assert_finite_without_keys
+from support.contract import to_numpy
+from support.gradients import gradients_of
+from support.masked_attention import K, Problem, assert_finite_without_keys
 
 from keras_transformer.layers import Dropout, FullAttention
 from keras_transformer.layers.attention import full_attention as module

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import LearnedPositionalEncoding
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, to_numpy
 from keras import ops
+from support import reference
+from support.contract import assert_layer_contract, to_numpy
 
 from keras_transformer.layers import MultiHeadAttention, RelativePositionBias
 

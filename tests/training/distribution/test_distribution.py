@@ -1,6 +1,95 @@
-"""What holds of one process on one device, and of the order in which several act."""
+"""Several processes and devices train as one does."""
 
-from keras_transformer.training.distribution import Distribution
+from contextlib import contextmanager
+
+import keras
+import numpy as np
+import pytest
+from support import tiny_job
+from support.small_models import new_model
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from keras_transformer.errors import UserError
+from keras_transformer.recipe import Recipe
+from keras_transformer.run import Run
+from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
+from keras_transformer.training.checkpoint import load_checkpoint_model
+from keras_transformer.training.distribution import Distribution, start
+from keras_transformer.training.distribution.distribution import on_copy
+
+TEXT = {"source": "text.en", "target": "text.de"}
+FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
+
+# Processes, devices in each, settings: what each engine can do in so many ways.
+TWO_PROCESSES = dict.fromkeys(
+    ("tensorflow", "jax", "torch"), (2, 1, ["training.validation_bleu_sentences=2"])
+)
+MANY_DEVICES = {
+    "tensorflow": (1, 2, []),
+    "jax": (1, 2, []),
+    "torch": (2, 1, ["training.accumulation_steps=2"]),
+}
+BOTH = {
+    "tensorflow": (2, 2, []),
+    "jax": (2, 2, ["training.distribution=model_parallel", "training.model_shards=2"]),
+    "torch": (4, 1, ["training.accumulation_steps=2"]),
+}
+SPLIT_WEIGHTS = {
+    "tensorflow": (4, 1, []),
+    "jax": (2, 1, ["training.distribution=model_parallel", "training.model_shards=2"]),
+    "torch": (1, 1, []),
+}
+
+
+def recipe_with(**training) -> Recipe:
+    files = {"train": TEXT, "validation": TEXT, "test": TEXT}
+    return Recipe.model_validate({"name": "any", "data": files, "training": training})
+
+
+@pytest.mark.parametrize(
+    "backend, training, message",
+    [
+        ("torch", {"distribution": "model_parallel"}, "KERAS_BACKEND=jax; on torch there is"),
+        ("tensorflow", {"accumulation_steps": 2}, "accumulation_steps=2 take more replicas"),
+        ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
+        ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
+        ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
+        (
+            "jax",
+            {"distribution": "model_parallel", "model_shards": 3},
+            "model_shards=3, num_heads=8",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_and_names_another_way(
+    backend, training, message, monkeypatch
+):
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    with pytest.raises(UserError, match=message):
+        start(recipe_with(**{"distribution": "data_parallel", **training}))
+
+
+@pytest.mark.parametrize(
+    "backend, variable, value",
+    [
+        ("torch", "WORLD_SIZE", "2"),
+        ("jax", "KERAS_DISTRIBUTION_NUM_PROCESSES", "2"),
+        ("tensorflow", "TF_CONFIG", "{}"),
+    ],
+)
+def test_processes_that_do_not_know_of_each_other_are_refused(
+    backend, variable, value, monkeypatch
+):
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match="training.distribution=data_parallel"):
+        start(recipe_with())
+
+
+def test_without_a_distribution_one_process_has_all():
+    distribution = start(recipe_with())
+    assert distribution.is_chief
+    assert distribution.shard == (0, 1, 1)
 
 
 class Worker(Distribution):
@@ -23,6 +112,103 @@ def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
     assert done == {0: ["act", "wait"], 1: ["wait", "act"]}
 
 
-def test_only_the_chief_has_callbacks_that_write():
-    assert Worker(0).on_chief(["writes"], local=None) == ["writes"]
-    assert Worker(1).on_chief(["writes"], local=None) == []
+def test_only_the_chief_acts():
+    done = []
+    for rank in (0, 1):
+        Worker(rank).on_chief(lambda *_, rank=rank: done.append(rank), local=None)(None, 1, {})
+    assert done == [0]
+
+
+def test_an_action_sees_weights_and_optimizer_in_the_copy():
+    trainer = SlicedLogitsTrainer(new_model(), MaskedCrossentropy(0.1))
+    trainer.compile(TransformerAdam(0.1))
+    trainer.optimizer.build(trainer.trainable_variables)
+    trainer.optimizer.iterations.assign(7)
+    copy, alone, seen = trainer.local_copy(), [], []
+    assert copy.token_loss.label_smoothing == 0.1
+
+    @contextmanager
+    def be_alone():
+        alone.append(True)
+        yield
+        alone.clear()
+
+    def action(*arguments):
+        seen.append((*arguments, bool(alone)))
+
+    on_copy(action, copy, keras.ops.convert_to_numpy, be_alone)(trainer, 3, {"loss": 1.0})
+    assert seen == [(copy, 3, {"loss": 1.0}, True)]
+    assert int(copy.optimizer.iterations) == 7
+    for own, other in zip(copy.weights, trainer.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (own, other)))
+
+
+def test_processes_without_a_copy_read_along_and_do_nothing():
+    trainer = SlicedLogitsTrainer(new_model())
+    trainer.compile(TransformerAdam())
+    trainer.optimizer.build(trainer.trainable_variables)
+    seen, read = [], []
+    on_copy(lambda *arguments: seen.append(arguments), None, read.append)(trainer, 3, {})
+    assert len(read) == len(trainer.weights) + len(trainer.optimizer.variables)
+    assert seen == []
+
+
+def train_together(directory, processes, devices, settings) -> Run:
+    directory.mkdir()
+    tiny_job.prepare(directory, settings)
+    for process in tiny_job.run_job(directory, processes, devices=devices):
+        assert process.returncode == 0, process.stderr
+    return Run.open(directory / "run")
+
+
+def figures(run: Run) -> dict[str, list[tuple[int, float]]]:
+    logs = EventAccumulator(str(run.logs_dir))
+    logs.Reload()
+    return {tag: [(event.step, event.value) for event in logs.Scalars(tag)] for tag in FIGURES}
+
+
+def assert_same_training(run: Run, expected: Run) -> None:
+    found, wanted = figures(run), figures(expected)
+    for tag in FIGURES:
+        np.testing.assert_allclose(found[tag], wanted[tag], rtol=1e-4, err_msg=tag)
+    names = [path.name for path in expected.checkpoints()]
+    assert [path.name for path in run.checkpoints()] == names
+    models = [load_checkpoint_model(each.checkpoints()[-1]) for each in (run, expected)]
+    for own, other in zip(*(model.weights for model in models), strict=True):
+        arrays = (keras.ops.convert_to_numpy(weight) for weight in (own, other))
+        np.testing.assert_allclose(*arrays, atol=2e-5, err_msg=own.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ways",
+    [
+        pytest.param(TWO_PROCESSES, id="two_processes"),
+        pytest.param(dict.fromkeys(MANY_DEVICES, (4, 1, [])), id="four_processes"),
+        pytest.param(MANY_DEVICES, id="many_devices"),
+        pytest.param(BOTH, id="processes_of_many_devices"),
+        pytest.param(SPLIT_WEIGHTS, id="split_weights"),
+    ],
+)
+def test_many_train_to_the_same_weights_as_one(ways, tmp_path):
+    processes, devices, settings = ways[keras.config.backend()]
+    many = train_together(tmp_path / "many", processes, devices, settings)
+    alone = [each for each in settings if "distribution" not in each]
+    alone.append("training.distribution=none")
+    assert_same_training(many, train_together(tmp_path / "one", 1, 1, alone))
+
+
+@pytest.mark.slow
+def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
+    settings = ["model.dropout_rate=0.1"]
+    whole = train_together(tmp_path / "whole", 2, 1, settings)
+    stopped = tmp_path / "stopped"
+    stopped.mkdir()
+    tiny_job.prepare(stopped, settings)
+    *_, last = tiny_job.run_job(stopped, 2, dies=3)
+    assert last.returncode == -9
+    run = Run.open(stopped / "run")
+    assert [path.name for path in run.checkpoints()] == ["step-00000002"]
+    processes = tiny_job.run_job(stopped, 2)
+    assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
+    assert_same_training(run, whole)

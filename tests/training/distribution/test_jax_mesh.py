@@ -1,13 +1,13 @@
-"""Who has which rows and which weights; what they come to together is tested in test_start.py."""
+"""Who has which rows and which weights: test_distribution.py tests the training."""
 
 import re
 
 import keras
 import pytest
-from small_models import new_model
+from support.small_models import new_model
 
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution.jax_mesh import layout_map, share_of
+from keras_transformer.training.distribution.jax_mesh import layout_map, shard_of
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ from keras_transformer.training.distribution.jax_mesh import layout_map, share_o
     ],
 )
 def test_rows_of_every_process_by_hand(processes, devices, model_shards, expected):
-    found = [share_of(process, processes, devices, model_shards) for process in range(processes)]
+    found = [shard_of(process, processes, devices, model_shards) for process in range(processes)]
     assert found == expected
 
 
 @pytest.mark.parametrize("processes, devices, model_shards", [(1, 4, 3), (1, 2, 4), (2, 3, 2)])
 def test_weights_over_devices_that_do_not_divide_are_refused(processes, devices, model_shards):
     with pytest.raises(UserError, match=f"model_shards={model_shards}"):
-        share_of(0, processes, devices, model_shards)
+        shard_of(0, processes, devices, model_shards)
 
 
 def test_heads_inner_units_and_embeddings_are_divided_and_nothing_else():

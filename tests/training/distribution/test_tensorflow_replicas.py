@@ -1,4 +1,4 @@
-"""Numbers of TensorFlow's workers; what they come to together is tested in test_start.py."""
+"""Numbers of TensorFlow's workers: test_distribution.py tests the training."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Processes of PyTorch; what they come to together is tested in test_start.py."""
+"""Processes of PyTorch: test_distribution.py tests the training."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def alone():
 
 def test_a_single_process_needs_no_launcher(alone):
     assert alone.is_chief
-    assert alone.share == (0, 1, 1)
+    assert alone.shard == (0, 1, 1)
     alone.barrier()
 
 

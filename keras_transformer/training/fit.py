@@ -1,0 +1,288 @@
+"""The training loop: one for any Keras model and any stream of batches."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.data import fit_data
+from keras_transformer.errors import UserError
+from keras_transformer.run import checkpoint_folders
+from keras_transformer.training.callbacks import (
+    AtCheckpoint,
+    ProgressBar,
+    Reseed,
+    StepReports,
+    StopAfter,
+)
+from keras_transformer.training.checkpoint import (
+    ValidationHistory,
+    load_checkpoint,
+    load_history,
+    newest_checkpoint,
+    remove_unfinished,
+    save_checkpoint,
+)
+from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.distribution.distribution import Action
+from keras_transformer.training.tensorboard import TensorBoardWriter
+from keras_transformer.training.transformer_adam import ema_as_weights, inner_optimizer
+
+Measure = Callable[[Any, int], Mapping[str, Any]]
+
+
+def fit(
+    model: Any,
+    batches: Callable[[int], Iterable[Any]],
+    directory: str | Path,
+    *,
+    steps: int,
+    checkpoint_every: int = 1_000,
+    keep_checkpoints: int = 5,
+    keep_best: int = 0,
+    validation: Sequence[Any] | Measure | None = None,
+    patience: int | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    seed: int = 0,
+    resume: bool = True,
+    report_every: int = 50,
+    progress: bool = True,
+    tensorboard: bool = True,
+    tokens: Callable[[int], int] | None = None,
+    distribution: Distribution | None = None,
+) -> ValidationHistory:
+    """Train a compiled model for a number of optimizer steps, and resume bit for bit after a stop.
+
+    `directory` gets `checkpoints/step-00001000/model.keras` and so on (the model with the state of
+    its optimizer, as `model.save` writes it) and `logs/` for TensorBoard. Call it again with the
+    same arguments after a stop or a crash: it loads the newest checkpoint into `model` and goes on
+    to the same weights, on the same machine and backend, as if nothing had happened.
+
+    Example:
+
+    ```python
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    fit(model, array_batches(x, y, batch_size=32), "runs/mine", steps=1_000, checkpoint_every=100)
+    ```
+
+    Args:
+        model: A compiled and built Keras model. A step is an optimizer step; with the optimizer's
+            `gradient_accumulation_steps` it has as many micro-batches.
+        batches: Function of a number of batches (micro-batches) that returns an iterable of the
+            batches after so many, without end: `(x, y)` or `(x, y, sample_weight)` of nested NumPy
+            arrays. `array_batches` makes such a function.
+        directory: Folder of checkpoints and logs.
+        steps: Optimizer steps in all, those before a stop included.
+        checkpoint_every: Optimizer steps between checkpoints, which are one epoch of Keras.
+        keep_checkpoints: Newest checkpoints kept.
+        keep_best: Checkpoints with the lowest validation losses kept besides. Defaults to 0.
+        validation: What is measured at each checkpoint: a list of batches for `model.evaluate`, or
+            a function of (model, step) that returns figures, and Markdown texts, by name. Defaults
+            to None: nothing.
+        patience: Checkpoints without a lower validation loss, `"loss"` of what is measured, after
+            which training ends. Defaults to None: it never ends early.
+        callbacks: Keras callbacks; they are called after validation, whose figures are in `logs`
+            as `val_loss` and so on, and before the checkpoint is written. Their own state is not
+            saved.
+        seed: Decides the dropout masks, an integer >= 0.
+        resume: Whether to resume from checkpoints in `directory`. Defaults to True; if False, there
+            must be none.
+        report_every: Optimizer steps between reports of loss, metrics and speed.
+        progress: Whether to show a progress bar on stderr.
+        tensorboard: Whether to write `logs/`.
+        tokens: Function of an optimizer step, counted from 0: its real target tokens, for reports
+            of tokens a second. Defaults to None: steps a second.
+        distribution: Where a `SlicedLogitsTrainer` trains, from `training.distribution.start`.
+            Defaults to this process and one device.
+
+    Returns:
+        The validation losses of all checkpoints, earlier processes included.
+
+    Raises:
+        UserError: If a checkpoint or the disk does not allow training.
+        ValueError: If an argument is out of range or has no effect, or the batches end (on
+            TensorFlow, its own error then).
+    """
+    _check(model, validation, patience, keep_best)
+    _check_positive(
+        steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints
+    )
+    directory, distribution = Path(directory), distribution or Distribution()
+    folder = directory / "checkpoints"
+    step, history = _begin(model, folder, resume, distribution)
+    if step >= steps or history.is_over(patience):
+        return history
+    accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
+    counting = {"start_step": step, "accumulation_steps": accumulation}
+    local = distribution.local(model)
+    with ExitStack() as stack:
+        bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
+        reporters: list[Any] = list(bars)
+        if distribution.is_chief and tensorboard:
+            writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
+            reporters.append(stack.enter_context(writer))
+        measure = _measuring(validation, [*reporters, history])
+        save = _saving(folder, keep_checkpoints, history, keep_best)
+        stack.enter_context(distribution.fitting())
+        model.fit(
+            fit_data(_unending(batches(step * accumulation)), model),
+            initial_epoch=step // checkpoint_every,
+            epochs=step // checkpoint_every - (step - steps) // checkpoint_every,
+            steps_per_epoch=checkpoint_every * accumulation,
+            shuffle=False,
+            verbose=0,
+            callbacks=[
+                StopAfter(steps, **counting),
+                Reseed(seed, distribution, **counting),
+                *bars,
+                StepReports(reporters, tokens, report_every, distribution, **counting),
+                AtCheckpoint(distribution.on_chief(measure, local), **counting),
+                *callbacks,
+                AtCheckpoint(distribution.on_chief(save, local), **counting),
+                AtCheckpoint(_stopping(history, patience, distribution)),
+            ],
+        )
+    return history
+
+
+def _check(model: Any, validation: Any, patience: int | None, keep_best: int) -> None:
+    if validation is None and (patience is not None or keep_best):
+        raise ValueError(
+            "`patience` and `keep_best` need `validation`. "
+            f"Received: validation=None, patience={patience}, keep_best={keep_best}"
+        )
+    if not (model.compiled and model.built and model.steps_per_execution == 1):
+        raise ValueError(
+            "`model` must be compiled with `steps_per_execution=1`, and built, such as by "
+            f"`keras.Input`. Received: compiled={model.compiled}, built={model.built}"
+        )
+
+
+def _check_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={number}")
+
+
+def _begin(
+    model: Any, folder: Path, resume: bool, distribution: Distribution
+) -> tuple[int, ValidationHistory]:
+    """Load the newest checkpoint; returns its step and the validation losses up to it."""
+
+    def find() -> Path | None:
+        remove_unfinished(folder)
+        if not resume and checkpoint_folders(folder):
+            raise UserError(
+                f"{folder} already holds checkpoints: resume from them, or name another folder"
+            )
+        return newest_checkpoint(folder)
+
+    checkpoint = distribution.chief_first(find)
+    with distribution.making():
+        step = load_checkpoint(checkpoint, model) if checkpoint else 0
+        distribution.prepare(model)
+    return step, load_history(checkpoint) if checkpoint else ValidationHistory()
+
+
+def _unending(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches; Keras alone would end the epoch, as if the last step had been made."""
+    count = 0
+    for batch in batches:
+        count += 1
+        yield batch
+    raise ValueError(f"`batches` must give batches without end. Received: {count} batches")
+
+
+def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
+    """Measures a model, with the EMA weights if there are any, and reports what it finds."""
+    measure = validation if callable(validation) else evaluation_of(validation or [])
+
+    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
+        if validation is None:
+            return
+        with ema_as_weights(model):
+            found = measure(model, step)
+        logs.update({f"val_{name}": value for name, value in found.items()})
+        for reporter in reporters:
+            reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
+
+    return action
+
+
+def _saving(folder: Path, keep: int, history: ValidationHistory, keep_best: int) -> Action:
+    return lambda model, step, logs: save_checkpoint(folder, model, step, keep, history, keep_best)
+
+
+def _stopping(
+    history: ValidationHistory, patience: int | None, distribution: Distribution
+) -> Action:
+    """Ends training in all processes when it is over for the chief, who alone validates."""
+
+    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
+        if distribution.of_chief(history.is_over(patience)):
+            model.stop_training = True
+
+    return action
+
+
+def evaluation_of(batches: Sequence[Any]) -> Measure:
+    """A function of (model, step) that evaluates the model on some batches."""
+
+    def measure(model: Any, step: int) -> dict[str, Any]:
+        data = fit_data(batches, model)
+        return model.evaluate(data, steps=len(batches), verbose=0, return_dict=True)
+
+    return measure
+
+
+def array_batches(
+    x: Any, y: Any = None, batch_size: int = 32, seed: int = 0, sample_weight: Any = None
+) -> Callable[[int], Iterator[tuple[Any, ...]]]:
+    """Make the `batches` of `fit` from arrays, shuffled anew in each pass over them.
+
+    Which rows are in a batch depends on seed and number of the batch alone. All batches have
+    `batch_size` rows; a batch may begin in one pass and end in the next.
+
+    Example:
+
+    ```python
+    batches = array_batches({"ids": ids}, labels, batch_size=64, seed=1)
+    x, y = next(batches(0))
+    ```
+
+    Args:
+        x: NumPy array, or a nested structure of arrays with as many rows.
+        y: The same for the labels. Defaults to None: batches are `(x,)`.
+        batch_size: Rows of a batch.
+        seed: Decides the order, an integer >= 0.
+        sample_weight: The same for the weights of losses. Defaults to None.
+
+    Raises:
+        ValueError: If the arrays have no rows or unequal numbers of them, or weights have no `y`.
+    """
+    data = tuple(part for part in (x, y, sample_weight) if part is not None)
+    sizes = {len(array) for array in keras.tree.flatten(data)}
+    if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):
+        raise ValueError(
+            "`x`, `y` and `sample_weight` must have equally many rows, and weights need a `y`. "
+            f"Received: rows={sorted(sizes)}, y={y}"
+        )
+    (size,) = sizes
+
+    def stream(first: int) -> Iterator[tuple[Any, ...]]:
+        rows = np.zeros(0, np.int64)
+        pass_index, skipped = divmod(first * batch_size, size)
+        for number in itertools.count(pass_index):
+            order = np.random.default_rng([seed, number]).permutation(size)
+            rows = np.concatenate([rows, order[skipped:]])
+            skipped = 0
+            while len(rows) >= batch_size:
+                chosen, rows = rows[:batch_size], rows[batch_size:]
+                yield keras.tree.map_structure(lambda array, chosen=chosen: array[chosen], data)
+
+    return stream

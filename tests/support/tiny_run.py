@@ -1,0 +1,106 @@
+"""A training of seconds, whole and in parts, for tests and for processes that tests kill.
+
+`python tiny_run.py FOLDER` trains in a folder, and says whether that loaded TensorFlow.
+`python tiny_run.py FOLDER step|checkpoint N` dies as by `kill -9` when step N has been made, or
+while the checkpoint of step N is being written.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.recipe import Recipe
+from keras_transformer.run import Run
+from keras_transformer.training import train
+
+STEPS, INTERVAL, ACCUMULATION = 5, 2, 2
+
+
+def recipe_for(directory: Path) -> Recipe:
+    """A recipe whose text is in `directory`; dropout on, so that random states matter."""
+    files = {"source": "text.en", "target": "text.de"}
+    return Recipe.model_validate(
+        {
+            "name": "tiny_run",
+            "data": {"train": files, "validation": files, "test": files, "directory": directory},
+            "tokenizer": {"vocabulary_size": 17},
+            "model": {"preset": "tiny", "num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4},
+            "training": {
+                "steps": STEPS,
+                "checkpoint_every": INTERVAL,
+                "accumulation_steps": ACCUMULATION,
+                "tokens_per_batch": 64,
+                "warmup_steps": 2,
+                "global_clipnorm": 1.0,
+                "ema_momentum": 0.5,
+                "validation_bleu_sentences": 2,
+            },
+            "evaluation": {"average_last": 2},
+        }
+    )
+
+
+def write_text(directory: Path) -> None:
+    """Sentences of one to five letters, and each backwards."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(list("abcdef"), rng.integers(1, 6))) for _ in range(60)]
+    (directory / "text.en").write_text("".join(f"{line}\n" for line in lines))
+    (directory / "text.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
+
+
+def begin(directory: Path) -> Run:
+    """Train in a new run folder."""
+    write_text(directory)
+    recipe = recipe_for(directory)
+    run = Run.create(directory / "run", recipe)
+    train(run)
+    return run
+
+
+def go_on(directory: Path) -> Run:
+    """Train on in a run folder that exists."""
+    recipe = recipe_for(directory)
+    run = Run.resume(directory / "run", recipe)
+    train(run, resume=True)
+    return run
+
+
+def _die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_in_step(step: int) -> None:
+    from keras_transformer.training import callbacks
+
+    def on_step_begin(self: Any, steps: int) -> None:
+        if steps == step:
+            _die()
+
+    callbacks.StopAfter.on_step_begin = on_step_begin  # type: ignore[method-assign]
+
+
+def _die_in_checkpoint(step: int) -> None:
+    """After the model's file, before the other."""
+    from keras_transformer.training import checkpoint
+
+    sha256 = checkpoint._sha256
+
+    def die_at_step(path: Path) -> str:
+        if path.parent.name == f".partial-step-{step:08d}":
+            _die()
+        return sha256(path)
+
+    checkpoint._sha256 = die_at_step
+
+
+if __name__ == "__main__":
+    folder, *death = sys.argv[1:]
+    if death:
+        place, step = death
+        {"step": _die_in_step, "checkpoint": _die_in_checkpoint}[place](int(step))
+    (go_on if (Path(folder) / "run").exists() else begin)(Path(folder))
+    print("TensorFlow is loaded" if "tensorflow" in sys.modules else "TensorFlow is absent")

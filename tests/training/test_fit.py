@@ -1,0 +1,212 @@
+"""One loop for any model and any batches; a stop makes no difference."""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fitting_process
+import keras
+import numpy as np
+import pytest
+from support.contract import to_numpy
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from keras_transformer.errors import UserError
+from keras_transformer.run import checkpoint_folders
+from keras_transformer.training import array_batches, fit
+from keras_transformer.training.distribution import Distribution
+
+X = np.arange(20, dtype="float32").reshape(10, 2) / 20
+Y = X.sum(axis=1, keepdims=True)
+
+
+def new_model(optimizer="sgd", **compiling):
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(optimizer, "mse", **compiling)
+    return model
+
+
+def fit_quietly(model, directory, batches=None, **arguments):
+    arguments = {"steps": 5, "checkpoint_every": 2, **arguments}
+    return fit(model, batches or array_batches(X, Y, 4), directory, progress=False, **arguments)
+
+
+def names(directory) -> list[str]:
+    return [path.name for path in checkpoint_folders(Path(directory) / "checkpoints")]
+
+
+def state_of(model) -> list[np.ndarray]:
+    return [to_numpy(variable) for variable in [*model.weights, *model.optimizer.variables]]
+
+
+def assert_same_bits(model, other) -> None:
+    for mine, theirs in zip(state_of(model), state_of(other), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
+    command = [sys.executable, fitting_process.__file__, str(tmp_path / "killed"), "8"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == -9
+    assert names(tmp_path / "killed") == ["step-00000003", "step-00000006"]
+    (tmp_path / "killed" / "checkpoints" / ".DS_Store").write_text("")
+    (tmp_path / "killed" / "checkpoints" / "step-00000060.bak").mkdir()
+    models = []
+    for folder in ("killed", "whole"):
+        fitting_process.train(tmp_path / folder)
+        newest = checkpoint_folders(tmp_path / folder / "checkpoints")[-1]
+        assert newest.name == "step-00000011"
+        models.append(keras.saving.load_model(newest / "model.keras"))
+    assert_same_bits(*models)
+    assert type(models[0].optimizer) is type(keras.optimizers.AdamW())
+
+
+@pytest.mark.parametrize("accumulation_steps", [None, 2])
+def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, accumulation_steps):
+    def optimizer():
+        return keras.optimizers.Adam(0.1, gradient_accumulation_steps=accumulation_steps)
+
+    whole, resumed = new_model(optimizer()), new_model(optimizer())
+    fit_quietly(whole, tmp_path / "whole", steps=9)
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch == 1
+
+    fit_quietly(new_model(optimizer()), tmp_path / "parts", steps=9, callbacks=[Stop()])
+    assert names(tmp_path / "parts") == ["step-00000002", "step-00000004"]
+    fit_quietly(resumed, tmp_path / "parts", steps=9)
+    assert_same_bits(resumed, whole)
+
+
+def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
+    fit_quietly(new_model(), tmp_path, steps=3)
+    fit_quietly(new_model(), tmp_path, steps=6)
+    assert names(tmp_path) == [f"step-0000000{step}" for step in (2, 3, 5, 6)]
+    finished = new_model()
+    fit_quietly(finished, tmp_path, steps=6)
+    assert int(finished.optimizer.iterations) == 6
+
+
+def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
+    seen = []
+
+    class Watcher(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append((epoch, sorted(logs), names(tmp_path)))
+
+    fit_quietly(new_model(), tmp_path, validation=[(X, Y)], callbacks=[Watcher()], steps=4)
+    assert seen == [(0, ["loss", "val_loss"], []), (1, ["loss", "val_loss"], ["step-00000002"])]
+
+
+def test_logs_metrics_and_what_a_function_measures(tmp_path):
+    def measure(model, step):
+        return {"loss": 10.0 - step, "sample": f"step {step}"}
+
+    history = fit_quietly(
+        new_model(metrics=["mae"]), tmp_path, validation=measure, report_every=1, steps=3
+    )
+    assert history.losses == {2: 8.0, 3: 7.0}
+    logs = EventAccumulator(str(tmp_path / "logs"))
+    logs.Reload()
+    training = {"loss", "mae", "learning_rate", "steps_per_second"}
+    assert set(logs.Tags()["scalars"]) == {*training, "validation/loss"}
+    assert [scalar.step for scalar in logs.Scalars("mae")] == [1, 2, 3]
+    assert len(logs.Tensors("validation/sample")) == 2
+
+
+def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
+    losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0}
+    arguments = {
+        "steps": 20,
+        "keep_checkpoints": 1,
+        "keep_best": 1,
+        "patience": 2,
+        "validation": lambda model, step: {"loss": losses[step]},
+        "tensorboard": False,
+    }
+    assert fit_quietly(new_model(), tmp_path, **arguments).losses == losses
+    assert names(tmp_path) == ["step-00000004", "step-00000008"]
+    assert fit_quietly(new_model(), tmp_path, **arguments).losses == losses
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("ends, expected", [(True, [2]), (False, [2, 4, 6])])
+def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
+    distribution = Distribution()
+    distribution.of_chief = lambda flag: ends
+    arguments = {"patience": 9, "validation": [(X, Y)], "distribution": distribution}
+    history = fit_quietly(new_model(), tmp_path, steps=6, **arguments)
+    assert list(history.losses) == expected
+
+
+def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
+    fit_quietly(new_model(), tmp_path)
+    with pytest.raises(UserError, match="already holds checkpoints"):
+        fit_quietly(new_model(), tmp_path, resume=False)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"steps": 0}, "steps=0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        ({"patience": 1}, "need `validation`"),
+        ({"keep_best": 1}, "need `validation`"),
+    ],
+)
+def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fit_quietly(new_model(), tmp_path, **arguments)
+
+
+def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
+    with pytest.raises(Exception, match="without end. Received: 3 batches"):  # TensorFlow's own
+        fit_quietly(new_model(), tmp_path, lambda count: [(X, Y)] * 3)
+    assert names(tmp_path) == ["step-00000002"]
+
+
+@pytest.mark.parametrize("model", [keras.Sequential([keras.layers.Dense(1)]), new_model()])
+def test_models_must_be_built_and_take_a_step_at_a_time(tmp_path, model):
+    if model.built:
+        model.compile("sgd", "mse", steps_per_execution=2)
+    else:
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="`steps_per_execution=1`, and built"):
+        fit_quietly(model, tmp_path)
+
+
+def test_array_batches_have_every_row_once_a_pass_in_another_order():
+    rows = [ids for (ids,) in itertools.islice(array_batches(np.arange(10), batch_size=4)(0), 5)]
+    first, second = np.split(np.concatenate(rows), 2)
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert list(first) != list(second)
+
+
+def test_array_batches_are_a_function_of_seed_and_number():
+    def take(first, seed=1):
+        stream = array_batches({"x": X}, Y, 4, seed)(first)
+        return [batch[0]["x"].tolist() for batch in itertools.islice(stream, 7 - first)]
+
+    whole = take(0)
+    assert [take(first) for first in range(7)] == [whole[first:] for first in range(7)]
+    assert take(0, seed=2) != whole
+
+
+def test_array_batches_keep_rows_together():
+    weights = np.arange(10, dtype="float32")
+    x, y, sample_weight = next(array_batches(X, Y, 10, sample_weight=weights)(0))
+    np.testing.assert_allclose(x.sum(axis=1, keepdims=True), y)
+    np.testing.assert_array_equal(x, X[sample_weight.astype(int)])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"y": Y[:9]}, {"sample_weight": np.ones(10)}, {"x": np.zeros((0, 2))}]
+)
+def test_array_batches_refuse_rows_that_do_not_belong_together(arguments):
+    with pytest.raises(ValueError, match="equally many rows"):
+        array_batches(**{"x": X, **arguments})

@@ -1,0 +1,91 @@
+"""Metrics per token: (sum, count) in float32, whatever the policy."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training import MaskedAccuracy, Perplexity
+
+V = 5
+
+
+@pytest.mark.parametrize("metric", [MaskedAccuracy(), Perplexity()])
+def test_half_precision_does_not_lose_counts(metric):
+    # bfloat16 counts no further than 256.
+    labels = np.ones((1, 300), "int32")
+    logits = keras.ops.cast(np.zeros((1, 300, 3)), "bfloat16")
+    metric.reset_state()
+    metric.update_state(labels, logits)
+    assert [float(variable) for variable in metric.variables][1] == 300
+
+
+@pytest.mark.parametrize("metric", [MaskedAccuracy(), Perplexity()])
+def test_reset_forgets(metric):
+    metric.update_state(np.ones((1, 2), "int32"), np.zeros((1, 2, 3), "float32"))
+    metric.reset_state()
+    assert [float(variable) for variable in metric.variables] == [0, 0]
+
+
+def logits_for(predictions):
+    return np.eye(V, dtype="float32")[np.array(predictions)]
+
+
+def test_counts_real_tokens_only():
+    labels = np.array([[1, 2, 3, 0], [4, 0, 0, 0]])
+    predictions = [[1, 2, 4, 0], [4, 0, 3, 0]]  # right, right, wrong; right
+    metric = MaskedAccuracy()
+    assert float(metric(labels, logits_for(predictions))) == 3 / 4
+
+
+def test_batches_add_up_by_tokens():
+    metric = MaskedAccuracy()
+    metric.update_state(np.array([[1, 2, 3]]), logits_for([[1, 2, 3]]))
+    metric.update_state(np.array([[1, 0, 0]]), logits_for([[2, 0, 0]]))
+    assert float(metric.result()) == 3 / 4
+
+
+def test_weights_count():
+    metric = MaskedAccuracy()
+    weights = np.array([[3.0, 1.0]], "float32")
+    assert float(metric(np.array([[1, 2]]), logits_for([[1, 1]]), weights)) == 3 / 4
+
+
+def test_nothing_seen_gives_zero():
+    metric = MaskedAccuracy()
+    assert float(metric(np.array([[0, 0]]), logits_for([[1, 0]]))) == 0
+
+
+def test_accuracy_config_round_trip():
+    metric = MaskedAccuracy(pad_id=3, name="right")
+    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
+    assert isinstance(again, MaskedAccuracy)
+    assert again.get_config() == metric.get_config()
+
+
+def test_equal_logits_are_as_perplexing_as_the_vocabulary_is_large():
+    labels = np.array([[1, 2, 6, 0]])
+    np.testing.assert_allclose(float(Perplexity()(labels, np.zeros((1, 4, 7)))), 7, rtol=1e-6)
+
+
+def test_is_the_geometric_mean_over_tokens_of_all_batches():
+    # Probability of the label: 1/2 three times, then 1/8; (2 * 2 * 2 * 8)^(1/4) = 64^(1/4).
+    half = np.log([[[1 / 4, 1 / 2, 1 / 4]] * 3])
+    eighth = np.log([[[3 / 4, 1 / 8, 1 / 8]]])
+    metric = Perplexity()
+    metric.update_state(np.array([[1, 1, 1]]), half)
+    metric.update_state(np.array([[1]]), eighth)
+    np.testing.assert_allclose(float(metric.result()), 64**0.25, rtol=1e-6)
+
+
+def test_padding_changes_nothing():
+    metric, padded = Perplexity(), Perplexity()
+    logits = np.random.default_rng(0).normal(size=(1, 3, 5)).astype("float32")
+    short = float(metric(np.array([[2, 4]]), logits[:, :2]))
+    assert float(padded(np.array([[2, 4, 0]]), logits)) == short
+
+
+def test_perplexity_config_round_trip():
+    metric = Perplexity(pad_id=3, name="confusion")
+    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
+    assert isinstance(again, Perplexity)
+    assert again.get_config() == metric.get_config()

@@ -1,0 +1,193 @@
+"""Training with sliced logits is training with all of them."""
+
+import keras
+import numpy as np
+import pytest
+from support.contract import randomize, to_numpy
+from support.small_models import V, inputs_of, new_model
+
+from keras_transformer.models import Transformer
+from keras_transformer.training import (
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    SlicedLogitsTrainer,
+    TransformerAdam,
+)
+
+
+def new_loss(reduction="mean_with_sample_weight", pad_id=0):
+    return MaskedCrossentropy(0.1, pad_id, reduction)
+
+
+def new_trainer(variant="sinusoidal", **arguments):
+    """Slices of 12 tokens, as many as the model has features; dropout off."""
+    model = new_model(variant, dropout_rate=0.0, num_layers=1)
+    loss = new_loss(pad_id=model.pad_id, **arguments)
+    trainer = SlicedLogitsTrainer(model, loss, logits_mebibytes=0)
+    trainer.compile(TransformerAdam(0.01))
+    return trainer
+
+
+def labels_of(inputs):
+    labels = np.random.default_rng(2).integers(1, V, inputs["target_ids"].shape).astype("int32")
+    return np.where(inputs["target_ids"] == 0, 0, labels)
+
+
+def test_losses_metrics_and_weights_are_those_with_logits():
+    trainer = new_trainer()
+    model = new_model(dropout_rate=0.0, num_layers=1)
+    metrics = [MaskedAccuracy(), Perplexity()]
+    model.compile(TransformerAdam(0.01), new_loss(), weighted_metrics=metrics)
+    inputs = inputs_of(model, batch=3)
+    labels = labels_of(inputs)
+    weights = np.random.default_rng(3).random(labels.shape).astype("float32")
+    for _ in range(2):
+        found, expected = (
+            x.train_on_batch(inputs, labels, weights, return_dict=True) for x in (trainer, model)
+        )
+        assert found.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
+    for own, other in zip(trainer.model.weights, model.weights, strict=True):
+        # Softmax is blind to a key bias: Adam makes steps of what rounding leaves of its gradient.
+        if not own.path.endswith("key/bias"):
+            np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
+
+
+def test_a_sum_is_the_mean_times_the_weights():
+    trainers = [new_trainer(reduction=each) for each in ("mean_with_sample_weight", "sum")]
+    inputs = inputs_of(trainers[0].model)
+    labels, weights = labels_of(inputs), np.full(inputs["target_ids"].shape, 0.25, "float32")
+    mean, total = (x.test_on_batch(inputs, labels, weights, return_dict=True) for x in trainers)
+    expected = mean.pop("loss") * 0.25 * np.sum(labels != 0)
+    np.testing.assert_allclose(total.pop("loss"), expected, rtol=1e-5)
+    assert total == mean
+
+
+@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
+    trainer = new_trainer(variant=variant)
+    inputs = inputs_of(trainer.model)
+    labels = labels_of(inputs)
+    trainer.train_on_batch(inputs, labels)
+    trainer.save(tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(model) is Transformer
+    assert int(model.optimizer.iterations) == 1
+    np.testing.assert_array_equal(*(to_numpy(x(inputs)) for x in (trainer.model, model)))
+    for each in (trainer, model):  # the model trains on where the trainer stopped
+        each.train_on_batch(inputs, labels)
+    for own, other in zip(trainer.model.weights, model.weights, strict=True):
+        if not own.path.endswith("key/bias"):
+            np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
+
+
+def test_another_trainer_goes_on_from_a_file(tmp_path):
+    trainers = [new_trainer(), new_trainer()]
+    inputs = inputs_of(trainers[0].model)
+    labels = labels_of(inputs)
+    trainers[0].train_on_batch(inputs, labels)
+    trainers[0].save(tmp_path / "model.keras")
+    trainers[1].optimizer.build(trainers[1].trainable_variables)
+    trainers[1].load_weights(tmp_path / "model.keras")
+    for trainer in trainers:
+        trainer.train_on_batch(inputs, labels)
+    for own, other in zip(*(trainer.model.weights for trainer in trainers), strict=True):
+        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
+
+
+class BiasedModel(keras.Model):
+    """A model that is no `Transformer`: its projection has a bias and a matrix of its own."""
+
+    pad_id = 0
+
+    def __init__(self):
+        ids = keras.Input((None,), dtype="int32")
+        states = keras.layers.Embedding(V, 7, embeddings_regularizer="l2")(ids)
+        states = keras.layers.Dense(5, activation="tanh", activity_regularizer="l1")(states)
+        projection = keras.layers.Dense(V)
+        super().__init__(ids, projection(states))
+        self.states, self.projection = states, projection
+
+    def output_weights(self):
+        return keras.ops.transpose(self.projection.kernel), self.projection.bias
+
+
+def test_a_bias_and_additional_losses_count_as_with_all_logits():
+    model, sliced = BiasedModel(), BiasedModel()
+    for each in (model, sliced):
+        randomize(each)
+    trainer = SlicedLogitsTrainer(sliced, new_loss(), logits_mebibytes=0)
+    trainer.compile("sgd")
+    model.compile("sgd", new_loss())
+    ids = np.random.default_rng(0).integers(0, V, (3, 6)).astype("int32")
+    for _ in range(2):
+        losses = [x.train_on_batch(ids, ids, return_dict=True)["loss"] for x in (model, trainer)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+    for own, other in zip(sliced.weights, model.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"loss": "mse"}, {"metrics": ["accuracy"]}, {"weighted_metrics": []}, {"loss_weights": [1]}],
+)
+def test_a_loss_or_metrics_that_would_have_no_effect_are_refused(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))}="):
+        new_trainer().compile("sgd", **arguments)
+
+
+def test_a_quantized_model_is_refused():
+    trainer = new_trainer()
+    inputs = inputs_of(trainer.model)
+    trainer.model.quantize("int8")
+    with pytest.raises(ValueError, match="quantized model.*dtype int8"):
+        trainer.evaluate(inputs, labels_of(inputs), verbose=0)
+
+
+@pytest.mark.slow
+def test_r_drop_without_dropout_is_training_without_it():
+    trainers = [new_trainer(), new_trainer()]
+    trainers[1].r_drop = 5.0
+    inputs = inputs_of(trainers[0].model, batch=3)
+    losses = [
+        [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(2)]
+        for trainer in trainers
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_r_drop_passes_the_model_twice_in_training_alone():
+    model = new_model(dropout_rate=0.5, num_layers=1)
+    trainer = SlicedLogitsTrainer(model, new_loss(), r_drop=1.0)
+    inputs = inputs_of(model, batch=3)
+    first, second = np.split(to_numpy(trainer(inputs, training=True)), 2)
+    assert first.shape == trainer(inputs).shape
+    assert np.abs(first - second).max() > 0.1
+    trainer.compile(TransformerAdam(0.01))
+    trained, tested = (
+        step(inputs, labels_of(inputs), return_dict=True)
+        for step in (trainer.train_on_batch, trainer.test_on_batch)
+    )
+    assert trained["loss"] > tested["loss"]
+
+
+@pytest.mark.parametrize("mebibytes, expected", [(0, 12), (1, 2**20 // (4 * V))])
+def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
+    assert SlicedLogitsTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
+
+
+def test_float16_scales_the_loss():
+    model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
+    trainer = SlicedLogitsTrainer(model, new_loss())
+    trainer.compile(TransformerAdam(0.01))
+    assert isinstance(trainer.optimizer, keras.optimizers.LossScaleOptimizer)
+    inputs = inputs_of(model)
+    losses = [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+def test_loss_must_be_a_mean_or_a_sum():
+    with pytest.raises(ValueError, match=r"loss\.reduction=None"):
+        SlicedLogitsTrainer(new_model(), MaskedCrossentropy(reduction=None))

@@ -1,0 +1,49 @@
+"""Validation sentences are translated, scored and shown."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import tiny_run
+
+from keras_transformer.run import Run
+from keras_transformer.training import validation
+from keras_transformer.training.validation import TranslationValidation
+
+
+@pytest.fixture
+def run(tmp_path):
+    tiny_run.write_text(tmp_path)
+    (tmp_path / "text.en").write_text("one | two\nthree\nfour\n")
+    (tmp_path / "text.de").write_text("eins zwei drei vier fünf\nsechs sieben acht neun\nzehn\n")
+    return Run.create(tmp_path / "run", tiny_run.recipe_for(tmp_path))
+
+
+def validate(translate, run, monkeypatch):
+    """With a translator that knows the answers, or does not."""
+    translator = SimpleNamespace(translate=translate)
+    monkeypatch.setattr(validation, "Translator", lambda *_, **__: translator)
+    trainer = SimpleNamespace(
+        model=None, evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.e**2}
+    )
+    batch = ({"source_ids": np.zeros((1, 1), "int32")}, np.zeros((1, 1), "int32"))
+    return TranslationValidation(run, None, [batch])(trainer, 7)
+
+
+def test_perfect_translations_score_100_and_only_the_first_sentences_count(run, monkeypatch):
+    answers = {"one | two": "eins zwei drei vier fünf", "three": "sechs sieben acht neun"}
+    found = validate(lambda sentences: [answers[each] for each in sentences], run, monkeypatch)
+    assert found["bleu"] == pytest.approx(100)
+
+
+def test_the_loss_is_that_of_the_perplexity(run, monkeypatch):
+    assert validate(lambda sentences: sentences, run, monkeypatch)["loss"] == pytest.approx(2)
+
+
+def test_shows_source_reference_and_translation(run, monkeypatch):
+    text = validate(lambda sentences: ["a", "b"], run, monkeypatch)["translations"]
+    assert text.splitlines()[2:] == [
+        r"| one \| two | eins zwei drei vier fünf | a |",
+        "| three | sechs sieben acht neun | b |",
+    ]
