@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING or "keras" in sys.modules:
+    from keras_transformer._backend.compile_function import compile_function
     from keras_transformer.data import (
         BatchPlan,
         CorpusError,
@@ -22,25 +23,32 @@ if TYPE_CHECKING or "keras" in sys.modules:
         fit_data,
         read_parallel,
     )
-    from keras_transformer.decoding import (
-        Ensemble,
-        Hypothesis,
-        SearchResult,
-        Translator,
-        beam_search,
-        compile_function,
-        greedy_search,
-        sample,
-        score_pairs,
-        word_alignment,
+    from keras_transformer.decoding.cache import Cache
+    from keras_transformer.decoding.ensemble import Ensemble
+    from keras_transformer.decoding.hypothesis import Hypothesis
+    from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+    from keras_transformer.decoding.sampling import random_numbers
+    from keras_transformer.decoding.scoring import Scorer, score_pairs
+    from keras_transformer.decoding.search import search
+    from keras_transformer.decoding.steps import Request, SearchResult
+    from keras_transformer.decoding.token_rules import (
+        ForbiddenWords,
+        MinLength,
+        NoRepeatNgrams,
+        RepetitionPenalty,
     )
+    from keras_transformer.decoding.translator import Translator
+    from keras_transformer.decoding.word_alignment import word_alignment
     from keras_transformer.errors import UserError
     from keras_transformer.layers import (
         AdditiveAttention,
+        ALiBiPositionalEncoding,
         AttentionPattern,
         BinaryPositionalEncoding,
+        Decoder,
         DecoderLayer,
         Dropout,
+        Encoder,
         EncoderLayer,
         FeedForward,
         FullAttention,
@@ -50,6 +58,7 @@ if TYPE_CHECKING or "keras" in sys.modules:
         MultiHeadAttention,
         NormalizedIndexPositionalEncoding,
         PositionalEncoding,
+        RelativePositionBias,
         ResidualConnection,
         RotaryPositionalEncoding,
         SelfAttention,
@@ -78,16 +87,21 @@ if TYPE_CHECKING or "keras" in sys.modules:
     from keras_transformer.training.train import train
 
 __all__ = [
+    "ALiBiPositionalEncoding",
     "AdditiveAttention",
     "AttentionPattern",
     "BatchPlan",
     "BinaryPositionalEncoding",
+    "Cache",
     "CorpusError",
+    "Decoder",
     "DecoderLayer",
     "Dropout",
+    "Encoder",
     "EncoderLayer",
     "Ensemble",
     "FeedForward",
+    "ForbiddenWords",
     "FullAttention",
     "Hypothesis",
     "IndexPositionalEncoding",
@@ -95,14 +109,22 @@ __all__ = [
     "LocalAttention",
     "MaskedAccuracy",
     "MaskedCrossentropy",
+    "MinLength",
     "MultiHeadAttention",
+    "NoRepeatNgrams",
     "NormalizedIndexPositionalEncoding",
     "Perplexity",
     "PositionalEncoding",
     "Recipe",
+    "RelativePositionBias",
+    "RepetitionPenalty",
+    "Request",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "Run",
+    "SamplingOptions",
+    "Scorer",
+    "SearchOptions",
     "SearchResult",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
@@ -118,20 +140,19 @@ __all__ = [
     "UserError",
     "array_batches",
     "average_checkpoints",
-    "beam_search",
     "causal_mask",
     "compile_function",
     "evaluation_batches",
     "fit",
     "fit_data",
-    "greedy_search",
     "keep_freed_memory",
     "load_recipe",
     "padding_mask",
+    "random_numbers",
     "read_parallel",
-    "sample",
     "scaled_dot_product_attention",
     "score_pairs",
+    "search",
     "train",
     "word_alignment",
 ]

@@ -1,23 +1,29 @@
-"""Files: writing that leaves the old state or the new one; reading that trusts no stranger."""
+"""Files: writing that leaves the old state or the new one; reading of files from strangers."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# File systems take 255 bytes; the rest is room for what is put before or after the name.
-_LONGEST_NAME_BYTES = 200
+# Usual file systems allow 255 bytes; a name from a stranger leaves room for a prefix or a suffix.
+_LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Write a file or a folder beside its place, flush it to disk, and rename it into place.
+    """Writes a file or a folder under a temporary name, flushes it to disk, and renames it.
+
+    If `path` is a symbolic link, its target is replaced and the link stays. A file that is replaced
+    keeps its permissions.
 
     Example:
 
@@ -27,21 +33,25 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     ```
 
     Args:
-        path: the file or folder to appear. A folder must not exist yet, or be empty.
+        path: The file or folder to write. A folder must not exist yet, or be empty.
 
     Yields:
-        Where to write: a path of the same suffix in the same folder. What a killed process left
-        there is removed first.
+        The temporary path to write to, with the same suffix in the same folder. What a killed
+        process left there is removed first.
 
     Raises:
-        UserError: if the disk is full. What was at `path` before is still there.
+        UserError: If the disk is full. The previous content of `path` stays.
     """
     path = Path(path)
-    partial = path.with_name(f".partial-{path.name}")
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    partial = path.with_name(_partial_name(path))
     _remove(partial)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        if path.is_file():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
         _flush(partial)
         os.replace(partial, path)
         _flush_entry(path.parent)
@@ -52,10 +62,50 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def output_file(path: str | Path) -> Iterator[TextIO]:
+    """Opens a file that the user has named as output, for UTF-8 text.
+
+    A regular file is written by `atomic_write`: it is replaced when the block ends without an
+    error. A device or a pipe, such as /dev/stdout, is written directly, line by line.
+
+    Raises:
+        UserError: On entering, if the file cannot be written: it is a folder or write-protected,
+            its name is too long, or its folder cannot be written.
+    """
+    path = Path(path)
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(_opened(path))
+        except OSError as error:
+            if is_disk_full(error):
+                raise
+            raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        yield file
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Makes `target` the same file as `source` (a hard link), or a copy where links do not work.
+
+    `target` is replaced in one step.
+    """
+    partial = target.with_name(_partial_name(target))
+    _remove(partial)
+    try:
+        try:
+            os.link(source, partial)
+        except OSError:
+            shutil.copy2(source, partial)
+            _flush_entry(partial)
+        os.replace(partial, target)
+    finally:
+        _remove(partial)  # renaming does nothing if `target` is already a link to the same file
+
+
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that the disk, or the share of it that one may use, is full."""
+    """Whether an error says that the disk or the user's quota is full."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # HDF5 gives the number in its message alone.
+    # HDF5 gives the number only in its message.
     return isinstance(error, OSError) and (
         error.errno in codes or any(f"errno = {code}," in str(error) for code in codes)
     )
@@ -71,7 +121,7 @@ def is_plain_name(name: str) -> bool:
         name.isprintable()
         and not name.startswith(".")
         and not set(name) & set("/\\:")
-        and 0 < len(name.encode()) <= _LONGEST_NAME_BYTES
+        and 0 < len(name.encode()) <= _LONGEST_PLAIN_NAME_BYTES
     )
 
 
@@ -92,6 +142,40 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG | 0o666
+    else:
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    # /dev/stdout can be a regular file that the shell has opened; it must not be replaced.
+    if not stat.S_ISREG(mode) or str(path.absolute()).startswith(_STREAMS):
+        with path.open("a", buffering=1, encoding="utf-8") as file:
+            yield file
+        return
+
+    def create(name: str, flags: int) -> int:
+        return os.open(name, flags, stat.S_IMODE(mode))
+
+    with (
+        atomic_write(path) as partial,
+        open(partial, "w", encoding="utf-8", opener=create) as file,
+    ):
+        yield file
+
+
+def _partial_name(path: Path) -> str:
+    name = f".partial-{path.name}"
+    if len(os.fsencode(name)) <= _LONGEST_NAME_BYTES:
+        return name
+    return f".partial-{hashlib.sha256(os.fsencode(path.name)).hexdigest()}{path.suffix}"
 
 
 def _remove(path: Path) -> None:

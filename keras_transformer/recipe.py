@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from keras_transformer._files import is_plain_name
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
 
@@ -222,8 +223,8 @@ class Training(_Section):
         return tree
 
 
-class Evaluation(_Section):
-    """Search and scoring of the finished model."""
+class Evaluation(SearchOptions):
+    """Search and scoring of the finished model: the options of search, and how it is scored."""
 
     average_last: int = Field(
         5,
@@ -231,10 +232,13 @@ class Evaluation(_Section):
         description="Checkpoints averaged into model.keras: the last, or with early stopping the "
         "best.",
     )
-    beam_size: int = Field(4, gt=0)
-    length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + n) / 6) ** alpha.")
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
+
+    def search_options(self, **changes: Any) -> SearchOptions:
+        """Returns the options of search, some of them changed."""
+        own = {name: getattr(self, name) for name in SearchOptions.model_fields}
+        return SearchOptions(**{**own, **changes})
 
 
 class Recipe(_Section):

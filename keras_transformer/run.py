@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keras_transformer._files import atomic_write
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Generator, Recipe, load_recipe
 
@@ -170,8 +171,7 @@ class Run:
         metric: str,
         score: float,
         signature: str,
-        beam_size: int,
-        length_penalty: float,
+        options: SearchOptions,
     ) -> None:
         """Append one scoring of `model.keras` to scores.json."""
         entry = {
@@ -180,8 +180,9 @@ class Run:
             "score": score,
             "signature": signature,
             "checkpoint_sha256": hashlib.sha256(self.model_path.read_bytes()).hexdigest(),
-            "beam_size": beam_size,
-            "length_penalty": length_penalty,
+            "beam_size": options.beam_size,
+            "length_penalty": options.length_penalty,
+            **options.model_dump(exclude_defaults=True),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         with atomic_write(self.scores_path) as partial:

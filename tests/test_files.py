@@ -4,10 +4,21 @@ import errno
 import io
 import os
 import resource
+import stat
+import subprocess
+import sys
+import threading
 
 import pytest
 
-from keras_transformer._files import atomic_write, is_disk_full, is_plain_name, read_json
+from keras_transformer._files import (
+    atomic_write,
+    copy_file,
+    is_disk_full,
+    is_plain_name,
+    output_file,
+    read_json,
+)
 from keras_transformer.errors import UserError
 
 
@@ -73,6 +84,103 @@ def test_full_disk_is_told_from_other_errors():
     assert is_disk_full(OSError("Can't write (file write failed: errno = 28, error message = ...)"))
     assert not is_disk_full(OSError(errno.EACCES, "Permission denied"))
     assert not is_disk_full(ValueError("No space left on device"))
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "target", tmp_path / "link"
+    link.symlink_to(target)
+    for text in ("new", "newer"):  # At first there is no target.
+        with output_file(link) as file:
+            file.write(text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    assert os.listdir(target.parent) == ["target"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
+def test_a_replaced_file_keeps_its_permissions(tmp_path, mode):
+    path = tmp_path / "out"
+    path.touch()
+    path.chmod(mode)
+    with output_file(path) as file:
+        (partial,) = tmp_path.glob(".partial-*")
+        assert mode_of(partial) & ~mode == 0  # Nobody else can read it meanwhile.
+        file.write("new")
+    assert (path.read_text(), mode_of(path)) == ("new", mode)
+
+
+def test_a_pipe_gets_each_line_at_once(tmp_path):
+    pipe, lines = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: lines.extend(pipe.open()))
+    reader.start()
+    with output_file(pipe) as file:
+        file.write("a\n")
+    reader.join()
+    assert lines == ["a\n"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_devices_are_written_and_not_replaced(tmp_path):
+    with output_file("/dev/null") as file:
+        file.write("a")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    code = (
+        "from keras_transformer._files import output_file\n"
+        "with output_file('/dev/stdout') as file: file.write('a\\n')"
+    )
+    path = tmp_path / "log"
+    path.write_text("before\n")
+    with path.open("a") as log:
+        subprocess.run([sys.executable, "-c", code], stdout=log, check=True)
+    assert path.read_text() == "before\na\n"
+    shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert shown.stdout == b"a\n"
+
+
+def test_a_name_of_the_greatest_length_can_be_written(tmp_path):
+    path = tmp_path / ("x" * 255)
+    with output_file(path) as file:
+        file.write("a")
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_places_that_cannot_be_written_are_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for path, reason in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / ("x" * 256), "File name too long"),
+        (tmp_path / "file" / "out", "Not a directory"),
+    ):
+        with pytest.raises(UserError, match=f"^{path} cannot be written: {reason}$"):
+            with output_file(path):
+                raise AssertionError("opened")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UserError, match="cannot be written: Permission denied"):
+        with output_file(tmp_path / "file"):
+            raise AssertionError("opened")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_copied_file_replaces_the_old_copy(tmp_path, monkeypatch, has_links):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    source, target = tmp_path / "model.keras", tmp_path / "model.previous.keras"
+    source.write_text("new")
+    target.write_text("old")
+    for _ in range(2):
+        copy_file(source, target)
+        assert target.read_text() == source.read_text() == "new"
+        assert sorted(os.listdir(tmp_path)) == ["model.keras", "model.previous.keras"]
 
 
 @pytest.mark.parametrize("name", ["train.lc.norm.tok.en", "a b", "größe_1-2.gz", "x" * 200, "a..b"])

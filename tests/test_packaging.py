@@ -11,9 +11,7 @@ PACKAGE = ROOT / "keras_transformer"
 
 # What the SavedModel is made of; its exporter imports them in a process of the TensorFlow backend.
 PARTS_OF_THE_TENSORFLOW_GRAPH = {
-    "graph_tokenizer.py",
-    "growing_cache.py",
-    "length_chunks.py",
+    "graph_parts.py",
     "translation_graph.py",
 }
 

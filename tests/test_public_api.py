@@ -9,17 +9,18 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding CorpusError DecoderLayer
-    Dropout EncoderLayer Ensemble FeedForward FullAttention Hypothesis IndexPositionalEncoding
-    LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MultiHeadAttention
-    NormalizedIndexPositionalEncoding Perplexity PositionalEncoding Recipe ResidualConnection
-    RotaryPositionalEncoding Run SearchResult SelfAttention SinusoidalPositionalEncoding
-    StridedAttention TokenEmbedding TokenStore Tokenizer Transformer TransformerAdam
-    TransformerSchedule SlicedLogitsTrainer Translator UserError array_batches average_checkpoints
-    beam_search causal_mask compile_function evaluation_batches fit fit_data greedy_search
-    keep_freed_memory
-    load_recipe padding_mask read_parallel sample scaled_dot_product_attention score_pairs train
-    word_alignment
+    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan
+    BinaryPositionalEncoding Cache CorpusError Decoder DecoderLayer Dropout Encoder EncoderLayer
+    Ensemble FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
+    LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MinLength
+    MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
+    PositionalEncoding Recipe RelativePositionBias RepetitionPenalty Request ResidualConnection
+    RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions SearchResult SelfAttention
+    SinusoidalPositionalEncoding SlicedLogitsTrainer StridedAttention TokenEmbedding TokenStore
+    Tokenizer Transformer TransformerAdam TransformerSchedule Translator UserError array_batches
+    average_checkpoints causal_mask compile_function evaluation_batches fit fit_data
+    keep_freed_memory load_recipe padding_mask random_numbers read_parallel
+    scaled_dot_product_attention score_pairs search train word_alignment
 """.split()
 
 

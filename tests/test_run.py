@@ -6,8 +6,9 @@ import zipfile
 from datetime import UTC, datetime
 
 import pytest
-from local_server import answer, local_server
+from support.local_server import answer, local_server
 
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import load_recipe
@@ -50,8 +51,7 @@ def add_score(run, score):
         metric="BLEU",
         score=score,
         signature="nrefs:1",
-        beam_size=4,
-        length_penalty=0.6,
+        options=SearchOptions(),
     )
 
 

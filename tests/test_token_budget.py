@@ -1,7 +1,7 @@
 """The largest batch that fits is found, and a step that needs too much does no harm."""
 
 import pytest
-import tiny_run
+from support import tiny_run
 
 from keras_transformer import token_budget
 from keras_transformer.errors import UserError

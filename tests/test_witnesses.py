@@ -3,14 +3,14 @@ can fail."""
 
 import numpy as np
 import pytest
-import reference
 import torch
-from contract import to_numpy, weights_of
 from keras import ops
-from small_models import inputs_of, new_model, small_model
+from support import reference
+from support.contract import to_numpy, weights_of
+from support.small_models import inputs_of, new_model, small_model
 
 from keras_transformer.layers import SinusoidalPositionalEncoding, TokenEmbedding
-from keras_transformer.layers import multi_head_attention as multi_head_attention_module
+from keras_transformer.layers.attention import multi_head_attention as multi_head_attention_module
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
 

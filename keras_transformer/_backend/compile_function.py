@@ -18,8 +18,8 @@ def compile_function(
 
     Example:
 
-    >>> search = compile_function(beam_search, model)
-    >>> result = search(source_ids, max_length=60, beam_size=4)
+    >>> compiled = compile_function(search, model)
+    >>> result = compiled(source_ids, max_length=60, options=SearchOptions(beam_size=4))
 
     Args:
         function: Made of `keras.ops`; returns tensors in any nested structure.
@@ -48,8 +48,12 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Cal
     """
     import tensorflow as tf
 
-    compiled = functools.partial(tf.function, autograph=False, jit_compile=True)
-    return compiled(functools.partial(function, model))
+    @functools.cache
+    def compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+        bound = functools.partial(function, model, **dict(options))
+        return tf.function(bound, autograph=False, jit_compile=True)
+
+    return lambda *tensors, **options: compiled(tuple(sorted(options.items())))(*tensors)
 
 
 def _jax(

@@ -7,6 +7,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.decoding.cache import Cache
+
 
 class Ensemble:
     """Predicts the mean of the probabilities that several models give the next token.
@@ -17,16 +19,16 @@ class Ensemble:
     Example:
 
     >>> ensemble = Ensemble([first_model, second_model])
-    >>> result = compile_function(beam_search, ensemble)(source_ids, max_length=60)
+    >>> result = compile_function(search, ensemble)(source_ids, max_length=60)
 
     Args:
-        models: At least one; each has `init_cache`, `step`, `variables` and `max_length`, as
-            `Transformer` documents them.
+        models: At least one, each as `models/protocol.py` describes it (`Searchable`).
 
     Attributes:
         models: The models.
         variables: The variables of all of them.
         max_length: The smallest of theirs, in tokens.
+        pad_id: Id of padding, the same in all of them.
 
     Raises:
         ValueError: If there is no model; from `step`, if they have target vocabularies of
@@ -38,6 +40,8 @@ class Ensemble:
     def __init__(self, models: Sequence[Any]) -> None:
         if not models:
             raise ValueError(f"`models` must hold at least one model. Received: models={models}")
+        if len(pad_ids := {model.pad_id for model in models}) > 1:
+            raise ValueError(f"All models must have the same pad_id. Received: {sorted(pad_ids)}")
         self.models = list(models)
 
     @property
@@ -45,10 +49,16 @@ class Ensemble:
         return [variable for model in self.models for variable in model.variables]
 
     @property
+    def source_attention(self) -> Callable[[Any, Any], Any]:
+        """The mean of the models' attention to the source; there only if every model has it."""
+        attentions = [model.source_attention for model in self.models]
+        return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
+
+    @property
     def max_length(self) -> int:
         return min(model.max_length for model in self.models)
 
-    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> dict[str, Any]:
+    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
         """Lays out the cache of every model.
 
         Args:
@@ -57,36 +67,29 @@ class Ensemble:
             beam_size: Beams N per sentence. Defaults to 1.
 
         Returns:
-            The parts of a model's cache, `"beam"` among them, each as a list over the models.
+            A `Cache` whose parts are lists over the models.
         """
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property
-    def extend_cache(self) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    def pad_id(self) -> int:
+        return self.models[0].pad_id
+
+    @property
+    def extend_cache(self) -> Callable[[Cache, int], Cache]:
         """Makes room for more positions in a cache; there only if every model can do it."""
         extensions = [model.extend_cache for model in self.models]
 
-        def extend_cache(cache: dict[str, Any], max_length: int) -> dict[str, Any]:
+        def extend_cache(cache: Cache, max_length: int) -> Cache:
             parts = zip(extensions, _split(cache, len(extensions)), strict=True)
             return _join([extend(part, max_length) for extend, part in parts])
 
         return extend_cache
 
-    @property
-    def take_sentences(self) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-        """Keeps some sentences of a cache; there only if every model can do it."""
-        takes = [model.take_sentences for model in self.models]
-
-        def take_sentences(cache: dict[str, Any], rows: Any) -> dict[str, Any]:
-            parts = zip(takes, _split(cache, len(takes)), strict=True)
-            return _join([take(part, rows) for take, part in parts])
-
-        return take_sentences
-
     def step(
         self,
         token_ids: Any,
-        cache: dict[str, Any],
+        cache: Cache,
         position: Any,
         return_attention_weights: bool = False,
     ) -> tuple[Any, ...]:
@@ -130,11 +133,10 @@ def _check_vocabularies(logits: Sequence[Any]) -> None:
         )
 
 
-def _join(caches: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One cache of several: the parts that any of them has, each as a list over the caches."""
-    names = sorted({name for cache in caches for name in cache})
-    return {name: [cache.get(name, ()) for cache in caches] for name in names}
+def _join(caches: Sequence[Cache]) -> Cache:
+    """One cache whose parts are lists over the caches."""
+    return Cache(*map(list, zip(*caches, strict=True)))
 
 
-def _split(cache: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    return [{name: parts[index] for name, parts in cache.items()} for index in range(count)]
+def _split(cache: Cache, count: int) -> list[Cache]:
+    return [Cache(*(part[index] for part in cache)) for index in range(count)]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.decoding.search import IMPOSSIBLE, best_token, write_at
+from keras_transformer.decoding.steps import IMPOSSIBLE, best_token, write_at
 from keras_transformer.decoding.token_rules import last_tokens
 from keras_transformer.decoding.top_k import take_columns, top_k_tokens
 

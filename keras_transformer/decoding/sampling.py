@@ -1,23 +1,27 @@
 """Drawing translations at random from the model's distribution."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.search import (
+from keras_transformer.decoding.cache import Cache
+from keras_transformer.decoding.options import SamplingOptions
+from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
+    Request,
     SearchResult,
     TokenRule,
     apply_rules,
     count_tokens,
     empty_ids,
-    limits_of,
     next_log_probabilities,
-    run_search,
+    widen_ids,
     write_at,
 )
+from keras_transformer.decoding.token_rules import rules_of_request
 from keras_transformer.decoding.top_k import top_k_tokens
 
 # Tokens are drawn in two stages, first one of the blocks of this many tokens, then one in it.
@@ -44,105 +48,116 @@ class SampleState(NamedTuple):
     is_open: Any
 
 
-def sample(
-    model: Any,
-    source_ids: Any,
-    random_numbers: Any,
-    max_lengths: Any = None,
-    *,
-    max_length: int,
-    num_samples: int = 1,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    rules: Sequence[TokenRule] = (),
-    bos_id: int = 2,
-    eos_id: int = 3,
-    pad_id: int = 0,
-) -> SearchResult:
+@dataclass(frozen=True)
+class Sampling:
     """Draws N independent translations of each sentence, one token after another.
 
-    The log-probabilities of the model go through the rules, are divided by the temperature, and
-    lose all but the `top_k` most probable tokens, then all but the nucleus of `top_p`: the fewest
-    most probable tokens whose probabilities, as they then are, add up to `top_p`. Tokens that tie
-    with the last one kept are kept too. What is left is renormalized, and the token is where its
-    cumulative distribution, in the order of the ids, passes the random number. So the same
-    numbers give the same samples on every backend and in every batch, except where rounding moves
-    a border between two tokens past a number: a chance of about 1e-7 for each token that shares
-    in the probability.
+    The log-probabilities of the model go through the rules and are divided by the temperature. Of
+    all tokens the `top_k` most probable are kept, then the nucleus of `top_p`: the fewest most
+    probable tokens whose probabilities add up to `top_p`. Tokens that tie with the last one kept
+    are kept too. The rest is renormalized. The token is where its cumulative distribution, in the
+    order of the ids, passes the random number. So the same numbers give the same samples on every
+    backend and in every batch, except where rounding moves a border between two tokens past a
+    number: a chance of about 1e-7 for each token that shares in the probability.
 
     The nucleus is exact to float32 without sorting the vocabulary, which would take several times
     as long: bisection finds the smallest probability in it.
 
-    A function of tensors alone, for any backend; `compile_function` makes it fast. Padding and
-    bos are never drawn; unk may be.
-
-    Example:
-
-    >>> numbers = random_numbers(seed=1, indices=[0, 1], num_samples=8, max_length=60)
-    >>> result = sample(model, source_ids, numbers, max_length=60, num_samples=8)
-    >>> result.ids                                                              # (2, 8, 60)
+    Hypotheses come in the order of their random numbers, not of their scores. A score is the
+    log-probability of the sample under the model, whatever temperature, `top_k`, `top_p` and rules
+    it was drawn with. A sample that the rules leave no token is empty and scores minus infinity.
 
     Args:
-        model: Has `init_cache` and `step`, as `Transformer` documents them.
-        source_ids: int tensor `(B, S)`.
-        random_numbers: float32 tensor `(B, N, L)`, uniform in [0, 1): one number a token, drawn
-            by the function of that name.
-        max_lengths: int tensor `(B,)`, most tokens of each sentence's samples, at most
-            `max_length`. Defaults to None: `max_length` for all. A sample that reaches it is cut.
-        max_length: Most tokens L of any sample, eos included.
-        num_samples: Samples N per sentence. Defaults to 1.
-        temperature: Above 0. Below 1 probable tokens become more probable, above 1 less.
-            Defaults to 1, the model's own distribution.
-        top_k: Most probable tokens to draw from, at least 0. Defaults to 0: all.
-        top_p: Probability of the nucleus to draw from, above 0 and at most 1. Defaults to 1: all.
-        rules: Token rules, applied in this order, such as `NoRepeatNgrams`. Defaults to none.
-        bos_id: Id of the beginning of a sentence. Defaults to 2.
-        eos_id: Id of the end of a sentence. Defaults to 3.
-        pad_id: Id of padding. Defaults to 0.
-
-    Returns:
-        A `SearchResult` with `num_samples` samples per sentence in the order of their random
-        numbers, not of their scores. A score is the log-probability of the sample under the model,
-        whatever temperature, `top_k`, `top_p` and rules drew it from. A sample that the rules left
-        no token is empty and scores minus infinity.
-
-    Raises:
-        ValueError: If an option is out of its range, or `random_numbers` has another shape.
+        options: The search.
+        rules: Token rules, applied in this order.
+        bos_id: Id of the beginning of a sentence.
+        eos_id: Id of the end of a sentence.
+        pad_id: Id of padding.
 
     Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
     """
-    source_ids = ops.convert_to_tensor(source_ids, dtype="int32")
-    random_numbers = ops.convert_to_tensor(random_numbers, dtype="float32")
-    _check(random_numbers, max_length, num_samples, temperature, top_k, top_p)
-    batch = ops.shape(source_ids)[0]
-    limits = limits_of(max_lengths, batch, max_length)
 
-    def advance(state: SampleState, cache: Any) -> tuple[SampleState, Any]:
+    options: SamplingOptions
+    rules: tuple[TokenRule, ...]
+    bos_id: int
+    eos_id: int
+    pad_id: int
+
+    @property
+    def num_beams(self) -> int:
+        return self.options.num_samples
+
+    @property
+    def num_results(self) -> int:
+        return self.options.num_samples
+
+    def check(self, request: Request, max_length: int) -> None:
+        """Raises a ValueError if the request has something that sampling can't do."""
+        for name in ("required_ids", "beam_sizes", "length_penalties"):
+            if getattr(request, name) is not None:
+                raise ValueError(f"`{name}` is for beam search; sampling has no use for it.")
+        numbers = request.random_numbers
+        if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
+            raise ValueError(
+                "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
+                f"random_numbers.shape={None if numbers is None else tuple(numbers.shape)}, "
+                f"num_samples={self.num_beams}, max_length={max_length}"
+            )
+
+    def start(self, request: Request, max_length: int) -> SampleState:
+        """Returns the state before the first token, with room for `max_length` of them."""
+        shape = (ops.shape(request.source_ids)[0], self.num_beams)
+        return SampleState(
+            position=ops.convert_to_tensor(0, dtype="int32"),
+            ids=empty_ids((*shape, 1 + max_length), self.bos_id, self.pad_id),
+            log_probabilities=ops.zeros(shape, "float32"),
+            is_open=ops.ones(shape, "bool"),
+        )
+
+    def widen(self, state: SampleState, max_length: int) -> SampleState:
+        """Returns the state with room for `max_length` tokens."""
+        return state._replace(ids=widen_ids(state.ids, 1 + max_length, self.pad_id))
+
+    def is_open(self, state: SampleState) -> Any:
+        """Returns which sentences have samples that are not finished, bool `(B,)`."""
+        return ops.any(state.is_open, axis=-1)
+
+    def advance(
+        self, model: Any, request: Request, state: SampleState, cache: Cache
+    ) -> tuple[SampleState, Cache]:
+        """Decodes one token: returns the state and the model's cache after it."""
+        options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))
         last = ops.take(state.ids, state.position, axis=-1)
         logits, cache = model.step(last, cache, state.position)
-        of_model = next_log_probabilities(logits, pad_id, bos_id)
+        of_model = next_log_probabilities(logits, self.pad_id, self.bos_id)
         allowed = apply_rules(of_model, state.ids, state.position, rules)
-        weights = _weights(allowed / temperature, top_k, top_p)
-        tokens = _draw(weights, ops.take(random_numbers, state.position, axis=-1))
+        weights = _weights(allowed / options.temperature, options.top_k, options.top_p)
+        tokens = _draw(weights, ops.take(request.random_numbers, state.position, axis=-1))
         gains = ops.where(_take_last(weights, tokens) > 0, _take_last(of_model, tokens), IMPOSSIBLE)
-        return _append(state, tokens, gains, limits, eos_id, pad_id), cache
+        position = state.position + 1
+        log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
+        ends = ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
+        ends = ops.logical_or(ends, log_probabilities == IMPOSSIBLE)
+        tokens = ops.where(state.is_open, tokens, self.pad_id)
+        state = SampleState(
+            position=position,
+            ids=write_at(state.ids, tokens, position),
+            log_probabilities=log_probabilities,
+            is_open=ops.logical_and(state.is_open, ops.logical_not(ends)),
+        )
+        return state, cache
 
-    start = SampleState(
-        position=ops.convert_to_tensor(0, dtype="int32"),
-        ids=empty_ids((batch, num_samples, 1 + max_length), bos_id, pad_id),
-        log_probabilities=ops.zeros((batch, num_samples), "float32"),
-        is_open=ops.ones((batch, num_samples), "bool"),
-    )
-    end = run_search(
-        model,
-        lambda length: model.init_cache(source_ids, length, num_samples),
-        advance,
-        lambda state: ops.any(state.is_open),
-        start,
-        max_length,
-    )
-    return _result(end, pad_id)
+    def result(self, request: Request, state: SampleState) -> SearchResult:
+        """Returns what is drawn so far."""
+        exists = state.log_probabilities > IMPOSSIBLE
+        ids = ops.where(exists[:, :, None], state.ids[:, :, 1:], self.pad_id)
+        return SearchResult(
+            ids=ids,
+            scores=state.log_probabilities,
+            log_probabilities=state.log_probabilities,
+            lengths=count_tokens(ids, self.pad_id),
+            steps=state.position,
+        )
 
 
 def random_numbers(
@@ -173,31 +188,6 @@ def random_numbers(
             raw = np.random.Philox(key=key, counter=[0, 0, 0, column]).random_raw(max_length)
             numbers[row, column] = (raw >> np.uint64(40)) * 2.0**-24
     return numbers
-
-
-def _check(
-    random_numbers: Any,
-    max_length: int,
-    num_samples: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-) -> None:
-    if tuple(random_numbers.shape[1:]) != (num_samples, max_length):
-        raise ValueError(
-            "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
-            f"random_numbers.shape={tuple(random_numbers.shape)}, num_samples={num_samples}, "
-            f"max_length={max_length}"
-        )
-    if temperature <= 0:
-        raise ValueError(
-            "`temperature` must be above 0; `greedy_search` takes the most probable token. "
-            f"Received: temperature={temperature}"
-        )
-    if top_k < 0:
-        raise ValueError(f"`top_k` must not be negative. Received: top_k={top_k}")
-    if not 0 < top_p <= 1:
-        raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
@@ -281,31 +271,3 @@ def _first_above(weights: Any, cumulative: Any, wanted: Any) -> Any:
 def _take_last(x: Any, indices: Any) -> Any:
     """Takes from each row of `x` `(B, N, K)` the element at `indices` `(B, N)`."""
     return ops.squeeze(ops.take_along_axis(x, ops.expand_dims(indices, -1), axis=-1), axis=-1)
-
-
-def _append(
-    state: SampleState, tokens: Any, gains: Any, limits: Any, eos_id: int, pad_id: int
-) -> SampleState:
-    """The state after each open sample has got its token and that token's log-probability."""
-    position = state.position + 1
-    log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
-    ends = ops.logical_or(tokens == eos_id, position >= limits[:, None])
-    ends = ops.logical_or(ends, log_probabilities == IMPOSSIBLE)
-    return SampleState(
-        position=position,
-        ids=write_at(state.ids, ops.where(state.is_open, tokens, pad_id), position),
-        log_probabilities=log_probabilities,
-        is_open=ops.logical_and(state.is_open, ops.logical_not(ends)),
-    )
-
-
-def _result(state: SampleState, pad_id: int) -> SearchResult:
-    exists = state.log_probabilities > IMPOSSIBLE
-    ids = ops.where(exists[:, :, None], state.ids[:, :, 1:], pad_id)
-    return SearchResult(
-        ids=ids,
-        scores=state.log_probabilities,
-        log_probabilities=state.log_probabilities,
-        lengths=count_tokens(ids, pad_id),
-        steps=state.position,
-    )

@@ -1,160 +1,276 @@
-"""What greedy and beam search have in common."""
+"""The one driver of every search: it asks the model for one token after another, in stages.
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+A stage ends when the cache is full, or when half of the sentences are finished. `search` runs the
+stages inside one function of tensors; `StagedSearch` compiles the parts of a stage and decides
+between stages which sentences go on.
+"""
 
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
 from keras import ops
 
-IMPOSSIBLE = float("-inf")
+from keras_transformer._backend.compile_function import compile_function
+from keras_transformer.decoding.beam_search import BeamSearch
+from keras_transformer.decoding.cache import Cache
+from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
+from keras_transformer.decoding.sampling import Sampling
+from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult, TokenRule
+from keras_transformer.decoding.token_rules import rules_of_options
 
-# Tokens for which a search lays out the cache at first, at most.
-LONGEST_FIRST_CACHE = 24
+Strategy = BeamSearch | Sampling
 
-
-# Called with the log-probabilities `(B, N, V)` of the next token, the ids `(B, N, 1 + L)` and the
-# number of tokens decoded so far, `()`; returns log-probabilities, minus infinity = forbidden.
-TokenRule = Callable[[Any, Any, Any], Any]
-
-
-class SearchResult(NamedTuple):
-    """The hypotheses that a search found, best first; N of them per sentence.
-
-    Attributes:
-        ids: int32 `(B, N, L)`, without bos; each ends with eos unless it was cut at its maximum
-            length, then padding.
-        scores: float32 `(B, N)`, descending: the log-probability, divided by the length penalty
-            where there is one.
-        log_probabilities: float32 `(B, N)`, nats per hypothesis, eos included.
-        lengths: int32 `(B, N)`, tokens, eos included.
-        steps: int32 `()`, how often the model was asked.
-    """
-
-    ids: Any
-    scores: Any
-    log_probabilities: Any
-    lengths: Any
-    steps: Any
+FIRST_STAGE = 8
 
 
-def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
-    """Returns the log-probabilities of the next token, minus infinity for padding and bos.
-
-    The model's distribution is not renormalized over the tokens that are left, so that a
-    hypothesis keeps the log-probability that the model gives it.
-
-    Args:
-        logits: float32 `(B, N, V)`.
-        pad_id: Id of padding.
-        bos_id: Id of the beginning of a sentence.
-
-    Returns:
-        A float32 tensor `(B, N, V)`.
-    """
-    logits = ops.convert_to_tensor(logits)
-    ids = ops.arange(logits.shape[-1], dtype="int32")
-    is_possible = ops.logical_and(ids != pad_id, ids != bos_id)
-    return ops.where(is_possible, logits - log_normalizer(logits)[..., None], IMPOSSIBLE)
-
-
-def log_normalizer(logits: Any, largest: Any = None) -> Any:
-    """Returns what is to be taken from logits `(B, N, V)` for log-probabilities, `(B, N)`.
-
-    Args:
-        logits: float32 `(B, N, V)`.
-        largest: Their maxima `(B, N, 1)`, for whoever has them already. Defaults to None.
-    """
-    if largest is None:
-        largest = ops.max(logits, axis=-1, keepdims=True)
-    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
-    return (largest + ops.log(total))[..., 0]
-
-
-def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence[TokenRule]) -> Any:
-    """Returns the log-probabilities `(B, N, V)` after all rules, applied in their order."""
-    for rule in rules:
-        log_probabilities = rule(log_probabilities, ids, position)
-    return log_probabilities
-
-
-def best_token(log_probabilities: Any) -> tuple[Any, Any]:
-    """Finds the most probable token, the first of several that are equal.
-
-    As a maximum and a minimum, which compilers turn into vector instructions; `ops.argmax` takes
-    the time of the whole projection to the vocabulary under XLA on a CPU.
-
-    Args:
-        log_probabilities: float32 `(B, N, V)`.
-
-    Returns:
-        A tuple of its log-probability, float32 `(B, N)`, and its id, int32 `(B, N)`.
-    """
-    vocabulary_size = log_probabilities.shape[-1]
-    best = ops.max(log_probabilities, axis=-1, keepdims=True)
-    ids = ops.arange(vocabulary_size, dtype="int32")
-    tokens = ops.min(ops.where(log_probabilities == best, ids, vocabulary_size - 1), axis=-1)
-    return best[..., 0], tokens
-
-
-def run_search(
+def search(
     model: Any,
-    init_cache: Callable[[int], Any],
-    advance: Callable[[Any, Any], tuple[Any, Any]],
-    is_live: Callable[[Any], Any],
-    state: Any,
-    max_length: int,
-) -> Any:
-    """Asks the model for one token after another, until nothing is live or the length is reached.
+    request: Any,
+    *,
+    max_length: Any,
+    options: DecodingOptions | None = None,
+    rules: Sequence[TokenRule] = (),
+    bos_id: int = 2,
+    eos_id: int = 3,
+    beam_size: Any = None,
+) -> SearchResult:
+    """Finds translations by beam search, or draws them at random.
 
-    A model with `extend_cache` begins with a short cache, which is doubled whenever it is full:
-    the cost of a token is that of attention over the tokens there are, not over `max_length`.
+    A function of tensors alone, for any backend; `compile_function` makes it fast. Padding and bos
+    are never chosen; unk may be. For one backend and machine the result is always the same.
+
+    Example:
+
+    >>> result = search(model, source_ids, max_length=60, options=SearchOptions(n_best=2))
+    >>> result.ids[:, 0]                                             # (B, 60), the best hypotheses
 
     Args:
-        model: Has perhaps `extend_cache`.
-        init_cache: Makes the cache for a number of positions.
-        advance: One step, from state and cache to state and cache.
-        is_live: Whether anything is left to do, from a state to a bool tensor `()`.
-        state: At the beginning. `state.position` counts the tokens decoded.
-        max_length: Most tokens.
+        model: A model as `models/protocol.py` describes it (`Searchable`).
+        request: int tensor `(B, S)`, the source ids, or a `Request`.
+        max_length: Longest hypothesis L in tokens, eos included. It may be a 0-d int tensor where
+            the shapes of a loop may change: in a TensorFlow graph without XLA.
+        options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
+            `SearchOptions()`. `options.max_length` limits every hypothesis too.
+        rules: Token rules that apply after those of the options, such as `ForbiddenWords`. A
+            hypothesis dies if they leave it no token. Defaults to none.
+        bos_id: Id of the beginning of a sentence. Defaults to 2.
+        eos_id: Id of the end of a sentence. Defaults to 3.
+        beam_size: Rows per sentence and hypotheses returned, if they are only known as a 0-d int
+            tensor, with `request.beam_sizes`. Defaults to None: those of the options.
 
     Returns:
-        The state at the end.
+        A `SearchResult`.
+
+    Raises:
+        ValueError: If the request has something that this kind of search can't do.
     """
-    lengths = [max_length]
-    while hasattr(model, "extend_cache") and lengths[0] > LONGEST_FIRST_CACHE:
-        lengths.insert(0, -(-lengths[0] // 2))
-    cache = init_cache(lengths[0])
+    strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
+    request = request if isinstance(request, Request) else Request(request)
+    lengths = stages(model, max_length) if isinstance(max_length, int) else [max_length]
+    request, state, cache = _begin(
+        model, request, strategy=strategy, max_length=max_length, length=lengths[0]
+    )
     for stage, length in enumerate(lengths):
         if stage > 0:
-            cache = model.extend_cache(cache, length)
-        state, cache = ops.while_loop(
-            lambda state, cache, length=length: ops.logical_and(
-                is_live(state), state.position < length
-            ),
-            advance,
-            (state, cache),
+            request, state, cache = _resize(
+                model, request, state, cache, None, strategy=strategy, length=length
+            )
+        state, cache, result, _ = _advance(
+            model, request, state, cache, strategy=strategy, length=length
         )
-    return state
+    return result
 
 
-def empty_ids(shape: tuple[Any, ...], bos_id: int, pad_id: int) -> Any:
-    """Returns int32 ids of a shape `(..., 1 + L)`: bos, then padding to be written over."""
-    bos = ops.full((*shape[:-1], 1), bos_id, dtype="int32")
-    return ops.concatenate([bos, ops.full((*shape[:-1], shape[-1] - 1), pad_id, "int32")], axis=-1)
+def make_strategy(
+    model: Any,
+    options: DecodingOptions,
+    rules: Sequence[TokenRule] = (),
+    bos_id: int = 2,
+    eos_id: int = 3,
+    beam_size: Any = None,
+) -> Strategy:
+    """Returns the search that some options describe; the arguments are those of `search`."""
+    if not isinstance(options, SearchOptions | SamplingOptions):
+        raise TypeError(
+            f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
+        )
+    ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
+    rules = (*rules_of_options(options, eos_id), *rules)
+    if isinstance(options, SamplingOptions):
+        return Sampling(options, rules, **ids)
+    if beam_size is None:
+        return BeamSearch(options, rules, options.beam_size, options.n_best, **ids)
+    return BeamSearch(options, rules, beam_size, beam_size, **ids)
 
 
-def write_at(ids: Any, tokens: Any, position: Any) -> Any:
-    """Returns `ids` `(..., L)` with `tokens` `(...)` at `position`, an int or 0-d int tensor."""
-    columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
-    return ops.where(columns == position, ops.expand_dims(tokens, -1), ids)
+class StagedSearch:
+    """Search for batches that come one after another, as fast as it can be.
+
+    It finds what `search` finds. `search` is one function: its batch keeps its size until the last
+    sentence is finished. `StagedSearch` goes on with half as many rows as soon as half of the
+    sentences are finished. Every size is compiled when it first comes up.
+
+    Example:
+
+    >>> staged = StagedSearch(model)
+    >>> strategy = make_strategy(model, SearchOptions(beam_size=4))
+    >>> result = staged(Request(source_ids), strategy, max_length=60)
+
+    Args:
+        model: A model as `models/protocol.py` describes it (`Searchable`).
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._begin = compile_function(_begin, model)
+        self._resize = compile_function(_resize, model)
+        self._advance = compile_function(_advance, model, donated=(1, 2))
+
+    def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
+        """Searches.
+
+        Args:
+            request: What to search for, as arrays.
+            strategy: What `make_strategy` returned.
+            max_length: Longest hypothesis in tokens.
+
+        Returns:
+            A `SearchResult` of NumPy arrays.
+        """
+        lengths = stages(self._model, max_length)
+        rows = np.arange(len(request.source_ids))
+        request, state, cache = self._begin(
+            request, strategy=strategy, max_length=max_length, length=lengths[0]
+        )
+        found = _no_result(len(rows), strategy, max_length)
+        length = lengths[0]
+        while True:
+            state, cache, result, is_open = self._advance(
+                request, state, cache, strategy=strategy, length=length, enough=fewer(len(rows))
+            )
+            result = SearchResult(*map(ops.convert_to_numpy, result))
+            _write(found, rows, result)
+            is_open = ops.convert_to_numpy(is_open)
+            if not is_open.any() or result.steps == max_length:
+                return found
+            kept = _rows_to_keep(is_open)
+            rows = rows if kept is None else rows[kept]
+            length = next(length for length in lengths if length > result.steps)
+            request, state, cache = self._resize(
+                request, state, cache, kept, strategy=strategy, length=length
+            )
 
 
-def limits_of(max_lengths: Any, batch: Any, max_length: int) -> Any:
-    """Returns how many tokens each sentence may have, int32 `(B,)`, `max_length` by default."""
-    if max_lengths is None:
-        return ops.full((batch,), max_length, dtype="int32")
-    return ops.minimum(ops.cast(max_lengths, "int32"), max_length)
+def stages(model: Any, max_length: int) -> list[int]:
+    """Returns the numbers of tokens at which the cache grows, the last of them `max_length`.
+
+    They double from 8 on. A model without `extend_cache` has a single stage.
+
+    >>> stages(model, 100)
+    [8, 16, 32, 64, 100]
+    """
+    if not hasattr(model, "extend_cache"):
+        return [max_length]
+    lengths = (FIRST_STAGE << exponent for exponent in range(max_length.bit_length()))
+    return [*(length for length in lengths if length < max_length), max_length]
 
 
-def count_tokens(ids: Any, pad_id: int) -> Any:
-    """Returns the int32 lengths `(...)` of ids `(..., L)`; no search ever chooses padding."""
-    return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
+def fewer(rows: int) -> int:
+    """Returns the next smaller size of a batch, or 0.
+
+    Time hardly falls between 8 rows and 2, and each size is compiled.
+
+    >>> fewer(32), fewer(8), fewer(2)
+    (16, 2, 0)
+    """
+    return rows // 2 if rows > 8 else 2 if rows > 2 else 0
+
+
+def _begin(
+    model: Any, request: Request, *, strategy: Strategy, max_length: Any, length: Any
+) -> tuple[Request, Any, Cache]:
+    """The request as tensors, and state and cache before the first token."""
+    request = request.as_tensors(max_length, strategy.options.max_length)
+    strategy.check(request, max_length)
+    room = length if isinstance(length, int) else None
+    cache = model.init_cache(request.source_ids, room, strategy.num_beams)
+    return request, strategy.start(request, length), cache
+
+
+def _resize(
+    model: Any,
+    request: Request,
+    state: Any,
+    cache: Cache,
+    rows: Any,
+    *,
+    strategy: Strategy,
+    length: int,
+) -> tuple[Request, Any, Cache]:
+    """Keeps some rows, or all if `rows` is None, and makes room for `length` tokens."""
+    if rows is not None:
+        cache = cache.take_sentences(rows, request.source_ids.shape[0])
+        position = state.position
+        request, state = keras.tree.map_structure(
+            lambda x: None if x is None else ops.take(x, rows, axis=0),
+            (request, state._replace(position=None)),
+        )
+        state = state._replace(position=position)
+    if hasattr(model, "extend_cache"):
+        cache = model.extend_cache(cache, length)
+    return request, strategy.widen(state, length), cache
+
+
+def _advance(
+    model: Any,
+    request: Request,
+    state: Any,
+    cache: Cache,
+    *,
+    strategy: Strategy,
+    length: Any,
+    enough: int = 0,
+) -> tuple[Any, Cache, SearchResult, Any]:
+    """Decodes until `length` tokens, or until no more than `enough` sentences are open.
+
+    Returns:
+        The state, the cache, what is found so far, and which sentences are open, bool `(B,)`.
+    """
+    state, cache = ops.while_loop(
+        lambda state, _: ops.logical_and(
+            ops.sum(ops.cast(strategy.is_open(state), "int32")) > enough, state.position < length
+        ),
+        lambda state, cache: strategy.advance(model, request, state, cache),
+        (state, cache),
+    )
+    return state, cache, strategy.result(request, state), strategy.is_open(state)
+
+
+def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
+    """The open sentences, and finished ones up to the next size; None stands for all."""
+    size = len(is_open)
+    while is_open.sum() <= fewer(size):
+        size = fewer(size)
+    return None if size == len(is_open) else np.argsort(~is_open, kind="stable")[:size]
+
+
+def _no_result(batch: int, strategy: Strategy, max_length: int) -> SearchResult:
+    shape = (batch, strategy.num_results)
+    return SearchResult(
+        ids=np.full((*shape, max_length), strategy.pad_id, "int32"),
+        scores=np.full(shape, IMPOSSIBLE, "float32"),
+        log_probabilities=np.full(shape, IMPOSSIBLE, "float32"),
+        lengths=np.zeros(shape, "int32"),
+        steps=np.zeros((), "int32"),
+    )
+
+
+def _write(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
+    """Writes the result of some rows, whose ids may be fewer, over what was found before."""
+    found.ids[rows, :, : result.ids.shape[-1]] = result.ids
+    found.scores[rows] = result.scores
+    found.log_probabilities[rows] = result.log_probabilities
+    found.lengths[rows] = result.lengths
+    found.steps[...] = result.steps

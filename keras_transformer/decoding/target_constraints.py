@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.length_batches import power_of_two
-from keras_transformer.decoding.overlong import SourcePart
+from keras_transformer.decoding.buckets import power_of_two
+from keras_transformer.decoding.long_sentences import SourcePart
 
 Words = Sequence[Sequence[str]]
 
@@ -58,8 +58,8 @@ class TargetConstraints:
                     f"Received: required={list(required[part.sentence])}"
                 )
 
-    def arrays(self, parts: Sequence[SourcePart], rows: int) -> list[np.ndarray | None]:
-        """Returns `prefix_ids`, `forbidden_ids` and `required_ids` of `beam_search` for a batch.
+    def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
+        """Returns the constraints of a batch as the fields of a `Request`.
 
         Sizes are powers of two and the same for all batches, so that few shapes are compiled.
 
@@ -68,17 +68,13 @@ class TargetConstraints:
             rows: Rows B, at least as many as parts.
 
         Returns:
-            int32 `(B, P)`, `(B, C, W)`, `(B, C, W)`; None for what there is nothing of, and left
-            out at the end of the list.
+            `prefix_ids`, `forbidden_ids` and `required_ids`; None if no sentence has such.
         """
-        arrays: list[np.ndarray | None] = [
-            self._prefix_ids(parts, rows),
-            self._sequences(self._forbidden, parts, rows),
-            self._sequences(self._required, parts, rows),
-        ]
-        while arrays and arrays[-1] is None:
-            arrays.pop()
-        return arrays
+        return {
+            "prefix_ids": self._prefix_ids(parts, rows),
+            "forbidden_ids": self._sequences(self._forbidden, parts, rows),
+            "required_ids": self._sequences(self._required, parts, rows),
+        }
 
     def _prefix_ids(self, parts: Sequence[SourcePart], rows: int) -> np.ndarray | None:
         if not any(self._prefixes):

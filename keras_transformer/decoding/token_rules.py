@@ -11,7 +11,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.decoding.search import IMPOSSIBLE
+from keras_transformer.decoding.options import DecodingOptions
+from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1
@@ -26,7 +27,7 @@ class RepetitionPenalty:
 
     Example:
 
-    >>> result = beam_search(model, source_ids, max_length=60, rules=(RepetitionPenalty(1.2),))
+    >>> result = search(model, source_ids, max_length=60, rules=(RepetitionPenalty(1.2),))
 
     Args:
         penalty: Above 0. Above 1 repetition becomes less probable, below 1 more.
@@ -66,7 +67,7 @@ class NoRepeatNgrams:
 
     Example:
 
-    >>> result = beam_search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
+    >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
         size: Tokens n of an n-gram, at least 1; 1 lets no token appear twice. Bos is in none.
@@ -112,7 +113,7 @@ class MinLength:
 
     Example:
 
-    >>> result = beam_search(model, source_ids, max_length=60, rules=(MinLength(5),))
+    >>> result = search(model, source_ids, max_length=60, rules=(MinLength(5),))
 
     Args:
         length: Fewest tokens of a hypothesis, eos included.
@@ -146,7 +147,7 @@ class ForbiddenWords:
     Example:
 
     >>> words = tuple(tuple(ids) for ids in tokenizer.encode_target(["cat", "Cat"]))
-    >>> result = beam_search(model, source_ids, max_length=60, rules=(ForbiddenWords(words),))
+    >>> result = search(model, source_ids, max_length=60, rules=(ForbiddenWords(words),))
 
     Args:
         sequences: Tuple of tuples of token ids, none empty.
@@ -177,6 +178,28 @@ class ForbiddenWords:
         padded = [[*ids, *[NO_TOKEN] * (width - len(ids))] for ids in self.sequences]
         forbidden_ids = ops.convert_to_tensor([padded], dtype="int32")
         return forbid_sequences(log_probabilities, ids, position, forbidden_ids, NO_TOKEN)
+
+
+def rules_of_options(options: DecodingOptions, eos_id: int) -> tuple[TokenRule, ...]:
+    """Returns the token rules of those options that are not off."""
+    rules: list[TokenRule] = []
+    if options.repetition_penalty != 1:
+        rules.append(RepetitionPenalty(options.repetition_penalty))
+    if options.no_repeat_ngram_size:
+        rules.append(NoRepeatNgrams(options.no_repeat_ngram_size))
+    if options.min_length > 1:
+        rules.append(MinLength(options.min_length, eos_id))
+    return tuple(rules)
+
+
+def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
+    """Returns the prefixes and the forbidden sequences of a request as token rules."""
+    demands = ((force_prefix, request.prefix_ids), (forbid_sequences, request.forbidden_ids))
+    return tuple(
+        lambda *state, rule=rule, demanded=demanded: rule(*state, demanded, pad_id)
+        for rule, demanded in demands
+        if demanded is not None
+    )
 
 
 def force_prefix(

@@ -1,101 +1,10 @@
 """Which source word each target word was translated from, by the attention to the source."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
-
-from keras_transformer.decoding.search import count_tokens, run_search
 
 WORD_BEGIN = "▁"
-
-
-class AttentionState(NamedTuple):
-    """What `forced_attention` carries from token to token, beside the model's cache.
-
-    Attributes:
-        position: int32 `()`, tokens read so far.
-        attention: float32 `(B, N, T, S)`, zeros from `position` on.
-    """
-
-    position: Any
-    attention: Any
-
-
-def forced_attention(model: Any, source_ids: Any, target_ids: Any, pad_id: int = 0) -> Any:
-    """Returns the attention to the source of hypotheses that are given.
-
-    A function of tensors alone, for any backend; `compile_function` makes it fast. Any N
-    hypotheses share one encoding of their source.
-
-    Example:
-
-    >>> attention = forced_attention(model, source_ids, target_ids)            # (B, N, T, S)
-
-    Args:
-        model: Has `init_cache` and `step`, as `Transformer` documents them; `step` must be able to
-            return attention weights.
-        source_ids: int tensor `(B, S)`.
-        target_ids: int tensor `(B, N, T)`: bos and pieces, padded at the end.
-        pad_id: Id of padding. Defaults to 0.
-
-    Returns:
-        float32 `(B, N, T, S)`: the mean over the heads of the decoder's last layer. Row t belongs
-        to the step that reads token t and predicts token t + 1. It adds up to 1 over the source,
-        eos included; rows and columns of padding are 0.
-    """
-    source_ids = ops.convert_to_tensor(source_ids, dtype="int32")
-    target_ids = ops.convert_to_tensor(target_ids, dtype="int32")
-    batch, beams, length = ops.shape(target_ids)
-    longest = ops.max(count_tokens(target_ids, pad_id))
-
-    def advance(state: AttentionState, cache: Any) -> tuple[AttentionState, Any]:
-        position, attention = state
-        tokens = ops.take(target_ids, position, axis=-1)
-        _, cache, weights = model.step(tokens, cache, position, return_attention_weights=True)
-        attention = ops.slice_update(attention, (0, 0, position, 0), weights[:, :, None])
-        return AttentionState(position + 1, attention), cache
-
-    start = AttentionState(
-        position=ops.convert_to_tensor(0, dtype="int32"),
-        attention=ops.zeros((batch, beams, length, ops.shape(source_ids)[1]), "float32"),
-    )
-    end = run_search(
-        model,
-        lambda positions: model.init_cache(source_ids, positions, beams),
-        advance,
-        lambda state: state.position < longest,
-        start,
-        length,
-    )
-    return ops.where((target_ids != pad_id)[..., None], end.attention, 0.0)
-
-
-def cross_attention(model: Any, source_ids: Any, target_ids: Any) -> Any:
-    """Returns what `forced_attention` does for a `Transformer`, all tokens at once.
-
-    Faster without a compiler, and of operations that every TensorFlow has.
-
-    Args:
-        model: A `Transformer`.
-        source_ids: int tensor `(B, S)`.
-        target_ids: int tensor `(B, N, T)`: bos and pieces, padded at the end.
-
-    Returns:
-        float32 `(B, N, T, S)`, see `forced_attention`; rows of padding are not 0.
-    """
-    _, beams, length = ops.shape(target_ids)
-    memory = {
-        "memory": ops.repeat(model.encode(source_ids), beams, axis=0),
-        "memory_padding_mask": ops.repeat(source_ids != model.pad_id, beams, axis=0),
-    }
-    x = model.positions(model.target_embedding(ops.reshape(target_ids, (-1, length))))
-    for layer in model.decoder_layers[:-1]:
-        x = layer(x, **memory)
-    _, weights = model.decoder_layers[-1](x, **memory, return_attention_weights=True)
-    weights = ops.mean(ops.cast(weights, "float32"), axis=1)
-    return ops.reshape(weights, (-1, beams, length, ops.shape(source_ids)[1]))
 
 
 def word_alignment(

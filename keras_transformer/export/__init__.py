@@ -1,6 +1,6 @@
-"""A trained model in the formats of other engines.
+"""Export of trained models: SavedModel, CTranslate2 and ONNX.
 
-A name imports its module at its first use (PEP 562), so that `onnx_translator` runs without Keras.
+Each name imports its module on first use (PEP 562), so that `onnx_translator` runs without Keras.
 """
 
 import importlib

@@ -1,7 +1,8 @@
-"""Runs signatures of a SavedModel as a server does: with TensorFlow and SentencePiece alone.
+"""Runs signatures of a SavedModel in a process with only TensorFlow and SentencePiece.
 
-As a script it reads JSON from standard input, {"model": folder, "calls": [[signature, inputs]]},
-and writes the outputs of the calls as one line of JSON. Keras cannot be imported in it.
+The process runs this file as a script. It reads JSON from standard input, {"model": folder,
+"calls": [[signature, inputs]]}, and writes the outputs of the calls as one line of JSON. It cannot
+import Keras.
 """
 
 import importlib.util
@@ -21,13 +22,13 @@ def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, A
 
     Args:
         model: The folder of one version.
-        calls: Names of signatures, with values by the names of their inputs.
+        calls: Pairs of a signature's name and its inputs by name.
 
     Returns:
-        For each call nested lists by the names of the outputs.
+        For each call its outputs, nested lists by name.
 
     Raises:
-        RuntimeError: If the model cannot be loaded or fails; the message holds the reason.
+        RuntimeError: If the model cannot be loaded or fails; the message contains the reason.
     """
     process = subprocess.run(
         [sys.executable, __file__],
@@ -63,7 +64,7 @@ def _main() -> None:
 
 
 def _sentencepiece_library() -> str:
-    """The operations of tensorflow-text alone; the package itself would import Keras."""
+    """Path of tensorflow-text's SentencePiece operations; importing the package imports Keras."""
     spec = importlib.util.find_spec("tensorflow_text")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tensorflow-text is not installed")

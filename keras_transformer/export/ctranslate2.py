@@ -9,11 +9,17 @@ import numpy as np
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
-from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_attends_to_all, check_is_free, check_model
-from keras_transformer.export.weights import array, in_float32, position_table
+from keras_transformer.export.comparison import Comparison, compare
+from keras_transformer.export.source_model import (
+    array,
+    check_attention,
+    check_is_free,
+    check_model,
+    in_float32,
+    position_table,
+)
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
 
@@ -26,9 +32,9 @@ ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-# Finite, and fits into float16; after it a token's probability is 0 in float32.
+# Finite, fits into float16, and makes a token's probability 0 in float32.
 FORBIDDEN = -1e4
-# Nats per token by which the log-probability of one and the same translation may differ.
+# The largest difference of the log-probabilities of tied translations, in nats per token.
 TOLERANCE = 1e-2
 
 
@@ -38,20 +44,21 @@ def export_ctranslate2(
     directory: str | Path,
     quantization: str | None = None,
     sentences: Sequence[str] | None = None,
-) -> float | None:
+) -> Comparison | None:
     """Writes a model as a folder that `ctranslate2.Translator` loads.
 
-    The folder holds the weights and the vocabularies as CTranslate2 wants them, and the tokenizer
-    in `tokenizer/`. CTranslate2 takes pieces and gives pieces; it adds eos to the source and starts
-    with bos by itself. The exported model never chooses padding or bos, as no search here does, but
-    spreads their probability over the other tokens: each token's log-probability is the model's
-    minus log(1 - p(padding) - p(bos)), which for a trained model is next to nothing.
+    The folder contains the weights and vocabularies in the format of CTranslate2, and the tokenizer
+    in `tokenizer/`. CTranslate2 takes and returns pieces; it adds eos to the source and begins the
+    target with bos. The exported model never predicts padding or bos, as in this package, but
+    distributes their probability over the other tokens: the log-probability of a token is the
+    model's minus log(1 - p(padding) - p(bos)), a negligible difference for a trained model.
 
-    CTranslate2 searches by options of its own. `length_penalty=1e-9, min_decoding_length=0` and the
-    same `beam_size` and `max_decoding_length` find what `length_penalty=0` finds here, except where
-    hypotheses tie. Its `length_penalty=0` turns the penalty off as well, but then it searches on
-    until the most probable hypothesis of all has ended, though `beam_size` others have. Any other
-    value (its default is 1) divides by n ** length_penalty, where n does not count eos.
+    CTranslate2 has search options of its own. `length_penalty=1e-9, min_decoding_length=0` with the
+    same `beam_size` and `max_decoding_length` gives the same translations as `length_penalty=0` in
+    this package, except for ties. CTranslate2's `length_penalty=0` also turns the penalty off, but
+    the search continues until the most probable hypothesis has ended, even if `beam_size` others
+    have. For other values (its default is 1), CTranslate2 divides by n ** length_penalty, where n
+    does not count eos.
 
     Example:
 
@@ -63,28 +70,27 @@ def export_ctranslate2(
     ```
 
     Args:
-        model: A `Transformer` with any positions but concatenated ones, without local or strided
-            attention.
+        model: A `Transformer` with full attention, without concatenated positions, ALiBi and T5.
         tokenizer: The `Tokenizer` that it was trained with.
-        directory: A new or empty folder; it appears complete or not at all.
-        quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
-            PyTorch), `"int16"`, or `"int8"`, for those of linear maps and embeddings, alone or with
-            the type of the others, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Defaults
-            to None: as they are. `ctranslate2.Translator` converts at loading what the processor
-            cannot compute in (CPUs as a rule float16 and bfloat16, to float32), and by
-            `compute_type` to another type.
-        sentences: Source sentences that CTranslate2 and the model translate greedily, to compare
-            them. Defaults to None: the export is not compared.
+        directory: A new or empty folder. It appears complete or not at all.
+        quantization: Data type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
+            PyTorch), `"int16"`, or `"int8"`. The integer types are for linear layers and
+            embeddings; `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set the type
+            of the other weights. Defaults to None: unchanged. `ctranslate2.Translator` converts
+            types that the processor does not support when it loads the model (float16 and bfloat16
+            on most CPUs, to float32); its `compute_type` selects another type.
+        sentences: Source sentences for the comparison of greedy translations by CTranslate2 and the
+            model. Defaults to None: no comparison.
 
     Returns:
-        The share of the sentences whose translations have the same tokens; None without sentences.
+        A `Comparison`; None without sentences.
 
     Raises:
         ImportError: If ctranslate2 is not installed, or PyTorch where it is needed.
-        UserError: If `directory` is a folder with something in it, the disk is full, or the
-            float32 export translates otherwise and not for a tie.
-        ValueError: If CTranslate2 has no counterpart for something in the model or no such
-            `quantization`, the model is quantized already, or the tokenizer is not the model's.
+        UserError: If `directory` is not empty, the disk is full, or the float32 export gives other
+            translations that are not ties.
+        ValueError: If CTranslate2 does not support a part of the model or `quantization`, the model
+            is quantized, or the tokenizer belongs to another model.
     """
     specs = _import_specs()
     _check(model, tokenizer, specs, quantization)
@@ -114,10 +120,10 @@ def _import_specs() -> Any:
 
 def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: str | None) -> None:
     check_model(model, tokenizer)
-    check_attends_to_all(model, "CTranslate2")
+    check_attention(model, "CTranslate2")
     if model.activation not in ACTIVATIONS:
         raise ValueError(
-            f"CTranslate2 has no such activation, only {list(ACTIVATIONS)}. "
+            f"CTranslate2 supports only the activations {list(ACTIVATIONS)}. "
             f"Received: model.activation={model.activation!r}"
         )
     if getattr(model.positions, "concatenate", False):
@@ -139,18 +145,17 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
 
 
 def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
-    """The weights and everything that CTranslate2 must know to use them."""
+    """The CTranslate2 specification with the weights, vocabularies and settings."""
     sizes = {
-        "num_layers": model.num_layers,
         "num_heads": model.num_heads,
         "pre_norm": model.norm_first,
         "activation": specs.Activation[ACTIVATIONS[model.activation]],
     }
     if isinstance(model.positions, RotaryPositionalEncoding):
-        # 0 = the whole head; features 2i and 2i + 1 form a pair.
+        # 0 is the whole head; features 2i and 2i + 1 form a pair.
         sizes = {**sizes, "rotary_dim": 0, "rotary_interleave": True}
-    encoder = specs.TransformerEncoderSpec(**sizes)
-    decoder = specs.TransformerDecoderSpec(**sizes)
+    encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
+    decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
     spec = specs.TransformerSpec(encoder, decoder)
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model, tokenizer)
@@ -162,21 +167,18 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.config.eos_token = pieces[tokenizer.eos_id]
     spec.config.add_source_eos = True
     # CTranslate2's own default is 1e-5.
-    spec.config.layer_norm_epsilon = model.decoder_layers[0].feed_forward_residual.norm.epsilon
+    spec.config.layer_norm_epsilon = model.norm_epsilon
     return spec
 
 
 def _set_encoder(spec: Any, model: Transformer) -> None:
-    joint = model.target_vocabulary_size is None
-    embedding = model.target_embedding if joint else model.get_layer("source_embedding")
-    spec.embeddings[0].weight = array(embedding.embeddings)
+    spec.embeddings[0].weight = array(model.source_embedding.embeddings)
     spec.position_encodings.encodings = _encodings(model)
-    for i, layer_spec in enumerate(spec.layer):
-        layer = model.get_layer(f"encoder_layer_{i + 1}")
+    for layer_spec, layer in zip(spec.layer, model.encoder.layers, strict=True):
         _set_self_attention(layer_spec, layer)
         _set_feed_forward(layer_spec, layer)
     if model.norm_first:
-        _set_norm(spec.layer_norm, model.get_layer("encoder_norm"))
+        _set_norm(spec.layer_norm, model.encoder.norm)
 
 
 def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
@@ -186,16 +188,16 @@ def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
     spec.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     if hasattr(spec, "position_encodings"):
         spec.position_encodings.encodings = _encodings(model)
-    for layer_spec, layer in zip(spec.layer, model.decoder_layers, strict=True):
+    for layer_spec, layer in zip(spec.layer, model.decoder.layers, strict=True):
         _set_self_attention(layer_spec, layer)
         _set_cross_attention(layer_spec, layer)
         _set_feed_forward(layer_spec, layer)
     if model.norm_first:
-        _set_norm(spec.layer_norm, model.decoder_norm)
+        _set_norm(spec.layer_norm, model.decoder.norm)
 
 
 def _encodings(model: Transformer) -> np.ndarray:
-    """CTranslate2 always adds something."""
+    """The position table; zeros for a model without one, because CTranslate2 always adds one."""
     table = position_table(model)
     return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 
@@ -223,7 +225,7 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:
-    """One linear map, or several of the same input, side by side."""
+    """Sets one linear layer, or several with the same input, concatenated."""
     spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
     spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 
@@ -232,50 +234,51 @@ def _set_norm(spec: Any, layer: Any) -> None:
     spec.gamma, spec.beta = array(layer.gamma), array(layer.beta)
 
 
-# --- Comparison ----------------------------------------------------------------------------------
-
-
 def _compare(
     directory: Path,
     model: Transformer,
     tokenizer: Tokenizer,
     sentences: Sequence[str],
     is_exact: bool,
-) -> float:
-    """The share of equal greedy translations; where an exact export's differ, they must tie."""
+) -> Comparison:
+    """Compares greedy translations. Their scores are log-probabilities per token."""
     from ctranslate2 import Translator as CTranslator
 
     texts = [
         text for text, ids in zip(sentences, tokenizer.encode_source(sentences), strict=True) if ids
     ]
     encoded = tokenizer.encode_source(texts)
-    # One less than the model can, since CTranslate2 scores them with bos in front.
-    longest = min(max(map(len, encoded)) + 1 + EXTRA_LENGTH, model.max_length - 1)
-    translator = Translator(
-        model, tokenizer, beam_size=1, length_penalty=0.0, max_length=longest, overlong="cut"
-    )
-    ours = [best for (best,) in translator.translate_nbest(texts)]
-    pieces = tokenizer.source_pieces
-    sources = [[pieces[id] for id in ids[: model.max_length - 1]] for ids in encoded]
+    longest = min(max(map(len, encoded), default=0) + 1 + EXTRA_LENGTH, model.max_length)
+    pieces, target_ids = tokenizer.source_pieces, _ids(tokenizer.target_pieces)
     exported = CTranslator(str(directory), compute_type="float32" if is_exact else "default")
     results = exported.translate_batch(
-        sources, beam_size=1, min_decoding_length=0, max_decoding_length=longest
+        [[pieces[id] for id in ids[: model.max_length - 1]] for ids in encoded],
+        beam_size=1,
+        length_penalty=0.0,
+        min_decoding_length=0,
+        max_decoding_length=longest,
+        return_scores=True,
     )
-    targets = [[tokenizer.target_pieces[id] for id in best.ids] for best in ours]
-    unlike = [i for i, result in enumerate(results) if result.hypotheses[0] != targets[i]]
-    if is_exact and unlike:
-        scored = exported.score_batch([sources[i] for i in unlike], [targets[i] for i in unlike])
-        _check_ties([ours[i] for i in unlike], [result.log_probs for result in scored])
-    return 1 - len(unlike) / len(texts)
+    found = [[target_ids[piece] for piece in result.hypotheses[0]] for result in results]
+    scores = [
+        result.scores[0] / min(len(ids) + 1, longest)
+        for result, ids in zip(results, found, strict=True)
+    ]
+    options = SearchOptions(
+        beam_size=1, length_penalty=1.0, length_penalty_form="power", max_length=longest
+    )
+    translator = Translator(model, tokenizer, options, overlong="truncate")
+    return compare(
+        "CTranslate2 model",
+        translator,
+        texts,
+        [[pair] for pair in zip(tokenizer.decode_target(found), scores, strict=True)],
+        tolerance=TOLERANCE,
+        is_exact=is_exact,
+        # They differ by the probability of padding and bos, which is not small before training.
+        compares_scores=False,
+    )
 
 
-def _check_ties(ours: Sequence[Hypothesis], theirs: Sequence[Sequence[float]]) -> None:
-    """Translations that CTranslate2 did not find must be as probable to it as to the model."""
-    for best, log_probabilities in zip(ours, theirs, strict=True):
-        difference = abs(sum(log_probabilities[: best.length]) - best.log_probability)
-        if not difference <= TOLERANCE * best.length:
-            raise UserError(
-                "the CTranslate2 model does not compute what the model computes, nothing was "
-                f"written: it gives {best.text!r} a log-probability that differs by "
-                f"{difference:.2g} nats"
-            )
+def _ids(pieces: Sequence[str]) -> dict[str, int]:
+    return {piece: id for id, piece in enumerate(pieces)}

@@ -1,26 +1,28 @@
-"""The model of a run in another format, compared by sentences of the run."""
+"""The export of a run to any format."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.checks import check_is_free, run_sentences
+from keras_transformer.export.comparison import run_sentences
+from keras_transformer.export.source_model import check_is_free
 from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
 
-# How many sentences of the run an export is compared by.
+# Number of sentences of the run for the comparison of an export with its model.
 SENTENCES = 32
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """Result of `export_run`.
 
     Attributes:
-        directory: Where.
-        comparison: How it compares with the model, in words; of a SavedModel also what a server
-            must have to run it.
+        directory: The folder that was written.
+        comparison: How its translations compare with the model's, in words; for a SavedModel also
+            the operations that a server needs.
     """
 
     directory: Path
@@ -32,47 +34,37 @@ def export_run(
     format: Format,
     output: str | Path | None = None,
     quantization: str | None = None,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
+    **search: Any,
 ) -> Exported:
-    """Writes the model of a run in another format, and compares the two.
+    """Exports the model of a run, and compares the export with the model.
 
     Args:
         run: A run that has a model.
         format: `"saved_model"`, `"ctranslate2"` or `"onnx"`; see `export_saved_model`,
             `export_ctranslate2` and `export_onnx`.
-        output: A new or empty folder, or, for a SavedModel, that of the model's versions. Defaults
-            to None: `saved_models/<run>`; for the others the format's name in the run folder, with
-            the quantization, as in `runs/quickstart/onnx-int8`.
-        quantization: Type of the weights for `"ctranslate2"` and `"onnx"`, which know different
-            ones. Defaults to None: float32.
-        beam_size: What `"saved_model"` and `"onnx"` search by unless a request says otherwise.
-            Defaults to None: the recipe's.
-        length_penalty: The same.
-        max_length: The same for `"saved_model"`, most tokens of a translation. Defaults to None: 50
-            more than the source has.
+        output: A new or empty folder; for a SavedModel, the folder of the model's versions.
+            Defaults to None: `saved_models/<run>` for a SavedModel; for the others a folder of the
+            run with the name of the format and the quantization, as in
+            `runs/quickstart/onnx-int8`.
+        quantization: Data type of the weights, for `"ctranslate2"` and `"onnx"`. Defaults to None:
+            float32.
+        **search: Fields of `SearchOptions` that replace the recipe's, for `"saved_model"`;
+            `"onnx"` takes `beam_size` and `length_penalty`.
 
     Returns:
-        Where it is, and how it compares.
+        An `Exported`.
 
     Raises:
-        UserError: If the format cannot hold the model, does not take an option, is not installed,
-            or gives other results than the model; or the folder is not empty, or the disk full.
-            Nothing is left behind.
+        UserError: If the format does not support the model or an option, is not installed, or
+            gives other results than the model; or if the folder is not empty or the disk is full.
+            Nothing is written then.
     """
-    options = {
-        "quantization": quantization,
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "max_length": max_length,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
     if refused := given.keys() - taken:
         raise UserError(
-            f"{format} takes {', '.join(taken)} and not {', '.join(sorted(refused))}: that is a "
-            "matter of each translation, or of another format"
+            f"the format {format} has the options {', '.join(taken)}. "
+            f"Received: {', '.join(sorted(refused))}"
         )
     try:
         return export(run, output, **given)
@@ -83,11 +75,11 @@ def export_run(
 def _export_saved_model(run: Run, output: str | Path | None, **search: Any) -> Exported:
     from keras_transformer.export.saved_model import export_run_saved_model
 
-    exported = export_run_saved_model(run.directory, output, **search)
+    options = run.recipe.evaluation.search_options(**search)
+    exported = export_run_saved_model(run.directory, output, options)
     return Exported(
         exported.directory,
-        f"{exported.compared} translations are the model's, their scores within "
-        f"{exported.largest_difference:.1g} nats\n"
+        f"{exported.comparison}\n"
         f"min_consumer {exported.min_consumer}; operations: {' '.join(exported.operations)}",
     )
 
@@ -100,8 +92,8 @@ def _export_ctranslate2(
     directory = _free_directory(run, output, "ctranslate2", quantization)
     tokenizer = run.tokenizer()
     sentences = run_sentences(run, SENTENCES)
-    share = export_ctranslate2(run.model(), tokenizer, directory, quantization, sentences)
-    return Exported(directory, f"{share:.1%} of {len(sentences)} translations are the model's")
+    comparison = export_ctranslate2(run.model(), tokenizer, directory, quantization, sentences)
+    return Exported(directory, str(comparison))
 
 
 def _export_onnx(
@@ -112,7 +104,7 @@ def _export_onnx(
     directory = _free_directory(run, output, "onnx", quantization)
     settings, tokenizer = run.recipe.evaluation, run.tokenizer()
     recipes = {"beam_size": settings.beam_size, "length_penalty": settings.length_penalty}
-    share = export_onnx(
+    comparison = export_onnx(
         run.model(),
         tokenizer,
         directory,
@@ -120,12 +112,12 @@ def _export_onnx(
         run_sentences(run, SENTENCES),
         **{**recipes, **search},
     )
-    return Exported(directory, f"{share:.1%} of the next tokens are the model's")
+    return Exported(directory, str(comparison))
 
 
-# The function, and which options it takes.
+# The exporter and its options.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
-    "saved_model": (_export_saved_model, ("beam_size", "length_penalty", "max_length")),
+    "saved_model": (_export_saved_model, tuple(SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),
     "onnx": (_export_onnx, ("quantization", "beam_size", "length_penalty")),
 }

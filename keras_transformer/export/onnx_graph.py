@@ -1,4 +1,4 @@
-"""A Transformer as two ONNX graphs, made of its weights: the encoder, and a step of the decoder.
+"""Builds the two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
 
 They are written node by node rather than traced: nothing of a backend is in them, every axis that
 may vary does, and their operators are those that ONNX has for the boxes of Figure 1.
@@ -13,7 +13,7 @@ import onnx
 from keras import ops
 from onnx import TensorProto, helper, numpy_helper
 
-from keras_transformer.export.weights import array, position_table
+from keras_transformer.export.source_model import array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
@@ -22,7 +22,7 @@ from keras_transformer.models import Transformer
 # LayerNormalization came with operator set 17, Gelu with 20.
 OPERATOR_SET, IR_VERSION = 20, 10
 
-# Keras's name of an activation to the operators that make it of x; Keras's GELU is the exact one.
+# Keras's names of activations and their ONNX operators; Keras's GELU is the exact one.
 ACTIVATIONS = {
     "relu": ("Relu",),
     "gelu": ("Gelu",),
@@ -36,43 +36,40 @@ ACTIVATIONS = {
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """Source ids to what the decoder attends to; `export_onnx` documents inputs and outputs."""
+    """The encoder; `export_onnx` documents its inputs and outputs."""
     graph = _Graph("encoder")
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
     mask = graph.add("Not", graph.add("Unsqueeze", mask, np.array([1, 2])))
-    joint = model.target_vocabulary_size is None
-    embedding = model.target_embedding if joint else model.get_layer("source_embedding")
     length = graph.add("Shape", source_ids, start=1, end=2)
 
     def first_rows(table: np.ndarray) -> str:
         return graph.add("Slice", table, np.array([0]), length, np.array([0]))
 
-    x = _embed(graph, source_ids, embedding, model, first_rows)
+    x = _embed(graph, source_ids, model.source_embedding, model, first_rows)
     turns = _turns(model, first_rows)
-    for i in range(model.num_layers):
-        layer = model.get_layer(f"encoder_layer_{i + 1}")
+    for layer in model.encoder.layers:
         attended = _attend_to_all(
             graph, _enter(graph, x, layer.self_attention_residual), layer, mask, turns
         )
         x = _leave(graph, x, attended, layer.self_attention_residual)
         x = _transform(graph, x, layer)
     if model.norm_first:
-        x = _norm(graph, x, model.get_layer("encoder_norm"))
+        x = _norm(graph, x, model.encoder.norm)
     graph.output("source_mask", mask, TensorProto.BOOL, ("batch", 1, 1, "source_length"))
     _project_memory(graph, x, model)
     return graph.to_model()
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """One token of each hypothesis to the next; `export_onnx` documents inputs and outputs."""
+    """One step of the decoder; `export_onnx` documents its inputs and outputs."""
     graph = _Graph("step")
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
     num_candidates = graph.input("num_candidates", TensorProto.INT64, (1,))
     mask = graph.input("source_mask", TensorProto.BOOL, ("batch", 1, 1, "source_length"))
-    memories = [_memory_inputs(graph, model, i + 1) for i in range(model.num_layers)]
-    pasts = [_past_inputs(graph, model, i + 1) for i in range(model.num_layers)]
+    memories = [_memory_inputs(graph, model, i + 1) for i in range(model.decoder.num_layers)]
+    pasts = [_past_inputs(graph, model, i + 1) for i in range(model.decoder.num_layers)]
     position = graph.add("Shape", pasts[0][0], start=3, end=4)
     parents = graph.add("Unsqueeze", parents, np.array([2]))
 
@@ -81,7 +78,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
 
     x = _embed(graph, token_ids, model.target_embedding, model, this_row)
     turns = _turns(model, this_row)
-    for i, layer in enumerate(model.decoder_layers):
+    for i, layer in enumerate(model.decoder.layers):
         entered = _enter(graph, x, layer.self_attention_residual)
         queries, *newest = _project_beams(graph, entered, layer.self_attention, turns)
         keys, values = (
@@ -97,13 +94,13 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
         x = _leave(graph, x, attended, layer.cross_attention_residual)
         x = _transform(graph, x, layer)
     if model.norm_first:
-        x = _norm(graph, x, model.decoder_norm)
+        x = _norm(graph, x, model.decoder.norm)
     _predict(graph, x, token_ids, num_candidates, model, bos_id)
     return graph.to_model()
 
 
 class _Graph:
-    """Nodes, in the order in which they are added, and the constants among their inputs."""
+    """A graph in the making: nodes in the order of their addition, and constants."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -114,13 +111,13 @@ class _Graph:
         self.names: dict[str, str] = {}  # those of outputs
 
     def add(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
-        """Returns the name of the output; an array among the inputs becomes a constant."""
+        """Adds a node and returns the name of its output; arrays become constants."""
         return self.add_several(operator, 1, *inputs, **attributes)[0]
 
     def add_several(
         self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any
     ) -> list[str]:
-        """The same for an operator of `count` outputs."""
+        """The same for an operator with `count` outputs."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(count)]
         self.nodes.append(helper.make_node(operator, names, outputs, **attributes))
@@ -136,7 +133,7 @@ class _Graph:
         return name
 
     def output(self, name: str, value: str, dtype: int, shape: Sequence[str | int]) -> None:
-        """Makes a value an output, under a name of its own."""
+        """Makes a value an output of the graph, with a name."""
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
         self.names[value] = name
 
@@ -167,7 +164,7 @@ def _memory_shapes(model: Transformer, number: int) -> dict[str, tuple[str | int
 
 
 def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
-    for i, layer in enumerate(model.decoder_layers):
+    for i, layer in enumerate(model.decoder.layers):
         attention = layer.cross_attention
         keys = _split_heads(graph, _linear(graph, memory, attention.key_projection), attention)
         keys = graph.add("Transpose", keys, perm=(0, 1, 3, 2))
@@ -200,7 +197,7 @@ def _cache_outputs(graph: _Graph, model: Transformer, number: int, *cached: str)
 def _predict(
     graph: _Graph, x: str, token_ids: str, num_candidates: str, model: Transformer, bos_id: int
 ) -> None:
-    """Logits, and the most probable of those tokens that may follow."""
+    """Logits, and the most probable next tokens except padding and bos."""
     embeddings = array(model.target_embedding.embeddings)
     vocabulary_size = len(embeddings)
     rows = graph.add("Reshape", x, np.array([-1, model.d_model]))
@@ -210,7 +207,7 @@ def _predict(
     logits = graph.add("Reshape", logits, shape)
     forbidden = np.zeros(vocabulary_size, "float32")
     forbidden[[model.pad_id, bos_id]] = -np.inf
-    # ReduceLogSumExp behind TopK would do with less memory, but takes onnxruntime far longer.
+    # ReduceLogSumExp after TopK needs less memory, but is much slower in onnxruntime.
     allowed = graph.add("Add", graph.add("LogSoftmax", logits, axis=-1), forbidden)
     values, ids = graph.add_several("TopK", 2, allowed, num_candidates, axis=-1)
     shape_of_candidates = ("batch", "beams", "candidates")
@@ -223,18 +220,18 @@ def _predict(
 
 
 def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: Any) -> str:
-    """Embeddings and positions; `rows` picks those of the tokens' positions from a table."""
+    """Embeddings plus positions; `rows` selects the rows of the position table."""
     x = graph.add("Gather", array(embedding.embeddings), ids)
     x = graph.add("Mul", x, np.array(math.sqrt(model.d_model), "float32"))
     if getattr(model.positions, "concatenate", False):
-        # [x; features] W = x W_x + features W_features, and the latter is the table.
+        # [x; features] W = x W_x + features W_features; the last term is the position table.
         x = graph.add("MatMul", x, array(model.positions.projection.kernel)[: model.d_model])
     table = position_table(model)
     return x if table is None else graph.add("Add", x, rows(table))
 
 
 def _turns(model: Transformer, rows: Any) -> tuple[str, str] | None:
-    """Cosines and signed sines of the rotary positions; None where heads are not turned."""
+    """Cosines and signed sines of rotary positions; None for other positions."""
     if not isinstance(model.positions, RotaryPositionalEncoding):
         return None
     angles = sinusoid_angles(model.max_length, model.d_model // model.num_heads)
@@ -244,7 +241,7 @@ def _turns(model: Transformer, rows: Any) -> tuple[str, str] | None:
 
 
 def _turn(graph: _Graph, heads: str, turns: tuple[str, str] | None, width: int) -> str:
-    """Features 2i and 2i + 1 form a pair: each is mixed with its partner."""
+    """Rotates each pair of features 2i and 2i + 1."""
     if turns is None:
         return heads
     cosines, sines = turns
@@ -255,7 +252,7 @@ def _turn(graph: _Graph, heads: str, turns: tuple[str, str] | None, width: int) 
 def _attend_to_all(
     graph: _Graph, x: str, layer: Any, mask: str, turns: tuple[str, str] | None
 ) -> str:
-    """The encoder's self-attention, `(B, S, D)` to the same."""
+    """Self-attention of the encoder, `(B, S, D)` to `(B, S, D)`."""
     attention = layer.self_attention
     queries, keys, values = (
         _split_heads(graph, part, attention) for part in _project(graph, x, attention)
@@ -276,7 +273,7 @@ def _project_beams(
 
 
 def _attend_to_past(graph: _Graph, queries: str, keys: str, values: str, attention: Any) -> str:
-    """The decoder's self-attention of one position to itself and those before, `(B, N, D)`."""
+    """Self-attention of the decoder for one new position, `(B, N, D)`."""
     keys = graph.add("Transpose", keys, perm=(0, 1, 2, 4, 3))
     heads = _attention(graph, queries, keys, values, None, attention)
     joined = graph.add("Reshape", heads, np.array([0, 0, attention.d_model]))
@@ -294,7 +291,7 @@ def _attend_to_memory(
 def _attention(
     graph: _Graph, queries: str, keys: str, values: str, mask: str | None, attention: Any
 ) -> str:
-    """Equation 1; the keys are transposed already."""
+    """Equation 1, with transposed keys."""
     scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
     scores = graph.add("MatMul", graph.add("Mul", queries, scale), keys)
     if mask is not None:
@@ -303,7 +300,7 @@ def _attention(
 
 
 def _project(graph: _Graph, x: str, attention: Any) -> list[str]:
-    """Queries, keys and values `(..., D)` by one product."""
+    """Queries, keys and values `(..., D)`, computed by one matrix product."""
     projections = (attention.query_projection, attention.key_projection, attention.value_projection)
     return graph.add_several("Split", 3, _linear(graph, x, *projections), axis=-1, num_outputs=3)
 
@@ -315,7 +312,7 @@ def _split_heads(graph: _Graph, x: str, attention: Any) -> str:
 
 
 def _join_heads(graph: _Graph, heads: str, attention: Any) -> str:
-    """`(B, H, T, K)` to `(B, T, D)`, and on through the output projection."""
+    """`(B, H, T, K)` to `(B, T, D)`, followed by the output projection."""
     heads = graph.add("Transpose", heads, perm=(0, 2, 1, 3))
     joined = graph.add("Reshape", heads, np.array([0, 0, attention.d_model]))
     return _linear(graph, joined, attention.output_projection)
@@ -347,7 +344,7 @@ def _norm(graph: _Graph, x: str, layer: Any) -> str:
 
 
 def _linear(graph: _Graph, x: str, *layers: Any) -> str:
-    """One linear map, or several of the same input, side by side."""
+    """Weights of one linear layer, or of several with the same input, concatenated."""
     kernel = np.concatenate([array(layer.kernel) for layer in layers], axis=-1)
     bias = np.concatenate([array(layer.bias) for layer in layers])
     return graph.add("Add", graph.add("MatMul", x, kernel), bias)

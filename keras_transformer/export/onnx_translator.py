@@ -1,4 +1,4 @@
-"""Translates with an exported model by NumPy, onnxruntime and sentencepiece alone.
+"""Translates with an exported model; needs only NumPy, onnxruntime and sentencepiece.
 
 `export_onnx` puts a copy of this file into each folder, as `translate.py`:
 
@@ -6,13 +6,15 @@
     python FOLDER/translate.py < in.txt > out.txt
     python -m keras_transformer.export.onnx_translator --model FOLDER in.txt --beam-size 1
 
-It imports nothing of the package, so that the copy runs without it.
+This file imports nothing of the package, so the copy runs without it.
 """
 
 import argparse
+import gzip
 import json
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,19 +26,19 @@ import sentencepiece
 CONFIG = "config.json"
 ENCODER, STEP = "encoder.onnx", "step.onnx"
 
-# Lines that the command translates together, at most.
+# Maximum number of lines that the command translates together.
 LINES = 1024
 
 
 class Step(NamedTuple):
-    """What the decoder makes of the newest token of each hypothesis.
+    """Result of one step of the decoder.
 
     Attributes:
-        log_probabilities: float32 `(B, N, C)`, descending, in nats, of the C most probable next
-            tokens; minus infinity for padding and bos.
-        ids: int64 `(B, N, C)`, those tokens.
+        log_probabilities: float32 `(B, N, C)`, in nats, of the C most probable next tokens, in
+            descending order; minus infinity for padding and bos.
+        ids: int64 `(B, N, C)`, the ids of these tokens.
         logits: `OrtValue` of float32 `(B, N, V)`, all tokens, unnormalized.
-        state: What the next step needs.
+        state: Input of the next step.
     """
 
     log_probabilities: np.ndarray
@@ -49,8 +51,8 @@ class Translation(NamedTuple):
     """The best hypothesis of a sentence.
 
     Attributes:
-        ids: Its tokens; eos is the last one unless it was cut at its maximum length.
-        score: Its log-probability in nats, divided by the length penalty.
+        ids: Token ids. The last one is eos unless the maximum length was reached.
+        score: Log-probability in nats divided by the length penalty.
     """
 
     ids: list[int]
@@ -58,7 +60,7 @@ class Translation(NamedTuple):
 
 
 class OnnxModel:
-    """Encoder and decoder of an exported folder in onnxruntime.
+    """Encoder and decoder of an exported folder, run by onnxruntime.
 
     Example:
 
@@ -68,11 +70,11 @@ class OnnxModel:
     >>> step.ids[:, :, 0]                               # (1, 1), the most probable first token
 
     Args:
-        directory: What `export_onnx` wrote.
-        num_threads: Threads of one operation. Defaults to 0: as many as there are cores.
+        directory: A folder written by `export_onnx`.
+        num_threads: Threads per operation. Defaults to 0: one per core.
 
     Raises:
-        OSError: If there is no such folder.
+        OSError: If the folder does not exist.
     """
 
     def __init__(self, directory: str | Path, num_threads: int = 0) -> None:
@@ -80,7 +82,7 @@ class OnnxModel:
         self.config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
-        # Threads that spin while they wait slow each other down wherever cores are shared.
+        # Threads that spin while they wait slow each other down on shared cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._encoder, self._decoder = (
             onnxruntime.InferenceSession(
@@ -94,13 +96,13 @@ class OnnxModel:
         self._cache = [x.name for x in self._decoder.get_outputs() if x.name not in predictions]
 
     def encode(self, source_ids: np.ndarray) -> dict[str, Any]:
-        """Reads the sources.
+        """Encodes the sources.
 
         Args:
             source_ids: int `(B, S)`, pieces and eos, padded at the end.
 
         Returns:
-            The state before the first step: the memory, and nothing decoded yet.
+            The state before the first step: the projected memory and an empty cache.
         """
         feed = {"source_ids": _value(source_ids)}
         memory = self._encoder.run_with_ort_values(self._memory, feed)
@@ -119,10 +121,11 @@ class OnnxModel:
         """Predicts the next token of each hypothesis.
 
         Args:
-            token_ids: int `(B, N)`, the newest token of each; bos at first.
-            parents: int `(B, N)`, which hypothesis of the last step each one continues; 0 at first.
-            num_candidates: Most probable tokens C to return for each, at most V.
-            state: What `encode` or the last step returned.
+            token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
+            parents: int `(B, N)`, index of the hypothesis of the last step that each one continues;
+                0 in the first step.
+            num_candidates: Number of candidates C, at most V.
+            state: The result of `encode`, or the state of the last step.
         """
         feed = {
             "token_ids": _value(token_ids),
@@ -137,25 +140,26 @@ class OnnxModel:
 
 
 class OnnxTranslator:
-    """Translates lists of sentences by beam search, as `keras_transformer.Translator` does.
+    """Translates lists of sentences by beam search, like `keras_transformer.Translator`.
 
     Example:
 
     >>> OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
 
     Args:
-        directory: What `export_onnx` wrote.
-        beam_size: Beams N per sentence; 1 is greedy search. Defaults to the export's.
+        directory: A folder written by `export_onnx`.
+        beam_size: Beams N per sentence; 1 is greedy search. Defaults to the exported value.
         length_penalty: Exponent of the length penalty ((5 + n) / 6) ** alpha (Wu et al. 2016), at
-            least 0. Defaults to the export's.
-        max_length: Most tokens of any translation, eos included, at most the model's. Defaults to
-            None: 50 more than the source has.
-        tokens_per_batch: Source tokens of one batch, padding included. Defaults to 1024.
-        num_threads: Threads of one operation. Defaults to 0: as many as there are cores.
+            least 0. Defaults to the exported value.
+        max_length: Maximum length of a translation in tokens, eos included, at most the model's
+            maximum. Defaults to None: the length of the source plus 50.
+        tokens_per_batch: Maximum number of source tokens per batch, padding included. Defaults to
+            1024.
+        num_threads: Threads per operation. Defaults to 0: one per core.
 
     Raises:
-        OSError: If there is no such folder.
-        ValueError: If an option is out of its range.
+        OSError: If the folder does not exist.
+        ValueError: If an option is out of range.
     """
 
     def __init__(
@@ -201,11 +205,14 @@ class OnnxTranslator:
             )
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Returns the best translation of each sentence; a blank one gives "".
+        """Returns the best translation of each sentence; "" for a blank one.
 
-        Of a sentence of more pieces than the model takes only the beginning is translated, with a
-        warning.
+        A sentence that is longer than the model's maximum is truncated, with a warning.
         """
+        return [text for text, _ in self.translate_with_scores(sentences)]
+
+    def translate_with_scores(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
+        """Returns the best translation of each sentence and its score."""
         eos_id, longest = self.model.config["eos_id"], self.model.config["max_length"]
         pieces = self._source.encode([sentence.strip() for sentence in sentences])
         for sentence, ids in zip(sentences, pieces, strict=True):
@@ -213,11 +220,12 @@ class OnnxTranslator:
                 warnings.warn(
                     f"Only the first {longest - 1:,} of {len(ids):,} pieces are translated of "
                     f"{sentence[:40]!r}...",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         found = self.search([[*ids[: longest - 1], eos_id] for ids in pieces if ids])
-        results = iter(self._target.decode([self._pieces(one.ids) for one in found]))
-        return [next(results) if ids else "" for ids in pieces]
+        texts = self._target.decode([self._pieces(one.ids) for one in found])
+        results = zip(texts, (one.score for one in found), strict=True)
+        return [next(results) if ids else ("", 0.0) for ids in pieces]
 
     def _pieces(self, ids: list[int]) -> list[int]:
         return [id for id in ids if id != self.model.config["eos_id"]]
@@ -226,7 +234,7 @@ class OnnxTranslator:
         """Returns the best translation of each source.
 
         Args:
-            sources: Ids of pieces and eos, of at most `max_length` tokens of the model.
+            sources: Ids of pieces and eos, at most the model's `max_length` tokens each.
         """
         found: dict[int, Translation] = {}
         for indices in self._batches([len(source) for source in sources]):
@@ -237,7 +245,7 @@ class OnnxTranslator:
         return [found[index] for index in range(len(sources))]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Sources of like length, the longest first."""
+        """Batches of sources of similar length, the longest first."""
         order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
         while order:
             rows = max(1, self.tokens_per_batch // lengths[order[0]])
@@ -249,15 +257,15 @@ class OnnxTranslator:
         return self.max_length or min(source_length + config["extra_length"], config["max_length"])
 
     def _beam_search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[Translation]:
-        """The best hypothesis of each source, by `keras_transformer.beam_search`'s rules.
+        """The best hypothesis of each source, by the rules of `keras_transformer.beam_search`.
 
         Args:
             source_ids: int64 `(B, S)`.
-            limits: int64 `(B,)`, most tokens of each translation.
+            limits: int64 `(B,)`, maximum length of each translation.
         """
         config, beams, batch = self.model.config, self.beam_size, len(source_ids)
         shape = (batch, beams, 1 + int(limits.max()))
-        ids = np.full(shape, config["pad_id"])  # of the hypotheses that may go on, bos first
+        ids = np.full(shape, config["pad_id"])  # of live hypotheses, bos first
         ids[:, :, 0] = config["bos_id"]
         totals = np.full((batch, beams), -np.inf, "float32")  # their log-probabilities
         totals[:, 0] = 0.0  # one empty hypothesis
@@ -286,7 +294,7 @@ class OnnxTranslator:
 
 
 class _Best:
-    """The best hypothesis of each sentence that has ended, and how many have."""
+    """The best finished hypothesis of each sentence, and the number of finished ones."""
 
     def __init__(self, batch: int, length: int, pad_id: int) -> None:
         self._pad_id = pad_id
@@ -302,7 +310,7 @@ class _Best:
         beams: int,
         divisor: Any,
     ) -> None:
-        """Of the first N candidates those that end are finished."""
+        """Adds those of the first N candidates that end to the finished hypotheses."""
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
         chosen = np.argmax(scores, axis=-1)
@@ -311,7 +319,7 @@ class _Best:
         self._scores[rows] = scores[rows, chosen[rows]]
 
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
-        """Whether to go on: fewer than N have ended, and one that goes on may score better."""
+        """Whether fewer than N hypotheses are finished and a live one may score better."""
         return (bounds > self._scores) & (self._counts < beams)
 
     def translations(self) -> list[Translation]:
@@ -330,7 +338,7 @@ def _candidates(
 
 
 def _most_probable(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which columns of `(B, M)` are the largest, the first of equal ones first, and how large."""
+    """Indices and values of the largest columns of `(B, M)`; the first of equal ones first."""
     order = np.argsort(-totals, axis=-1, kind="stable")[:, :count]
     return order, np.take_along_axis(totals, order, axis=-1)
 
@@ -343,7 +351,7 @@ def _padded(sources: Sequence[Sequence[int]], pad_id: int) -> np.ndarray:
 
 
 def _value(array: np.ndarray) -> Any:
-    """Ids are int64, whatever integers they were."""
+    """An array as an `OrtValue`; integers become int64."""
     array = array if array.dtype == np.float32 else array.astype("int64")
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
@@ -351,20 +359,20 @@ def _value(array: np.ndarray) -> Any:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     here = Path(__file__).parent
     parser = argparse.ArgumentParser(
-        description="Translate FILE (or standard input), one sentence a line.",
+        description="Translate FILE, or standard input: one sentence per line.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("file", nargs="?", metavar="FILE")
     parser.add_argument("--model", default=here, help="folder of the exported model")
-    parser.add_argument("--beam-size", type=int, help="None: the export's")
-    parser.add_argument("--length-penalty", type=float, help="None: the export's")
-    parser.add_argument("--max-length", type=int, help="None: 50 more than the source has")
-    parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
+    parser.add_argument("--beam-size", type=int, help="None: the exported value")
+    parser.add_argument("--length-penalty", type=float, help="None: the exported value")
+    parser.add_argument("--max-length", type=int, help="None: the length of the source plus 50")
+    parser.add_argument("--threads", type=int, default=0, help="0: one per core")
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Translate a file or standard input."""
+    """Translate a file or standard input: one line of output for each line of input."""
     arguments = _arguments(words)
     try:
         translator = OnnxTranslator(
@@ -374,13 +382,57 @@ def main(words: Sequence[str] | None = None) -> None:
             arguments.max_length,
             num_threads=arguments.threads,
         )
-        file = open(arguments.file or 0, encoding="utf-8")
+        for lines in _chunks(arguments.file):
+            for translation in translator.translate(lines):
+                line = translation.replace("\n", " ").replace("\r", " ")
+                sys.stdout.buffer.write(f"{line}\n".encode())
+            sys.stdout.buffer.flush()
     except (OSError, ValueError) as error:
         sys.exit(f"Error: {error}")
-    with file:
-        while lines := file.readlines(LINES * 100):
-            for translation in translator.translate(lines):
-                print(translation, flush=True)
+
+
+def _chunks(path: str | None) -> Iterator[list[str]]:
+    """Lists of at most `LINES` lines; an error comes after the lines before it."""
+    chunk: list[str] = []
+    problem = None
+    try:
+        for line in _lines(path):
+            chunk.append(line)
+            if len(chunk) == LINES:
+                yield chunk
+                chunk = []
+    except ValueError as error:
+        problem = error
+    if chunk:
+        yield chunk
+    if problem:
+        raise problem
+
+
+def _lines(path: str | None) -> Iterator[str]:
+    r"""Lines of a UTF-8 file or standard input, plain or gzipped, without a byte order mark.
+
+    Lines end at "\n" or "\r\n" only: "\r" and the other line separators of Unicode are text.
+
+    Raises:
+        ValueError: If a line is not UTF-8, or the gzip file is damaged.
+    """
+    name, number = path or "standard input", 0
+    source: Any = open(path, "rb") if path else sys.stdin.buffer
+    with source as file:
+        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+        try:
+            for number, line in enumerate(gzip.open(file) if is_gzip else file, start=1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number:,}: text must be UTF-8. "
+                f"Received: byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
+            ) from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{name}, after line {number:,}: damaged gzip file: {error}") from None
 
 
 if __name__ == "__main__":

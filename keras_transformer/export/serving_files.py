@@ -1,10 +1,33 @@
-"""The files that TensorFlow Serving reads beside a model, and its warm-up requests."""
+"""What TensorFlow Serving needs of an export: its operations, files and warm-up requests."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_transformer._files import atomic_write
+from keras_transformer.errors import UserError
+
+# Core operations, which every tensorflow_model_server has.
+CORE = frozenset(
+    """
+    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs BroadcastTo
+    Cast ClipByValue ConcatV2 Const Cos Cumsum DisableCopyOnRead Equal Erf Exp ExpandDims Fill
+    Floor FloorDiv FloorMod GatherNd GatherV2 Greater GreaterEqual Identity If IsFinite
+    LeakyRelu Less LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean
+    MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual OnesLike Pack Pad PadV2 PartitionedCall
+    Placeholder PlaceholderWithDefault Pow Prod RaggedGather RaggedRange RaggedTensorToTensor
+    Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2 RightShift Rsqrt SaveV2 Select
+    SelectV2 Shape ShardedFilename Sigmoid Sin Slice Softmax Sqrt Square SquaredDifference
+    Squeeze StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch
+    StaticRegexReplace StopGradient StridedSlice StringJoin Sub Sum Tanh TensorScatterUpdate
+    Tile TopKV2 Transpose Unpack VarHandleOp Where While ZerosLike
+    """.split()
+)
+
+# Operations of tensorflow-text that tensorflow_model_server links.
+SENTENCEPIECE = frozenset(
+    ["SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"]
+)
 
 _MODELS = """\
 model_config_list {{
@@ -17,8 +40,8 @@ model_config_list {{
 """
 
 _BATCHING = """\
-# Requests that come within 5 ms run together. The graph sorts what comes by length and decodes a
-# bounded number of tokens at a time, so that large batches cost no more memory.
+# Requests that arrive within 5 ms run together. The graph sorts them by length and decodes a
+# bounded number of tokens at a time, so large batches need no more memory.
 max_batch_size { value: 1024 }
 batch_timeout_micros { value: 5000 }
 max_enqueued_batches { value: 256 }
@@ -42,10 +65,30 @@ services:
 """
 
 
+def operations(graph_def: Any) -> list[str]:
+    """Returns the names of all operations of a GraphDef and its functions, sorted."""
+    nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+    functions = {function.signature.name for function in graph_def.library.function}
+    return sorted({node.op for part in nodes for node in part} - functions)
+
+
+def check_operations(names: list[str]) -> None:
+    """Checks that a stock tensorflow_model_server has all operations.
+
+    Raises:
+        UserError: If it lacks some; the message names them.
+    """
+    if unknown := sorted(set(names) - CORE - SENTENCEPIECE):
+        raise UserError(
+            "the SavedModel needs operations that a stock tensorflow_model_server may not have: "
+            f"{', '.join(unknown)}"
+        )
+
+
 def write_serving_files(directory: str | Path, name: str) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `docker-compose.yml`.
 
-    A file that is there already stays as it is: it may have been changed for a reason.
+    Existing files are not overwritten, because the user may have edited them.
 
     Args:
         directory: The folder of the model's versions.
@@ -68,9 +111,9 @@ def write_serving_files(directory: str | Path, name: str) -> None:
 def write_warmup_requests(
     version: Path, name: str, requests: list[tuple[str, Mapping[str, Any]]]
 ) -> None:
-    """Writes what the server shall run before it calls a version available.
+    """Writes requests that the server runs before it makes a version available.
 
-    Otherwise the first request would wait for what TensorFlow prepares at the first run.
+    Without them the first request would wait for TensorFlow's preparations.
 
     Args:
         version: The folder of one version.
@@ -95,8 +138,8 @@ def write_warmup_requests(
 def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
     """A PredictionLog of TensorFlow Serving with one PredictRequest.
 
-    Written by hand, as tensorflow-serving-api, which has the classes, is made for one version of
-    TensorFlow each.
+    It is encoded here because tensorflow-serving-api, which has the classes, requires one specific
+    version of TensorFlow.
 
     Source: prediction_log.proto, predict.proto and model.proto in
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis

@@ -1,61 +1,21 @@
 """Translation from string to string as one TensorFlow graph, with the whole beam search."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import score_pairs
-from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult
+from keras_transformer.decoding.search import search
+from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
-from keras_transformer.decoding.word_alignment import cross_attention
-from keras_transformer.export.graph_tokenizer import GraphTokenizer
-from keras_transformer.export.growing_cache import GrowingCache
-from keras_transformer.export.length_chunks import map_length_chunks
+from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
 from keras_transformer.models import Transformer
 
 # What is computed at a time: source tokens times beams of a search, and target tokens of a score.
 SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
-
-
-class SearchOptions(NamedTuple):
-    """How an exported model searches by default, and how far a request may go.
-
-    Attributes:
-        beam_size: Beams per sentence.
-        length_penalty: Exponent of the length penalty.
-        max_length: Most tokens of a translation, eos included; None: 50 more than the source has.
-        max_beam_size: Most beams that a request gets.
-
-    Raises:
-        ValueError: By `check`, if one is out of its range.
-    """
-
-    beam_size: int = 4
-    length_penalty: float = 0.6
-    max_length: int | None = None
-    max_beam_size: int = 16
-
-    def check(self, longest: int) -> None:
-        """Checks the ranges, for a model of `longest` tokens."""
-        if not 1 <= self.beam_size <= self.max_beam_size:
-            raise ValueError(
-                "`beam_size` must be from 1 to `max_beam_size`. "
-                f"Received: beam_size={self.beam_size}, max_beam_size={self.max_beam_size}"
-            )
-        if self.length_penalty < 0:
-            raise ValueError(
-                "`length_penalty` must not be negative. "
-                f"Received: length_penalty={self.length_penalty}"
-            )
-        if self.max_length is not None and not 1 <= self.max_length <= longest:
-            raise ValueError(
-                f"`max_length` must be from 1 to the model's {longest}. "
-                f"Received: max_length={self.max_length}"
-            )
 
 
 class TranslationGraph:
@@ -64,19 +24,33 @@ class TranslationGraph:
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        options: The search.
+        options: The search, unless a request asks for another.
+        max_beam_size: Most beams that a request gets.
+
+    Raises:
+        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` the
+            model's.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, options: SearchOptions) -> None:
-        special_ids = {name: getattr(tokenizer, name) for name in ("bos_id", "eos_id", "pad_id")}
-        self._bos_id, self._eos_id, self._pad_id = special_ids.values()
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, options: SearchOptions, max_beam_size: int
+    ) -> None:
+        if options.beam_size > max_beam_size:
+            raise ValueError(
+                "`options.beam_size` must be at most `max_beam_size`. "
+                f"Received: beam_size={options.beam_size}, max_beam_size={max_beam_size}"
+            )
+        if options.max_length is not None and options.max_length > model.max_length:
+            raise ValueError(
+                f"`options.max_length` must be at most the model's {model.max_length}. "
+                f"Received: max_length={options.max_length}"
+            )
+        self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
+        self._pad_id = tokenizer.pad_id
         self._model = model
-        cached = GrowingCache(model)
-        self._search: Callable[..., SearchResult] = functools.partial(
-            beam_search, cached, **special_ids
-        )
         self._tokenizer = GraphTokenizer(tokenizer)
         self._options = options
+        self._max_beam_size = max_beam_size
 
     def signatures(self) -> dict[str, Any]:
         """The functions by their names; what a request leaves out of them is a negative value."""
@@ -112,20 +86,9 @@ class TranslationGraph:
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The best translation of each text, by the default search."""
-        options = self._options
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
-
-        def search(source_ids: tf.Tensor, limits: tf.Tensor) -> SearchResult:
-            return self._search(
-                source_ids,
-                limits,
-                max_length=tf.reduce_max(limits),
-                beam_size=options.beam_size,
-                length_penalty=options.length_penalty,
-            )
-
-        found = self._decode(search, sources, [limits], options.beam_size, 1)
+        found = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
         translation = self._tokenizer.decode_target(found.ids[:, 0])
         return {"translation": translation, "score": found.scores[:, 0]}
 
@@ -143,7 +106,7 @@ class TranslationGraph:
             for values in (beam_size, length_penalty, max_length)
         )
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
-        beam_sizes = tf.clip_by_value(beam_sizes, 1, options.max_beam_size)
+        beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
         penalties = tf.where(length_penalty < 0, options.length_penalty, length_penalty)
         sources = self._sources(text)
         limits = self._limits(sources.lengths, max_length)
@@ -152,15 +115,13 @@ class TranslationGraph:
         def search(
             source_ids: tf.Tensor, limits: tf.Tensor, beam_sizes: tf.Tensor, penalties: tf.Tensor
         ) -> SearchResult:
-            return self._search(
-                source_ids,
-                limits,
-                beam_sizes=beam_sizes,
-                length_penalties=penalties,
-                max_length=tf.reduce_max(limits),
-                beam_size=most,
-                n_best=most,
-            )
+            own = {"length_penalties": penalties}
+            if options.num_beam_groups > 1:
+                message = "A search with groups of beams has the beam size of the export."
+                tf.debugging.assert_equal(beam_sizes, options.beam_size, message)
+                return self._search(source_ids, limits, n_best=options.beam_size, **own)
+            own["beam_sizes"] = beam_sizes
+            return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
         # Not -1: of no sentences and no tokens, TensorFlow makes one row.
@@ -172,6 +133,24 @@ class TranslationGraph:
             "pieces": self._tokenizer.pieces(found.ids),
             "alignments": found.alignments,
         }
+
+    def _search(
+        self,
+        source_ids: tf.Tensor,
+        limits: tf.Tensor,
+        beam_size: Any = None,
+        n_best: int = 1,
+        **own: tf.Tensor,
+    ) -> SearchResult:
+        return search(
+            self._model,
+            Request(source_ids, limits, **own),
+            max_length=tf.reduce_max(limits),
+            options=self._options.replace(max_length=None, n_best=n_best),
+            bos_id=self._bos_id,
+            eos_id=self._eos_id,
+            beam_size=beam_size,
+        )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """How probable each target is, given its source; NaN where either is too long."""
@@ -201,9 +180,40 @@ class TranslationGraph:
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The model itself, from ids to logits."""
+        """Logits of the model. A row with an id that is not in the vocabulary gets NaN.
+
+        The server runs rows of several clients together, and an error fails all of them. So there
+        is an error only if no row is valid, or if the rows, which all have the same length, are
+        longer than the model's maximum.
+        """
+        model, longest = self._model, self._model.max_length
+        sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
+        lengths = [tf.shape(ids)[1] for ids in (source_ids, target_ids)]
+        is_valid = tf.logical_and(*map(_all_below, (source_ids, target_ids), sizes))
+        is_served = tf.reduce_any(is_valid) | tf.equal(tf.shape(is_valid)[0], 0)
+        checks = [
+            tf.debugging.Assert(
+                tf.reduce_max(lengths) <= longest,
+                [f"ids must have at most {longest} tokens per row. Received:", *lengths],
+            ),
+            tf.debugging.Assert(
+                is_served,
+                [
+                    f"source_ids must be from 0 to {sizes[0] - 1} and target_ids from 0 to "
+                    f"{sizes[1] - 1}. Received:",
+                    source_ids,
+                    target_ids,
+                ],
+                summarize=8,
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            source_ids, target_ids = (
+                tf.where(is_valid[:, None], ids, self._pad_id) for ids in (source_ids, target_ids)
+            )
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        return {"logits": tf.cast(self._model(inputs, training=False), "float32")}
+        logits = tf.cast(model(inputs, training=False), "float32")
+        return {"logits": tf.where(is_valid[:, None, None], logits, float("nan"))}
 
     def _sources(self, text: tf.Tensor) -> "_Sources":
         pieces = self._tokenizer.encode_source(text)
@@ -268,7 +278,7 @@ class TranslationGraph:
         """The source piece `(B, N, T)` that each piece got most of its attention from, or -1."""
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
-        attention = cross_attention(self._model, source_ids, target_ids)
+        attention = self._model.source_attention(source_ids, target_ids)
         is_piece = tf.logical_and(source_ids != self._pad_id, source_ids != self._eos_id)
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
         best = tf.argmax(attention, axis=-1, output_type="int32")
@@ -285,6 +295,11 @@ class TranslationGraph:
         if alignments is not None:
             alignments = tf.where(is_text[:, None, None], alignments, -1)[:, :, :width]
         return _Found(ids[:, :, :width], scores, alignments)
+
+
+def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:
+    """Whether all ids of a row are from 0 to `size - 1`; bool `(B,)`."""
+    return tf.reduce_all((ids >= 0) & (ids < size), axis=1)
 
 
 def _traced(function: Callable[..., Any], specs: dict[str, tf.TensorSpec]) -> Any:

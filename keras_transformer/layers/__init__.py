@@ -1,4 +1,4 @@
-"""Figure 1 of the paper, one class a file."""
+"""Figure 1 of the paper."""
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
@@ -11,10 +11,11 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
 )
 from keras_transformer.layers.attention.self_attention import SelfAttention
 from keras_transformer.layers.attention.strided_attention import StridedAttention
-from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.positions.alibi_positional_encoding import ALiBiPositionalEncoding
 from keras_transformer.layers.positions.binary_positional_encoding import BinaryPositionalEncoding
 from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
 from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
@@ -22,6 +23,7 @@ from keras_transformer.layers.positions.normalized_index_positional_encoding imp
     NormalizedIndexPositionalEncoding,
 )
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
+from keras_transformer.layers.positions.relative_position_bias import RelativePositionBias
 from keras_transformer.layers.positions.rotary_positional_encoding import RotaryPositionalEncoding
 from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
@@ -30,11 +32,14 @@ from keras_transformer.layers.residual_connection import ResidualConnection
 from keras_transformer.layers.token_embedding import TokenEmbedding
 
 __all__ = [
+    "ALiBiPositionalEncoding",
     "AdditiveAttention",
     "AttentionPattern",
     "BinaryPositionalEncoding",
+    "Decoder",
     "DecoderLayer",
     "Dropout",
+    "Encoder",
     "EncoderLayer",
     "FeedForward",
     "FullAttention",
@@ -44,6 +49,7 @@ __all__ = [
     "MultiHeadAttention",
     "NormalizedIndexPositionalEncoding",
     "PositionalEncoding",
+    "RelativePositionBias",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "SelfAttention",

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.affine import scale_and_shift
+from keras_transformer._backend.without_tensorflow import without_tensorflow
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -47,3 +48,30 @@ class Dense(keras.layers.Dense):
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """Quantizes the weights as `keras.layers.Dense` does."""
         super().quantize(mode, type_check=False, config=config)
+
+
+def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
+    """Multiplies in 8-bit integers: each row of `x` is quantized by its largest magnitude.
+
+    Args:
+        x: float tensor `(..., D)`.
+        kernel: int8 tensor `(D, M)`.
+        scale: float tensor `(M,)`, how many quantization steps are 1.0 in each column.
+
+    Returns:
+        A float tensor `(..., M)` of the dtype of `x`.
+    """
+    quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
+    product = ops.cast(ops.matmul(quantized, kernel), x.dtype)
+    return product / (ops.cast(x_scale, x.dtype) * ops.cast(scale, x.dtype))
+
+
+def initializer_config(initializer: Any) -> Any:
+    """Returns a name or a config, of which every layer makes its own initializer.
+
+    Layers that share one initializer would draw the same numbers.
+    """
+    if isinstance(initializer, str | dict):
+        return initializer
+    with without_tensorflow():
+        return keras.initializers.serialize(initializer)

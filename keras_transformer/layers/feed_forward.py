@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.dense import Dense, initializer_config
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -19,6 +19,7 @@ class FeedForward(keras.layers.Layer):
         d_model: Width D of input and output.
         d_ff: Width F between the two maps.
         activation: Name of the activation. The paper's is `"relu"`, the default.
+        kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
@@ -29,14 +30,23 @@ class FeedForward(keras.layers.Layer):
     Source: Vaswani et al. 2017, eq. 2.
     """
 
-    def __init__(self, d_model: int, d_ff: int, activation: str = "relu", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: str = "relu",
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.d_model = d_model
         self.d_ff = d_ff
         self.activation = activation
-        dtype = self.dtype_policy
-        self.inner = Dense(d_ff, activation=activation, dtype=dtype, name="inner")
-        self.outer = Dense(d_model, dtype=dtype, name="outer")
+        self.kernel_initializer = initializer_config(kernel_initializer)
+        options = {"kernel_initializer": self.kernel_initializer, "dtype": self.dtype_policy}
+        self.inner = Dense(d_ff, activation=activation, name="inner", **options)
+        self.outer = Dense(d_model, name="outer", **options)
 
     def build(self, x_shape: Any) -> None:
         self.inner.build(x_shape)
@@ -47,6 +57,10 @@ class FeedForward(keras.layers.Layer):
         return self.outer(self.inner(x))
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        sizes = {"d_model": self.d_model, "d_ff": self.d_ff}
-        return {**config, **sizes, "activation": self.activation}
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "activation": self.activation,
+            "kernel_initializer": self.kernel_initializer,
+        }

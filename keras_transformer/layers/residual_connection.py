@@ -23,6 +23,7 @@ class ResidualConnection(keras.layers.Layer):
     Args:
         dropout_rate: Dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
+        norm_epsilon: Added to the variance by the layer normalization. Defaults to 1e-6.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
@@ -34,13 +35,21 @@ class ResidualConnection(keras.layers.Layer):
     Source: Vaswani et al. 2017, §3.1 and §5.4; pre-norm: Xiong et al. 2020.
     """
 
-    def __init__(self, dropout_rate: float, norm_first: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        dropout_rate: float,
+        norm_first: bool = False,
+        norm_epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.dropout_rate = dropout_rate
         self.norm_first = norm_first
+        self.norm_epsilon = norm_epsilon
         dtype = self.dtype_policy
         self.dropout = Dropout(dropout_rate, dtype=dtype, name="dropout")
-        self.norm = LayerNormalization(dtype=dtype, name="norm")
+        self.norm = LayerNormalization(norm_epsilon, dtype=dtype, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)
@@ -55,5 +64,9 @@ class ResidualConnection(keras.layers.Layer):
         return total if self.norm_first else self.norm(total)
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return {**config, "dropout_rate": self.dropout_rate, "norm_first": self.norm_first}
+        return {
+            **super().get_config(),
+            "dropout_rate": self.dropout_rate,
+            "norm_first": self.norm_first,
+            "norm_epsilon": self.norm_epsilon,
+        }

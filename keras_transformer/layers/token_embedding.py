@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.int8 import int8_matmul
+from keras_transformer.layers.dense import int8_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

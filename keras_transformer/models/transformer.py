@@ -1,59 +1,15 @@
 """The encoder-decoder Transformer as a functional Keras model."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
-from keras_transformer.layers.attention.full_attention import FullAttention
-from keras_transformer.layers.attention.local_attention import LocalAttention
-from keras_transformer.layers.attention.masks import padding_mask
-from keras_transformer.layers.attention.strided_attention import StridedAttention
-from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.layer_normalization import LayerNormalization
-from keras_transformer.layers.positions.binary_positional_encoding import BinaryPositionalEncoding
-from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
-from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
-from keras_transformer.layers.positions.normalized_index_positional_encoding import (
-    NormalizedIndexPositionalEncoding,
-)
-from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.positions.rotary_positional_encoding import RotaryPositionalEncoding
-from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
-    SinusoidalPositionalEncoding,
-)
-from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.decoding.cache import Cache
+from keras_transformer.layers import Decoder, Dropout, Encoder, TokenEmbedding, padding_mask
+from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
+from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models.presets import PRESETS
-
-# Name to (constructor, keyword arguments, whether it takes `max_length`).
-POSITION_ENCODINGS: dict[str, tuple[Callable[..., PositionalEncoding], dict[str, Any], bool]] = {
-    "sinusoidal": (SinusoidalPositionalEncoding, {}, False),
-    "sinusoidal_half_split": (SinusoidalPositionalEncoding, {"layout": "half_split"}, False),
-    "learned": (LearnedPositionalEncoding, {}, True),
-    "rotary": (RotaryPositionalEncoding, {}, False),
-    "none": (PositionalEncoding, {}, False),
-    "index": (IndexPositionalEncoding, {}, False),
-    "index_concatenated": (IndexPositionalEncoding, {"concatenate": True}, False),
-    "normalized_index": (NormalizedIndexPositionalEncoding, {}, True),
-    "normalized_index_concatenated": (
-        NormalizedIndexPositionalEncoding,
-        {"concatenate": True},
-        True,
-    ),
-    "binary": (BinaryPositionalEncoding, {}, True),
-    "binary_concatenated": (BinaryPositionalEncoding, {"concatenate": True}, True),
-}
-
-# Name to (constructor, whether it takes a window).
-ATTENTION_PATTERNS: dict[str, tuple[Callable[..., AttentionPattern], bool]] = {
-    "full": (FullAttention, False),
-    "local": (LocalAttention, True),
-    "strided": (StridedAttention, True),
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -76,16 +32,22 @@ class Transformer(keras.Model):
             vocabulary, and one matrix for source embedding, target embedding and output projection.
             If given, target embedding and output projection share one matrix, the source has its
             own.
-        num_layers: Encoder layers, and decoder layers. Defaults to 6.
+        num_layers: Encoder layers. Defaults to 6.
+        num_decoder_layers: Decoder layers. Defaults to None: `num_layers`.
         d_model: Width D. Defaults to 512.
         num_heads: Attention heads H. Defaults to 8.
         d_ff: Width F of the feed-forward networks. Defaults to 2048.
         dropout_rate: Dropout on sublayer outputs and on the sums of embeddings and positions
             (§5.4), in [0, 1). Defaults to 0.1.
-        position_encoding: A key of `POSITION_ENCODINGS`. Defaults to `"sinusoidal"`.
+        attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
+        position_encoding: How the model knows positions: `"sinusoidal"`, `"sinusoidal_half_split"`,
+            `"learned"`, `"rotary"`, `"alibi"`, `"t5"`, `"none"`, or, added to the embeddings or
+            with `_concatenated` appended, `"index"`, `"normalized_index"`, `"binary"`. Defaults to
+            `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Pre-norm (with a final norm after each stack) instead of the paper's post-norm.
             Defaults to False.
+        norm_epsilon: Added to the variance by the layer normalizations. Defaults to 1e-6.
         max_length: Longest sequence in tokens, for those position encodings that need one
             (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
@@ -108,8 +70,9 @@ class Transformer(keras.Model):
         states: The decoder's output `(B, T, D)`, symbolic, of which the logits are a projection.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown, the latter lacks its
-            `attention_window` or takes none, or `num_heads` does not divide `d_model`.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown, they do not go
+            together, the latter lacks its `attention_window` or takes none, `num_heads` does not
+            divide `d_model`, or `dtype` is float64.
 
     Source: Vaswani et al. 2017.
     """
@@ -119,13 +82,16 @@ class Transformer(keras.Model):
         vocabulary_size: int,
         target_vocabulary_size: int | None = None,
         num_layers: int = 6,
+        num_decoder_layers: int | None = None,
         d_model: int = 512,
         num_heads: int = 8,
         d_ff: int = 2048,
         dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
         position_encoding: str = "sinusoidal",
         activation: str = "relu",
         norm_first: bool = False,
+        norm_epsilon: float = 1e-6,
         max_length: int = 1024,
         pad_id: int = 0,
         attention_pattern: str | None = None,
@@ -134,29 +100,43 @@ class Transformer(keras.Model):
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        positions = _position_encoding(position_encoding, max_length, policy)
-        rotary = positions if isinstance(positions, RotaryPositionalEncoding) else None
-        pattern = _attention_pattern(attention_pattern, attention_window)
-        sizes = (d_model, num_heads, d_ff, dropout_rate, activation, norm_first, rotary, pattern)
-        encoder_layers = _stack(EncoderLayer, "encoder_layer", num_layers, sizes, policy)
-        decoder_layers = _stack(DecoderLayer, "decoder_layer", num_layers, sizes, policy)
-        decoder_norm = _final_norm(norm_first, policy, "decoder_norm")
+        if policy.compute_dtype == "float64":
+            raise ValueError(
+                "`dtype` must compute in float32, bfloat16 or float16: on PyTorch and JAX, Keras "
+                f"multiplies float64 matrices in float32. Received: dtype={policy.name}"
+            )
+        position_sizes = {"max_length": max_length, "num_heads": num_heads}
+        source_positions = new_position_encoding(
+            position_encoding, position_sizes, dtype=policy, name="positions"
+        )
+        positions = source_positions.for_decoder()
+        options = {
+            "d_model": d_model,
+            "num_heads": num_heads,
+            "d_ff": d_ff,
+            "dropout_rate": dropout_rate,
+            "attention_dropout_rate": attention_dropout_rate,
+            "activation": activation,
+            "norm_first": norm_first,
+            "norm_epsilon": norm_epsilon,
+            "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
+            "dtype": policy,
+        }
+        encoder = Encoder(num_layers, position_encoding=source_positions, **options)
+        decoder = Decoder(num_decoder_layers or num_layers, position_encoding=positions, **options)
         source_embedding, target_embedding = _token_embeddings(
             vocabulary_size, target_vocabulary_size, d_model, policy
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
+        # `call` makes the layers themselves nodes of the graph. Files of weights name them so.
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         source_mask = padding_mask(source_ids, pad_id)
-        x = dropout(positions(source_embedding(source_ids)))
-        for layer in encoder_layers:
-            x = layer(x, padding_mask=source_mask)
-        memory = _final_norm(norm_first, policy, "encoder_norm")(x)
+        x = dropout(source_positions(source_embedding(source_ids)))
+        memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
-        for layer in decoder_layers:
-            y = layer(y, memory=memory, memory_padding_mask=source_mask)
-        states = decoder_norm(y)
+        states = decoder.call(y, memory=memory, memory_padding_mask=source_mask)
         logits = target_embedding(states, reverse=True)
         super().__init__({"source_ids": source_ids, "target_ids": target_ids}, logits, **kwargs)
 
@@ -164,23 +144,27 @@ class Transformer(keras.Model):
         self.vocabulary_size = vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.num_layers = num_layers
+        self.num_decoder_layers = num_decoder_layers
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
         self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
         self.position_encoding = position_encoding
         self.activation = activation
         self.norm_first = norm_first
+        self.norm_epsilon = norm_epsilon
         self.max_length = max_length
         self.pad_id = pad_id
         self.attention_pattern = attention_pattern
         self.attention_window = attention_window
         self.positions = positions
+        self.source_embedding = source_embedding
         self.target_embedding = target_embedding
-        self.decoder_layers = decoder_layers
-        self.decoder_norm = decoder_norm
+        self.encoder = encoder
+        self.decoder = decoder
         self.states = states
-        self._encoder = keras.Function(source_ids, memory)
+        self._encode = keras.Function(source_ids, memory)
 
     @classmethod
     def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> "Transformer":
@@ -200,9 +184,6 @@ class Transformer(keras.Model):
             )
         return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
 
-    def output_weights(self) -> tuple[Any, Any]:
-        return self.target_embedding.embeddings, None
-
     def encode(self, source_ids: Any) -> Any:
         """Runs the encoder.
 
@@ -212,121 +193,38 @@ class Transformer(keras.Model):
         Returns:
             The memory, a float tensor `(B, S, D)`.
         """
-        return self._encoder(source_ids)
+        return self._encode(source_ids)
 
-    def init_cache(
-        self, source_ids: Any, max_length: int | None, beam_size: int = 1
-    ) -> dict[str, Any]:
-        """Encodes the sources and lays out the decoding cache.
+    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
+        """Encodes the sources and lays out the decoding cache, see `Decoder.init_cache`.
 
         Args:
             source_ids: int tensor `(B, S)`.
             max_length: Positions L that will be decoded at most, in tokens. None: the cache begins
-                without any and grows by one in each step, for loops in which shapes may change.
+                with no position and each step makes it longer by one.
             beam_size: Beams N per sentence. Defaults to 1.
 
-        Returns:
-            The cache, of which search reorders the leaves under `"beam"` along axis 1:
+        Raises:
+            ValueError: If the model has not learned `max_length` positions.
+        """
+        self.positions.check_length(max_length or 0)
+        mask = padding_mask(source_ids, self.pad_id)
+        batch, memory = ops.shape(source_ids)[0], self.encode(source_ids)
+        return self.decoder.init_cache(batch, beam_size, max_length, memory, mask)
 
-            - `"beam"`: `"slots"`, int32 `(B, N, L)`: at which slot of each position the keys and
-              values of a hypothesis's token lie; -1 where none is written yet.
-            - `"sentence"`: each layer's self-attention keys `(B * H, K, L * N)` and values
-              `(B * H, L * N, K)`, which stay where they are when hypotheses change places; each
-              layer's projected memory; and the padding mask `(B, S)`.
-            - `"model"`: each layer's fused projections.
+    def extend_cache(self, cache: Cache, max_length: int) -> Cache:
+        """Returns the cache with the same contents and room for `max_length` positions.
 
         Raises:
-            ValueError: If `max_length` exceeds the positions that the model has learned.
+            ValueError: If the model has not learned `max_length` positions.
         """
-        self._check_length(max_length or 0)
-        memory = self.encode(source_ids)
-        batch = ops.shape(source_ids)[0]
-        layers = self.decoder_layers
-        return {
-            "beam": {"slots": ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")},
-            "sentence": {
-                "decoded": [
-                    layer.self_attention.init_cache(batch, beam_size, max_length)
-                    for layer in layers
-                ],
-                "memory": [
-                    layer.cross_attention.project_memory(memory, memory) for layer in layers
-                ],
-                "padding_mask": padding_mask(source_ids, self.pad_id),
-            },
-            "model": [layer.self_attention.fuse_projections() for layer in layers],
-        }
-
-    def extend_cache(self, cache: dict[str, Any], max_length: int) -> dict[str, Any]:
-        """Makes room for more positions.
-
-        Search begins with a short cache and extends it as hypotheses grow, so that attention never
-        looks at many positions that are still empty.
-
-        Args:
-            cache: What `init_cache` or `step` returned, of L positions.
-            max_length: New number of positions, at least L.
-
-        Returns:
-            The cache with the same contents and `max_length` positions.
-
-        Raises:
-            ValueError: If `max_length` exceeds the positions that the model has learned.
-        """
-        self._check_length(max_length)
-        slots = cache["beam"]["slots"]
-        added = max_length - slots.shape[2]
-        added_slots = added * slots.shape[1]
-        decoded = [
-            {"key": _pad(own["key"], 2, added_slots), "value": _pad(own["value"], 1, added_slots)}
-            for own in cache["sentence"]["decoded"]
-        ]
-        return {
-            "beam": {"slots": _pad(slots, 2, added, -1)},
-            "sentence": {**cache["sentence"], "decoded": decoded},
-            "model": cache["model"],
-        }
-
-    def take_sentences(self, cache: dict[str, Any], rows: Any) -> dict[str, Any]:
-        """Keeps some sentences, so that search decodes no longer those that have ended.
-
-        Args:
-            cache: What `init_cache`, `extend_cache` or `step` returned, of B sentences.
-            rows: int tensor `(M,)`, which sentences.
-
-        Returns:
-            The cache of M sentences.
-        """
-
-        def take(x: Any) -> Any:
-            return ops.take(x, rows, axis=0)
-
-        def take_heads(x: Any) -> Any:
-            heads = ops.reshape(x, (-1, self.num_heads, *x.shape[1:]))
-            return ops.reshape(take(heads), (-1, *x.shape[1:]))
-
-        map_structure, sentence = keras.tree.map_structure, cache["sentence"]
-        return {
-            "beam": map_structure(take, cache["beam"]),
-            "sentence": {
-                "decoded": map_structure(take_heads, sentence["decoded"]),
-                "memory": map_structure(take, sentence["memory"]),
-                "padding_mask": take(sentence["padding_mask"]),
-            },
-            "model": cache["model"],
-        }
-
-    def _check_length(self, max_length: int) -> None:
-        if self.position_encoding == "learned" and max_length > self.max_length:
-            raise ValueError(
-                "`max_length` must not exceed the model's learned positions. "
-                f"Received: max_length={max_length}, model.max_length={self.max_length}"
-            )
+        self.positions.check_length(max_length)
+        return self.decoder.extend_cache(cache, max_length)
 
     def step(
         self,
         token_ids: Any,
-        cache: dict[str, Any],
+        cache: Cache,
         position: Any,
         return_attention_weights: bool = False,
     ) -> tuple[Any, ...]:
@@ -334,7 +232,7 @@ class Transformer(keras.Model):
 
         Args:
             token_ids: int tensor `(B, N)`, the tokens at `position`.
-            cache: What `init_cache` or the last `step` returned.
+            cache: What `init_cache`, `extend_cache` or the last `step` returned.
             position: Position of the tokens, an int or a 0-d int tensor; the first is 0.
             return_attention_weights: Whether to return the attention to the source too.
 
@@ -343,50 +241,61 @@ class Transformer(keras.Model):
             with `return_attention_weights` also the last layer's weights of the attention to the
             source, the mean over its heads, float32 `(B, N, S)`.
         """
-        sentence = cache["sentence"]
-        slots = cache["beam"]["slots"]
-        if "grows" in sentence["decoded"][0]:
-            slots = _pad(slots, 2, 1, -1)
-        slots, attention_mask = _take_slots(slots, position, self.num_heads)
-        x = self._embed_at(token_ids, position)
-        decoded = []
-        for layer, own, memory, projections in zip(
-            self.decoder_layers,
-            sentence["decoded"],
-            sentence["memory"],
-            cache["model"],
-            strict=True,
-        ):
-            x, own, weights = layer.step(
-                x, own, projections, attention_mask, memory, sentence["padding_mask"], position
-            )
-            decoded.append(own)
-        logits = self.target_embedding(self.decoder_norm(x), reverse=True)
-        shape = (-1, ops.shape(slots)[1], logits.shape[-1])
+        x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
+        x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
+        x, cache, weights = self.decoder.step(x, cache, position)
+        logits = self.target_embedding(x, reverse=True)
+        shape = (-1, ops.shape(token_ids)[1], logits.shape[-1])
         logits = ops.reshape(ops.cast(logits, "float32"), shape)
-        sentence = {**sentence, "decoded": decoded}
-        cache = {"beam": {"slots": slots}, "sentence": sentence, "model": cache["model"]}
         if return_attention_weights:
             return logits, cache, ops.mean(ops.cast(weights, "float32"), axis=1)
         return logits, cache
 
-    def _embed_at(self, token_ids: Any, position: Any) -> Any:
-        """Embeds ids `(B, N)` that all stand at one position, to give `(B * N, D)`."""
-        x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
-        return ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
+    def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
+        """Returns the attention that target tokens pay to the source.
+
+        Args:
+            source_ids: int tensor `(B, S)`.
+            target_ids: int tensor `(B, N, T)`: bos and pieces, padded at the end.
+
+        Returns:
+            float32 `(B, N, T, S)`: the mean over the heads of the decoder's last layer. Row t
+            belongs to the step that reads token t and predicts token t + 1. It adds up to 1 over
+            the source, eos included; rows and columns of padding are 0.
+        """
+        _, beams, length = ops.shape(target_ids)
+        is_source = padding_mask(source_ids, self.pad_id)
+        memory = {
+            "memory": ops.repeat(self.encode(source_ids), beams, axis=0),
+            "memory_padding_mask": ops.repeat(is_source, beams, axis=0),
+        }
+        x = self.positions(self.target_embedding(ops.reshape(target_ids, (-1, length))))
+        _, weights = self.decoder(x, **memory, return_attention_weights=True)
+        weights = ops.mean(ops.cast(weights, "float32"), axis=1)
+        weights = ops.reshape(weights, (-1, beams, length, ops.shape(source_ids)[1]))
+        is_target = padding_mask(target_ids, self.pad_id)
+        is_pair = ops.logical_and(is_target[..., None], is_source[:, None, None])
+        return ops.where(is_pair, weights, 0.0)
+
+    def output_weights(self) -> tuple[Any, None]:
+        """Returns the output matrix, `(V, D)`, and its bias: none."""
+        return self.target_embedding.embeddings, None
 
     def get_config(self) -> dict[str, Any]:
         return {
             "vocabulary_size": self.vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "num_layers": self.num_layers,
+            "num_decoder_layers": self.num_decoder_layers,
             "d_model": self.d_model,
             "num_heads": self.num_heads,
             "d_ff": self.d_ff,
             "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
             "position_encoding": self.position_encoding,
             "activation": self.activation,
             "norm_first": self.norm_first,
+            "norm_epsilon": self.norm_epsilon,
             "max_length": self.max_length,
             "pad_id": self.pad_id,
             "attention_pattern": self.attention_pattern,
@@ -401,36 +310,6 @@ class Transformer(keras.Model):
         return cls(**config)
 
 
-def _position_encoding(name: str, max_length: int, dtype: Any) -> PositionalEncoding:
-    if name not in POSITION_ENCODINGS:
-        raise ValueError(
-            f"`position_encoding` must be one of {list(POSITION_ENCODINGS)}. "
-            f"Received: position_encoding={name!r}"
-        )
-    constructor, arguments, takes_max_length = POSITION_ENCODINGS[name]
-    if takes_max_length:
-        arguments = {**arguments, "max_length": max_length}
-    return constructor(**arguments, dtype=dtype, name="positions")
-
-
-def _attention_pattern(name: str | None, window: int | None) -> AttentionPattern | None:
-    if name not in (None, *ATTENTION_PATTERNS):
-        raise ValueError(
-            f"`attention_pattern` must be None or one of {list(ATTENTION_PATTERNS)}. "
-            f"Received: attention_pattern={name!r}"
-        )
-    takes_window = name is not None and ATTENTION_PATTERNS[name][1]
-    if takes_window != (window is not None):
-        raise ValueError(
-            "`attention_window` must be given with the patterns that have a window or a stride, "
-            f"and with no other. Received: attention_pattern={name!r}, attention_window={window}"
-        )
-    if name is None:
-        return None
-    constructor = ATTENTION_PATTERNS[name][0]
-    return constructor(window) if takes_window else constructor()
-
-
 def _token_embeddings(
     vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
@@ -442,39 +321,3 @@ def _token_embeddings(
         TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="source_embedding"),
         TokenEmbedding(target_vocabulary_size, d_model, dtype=dtype, name="target_embedding"),
     )
-
-
-def _stack(
-    layer: type[EncoderLayer], name: str, num_layers: int, sizes: tuple[Any, ...], dtype: Any
-) -> list[Any]:
-    return [layer(*sizes, dtype=dtype, name=f"{name}_{i + 1}") for i in range(num_layers)]
-
-
-def _final_norm(norm_first: bool, dtype: Any, name: str) -> keras.layers.Layer:
-    """Pre-norm leaves the last residual sum unnormalized; post-norm needs nothing more."""
-    if norm_first:
-        return LayerNormalization(dtype=dtype, name=name)
-    return keras.layers.Identity(dtype=dtype, name=name)
-
-
-def _pad(x: Any, axis: int, count: int, value: int = 0) -> Any:
-    """Appends `count` entries of `value` along an axis."""
-    widths = [(0, 0)] * len(x.shape)
-    widths[axis] = (0, count)
-    return ops.pad(x, widths, constant_values=value)
-
-
-def _take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
-    """Gives the n-th hypothesis slot n at `position`.
-
-    Returns:
-        A tuple of the slots `(B, N, L)` and the mask `(B * H, N, L * N)` of those that each
-        hypothesis is made of.
-    """
-    beams, length = ops.shape(slots)[1:]
-    numbers = ops.arange(beams, dtype="int32")
-    here = ops.arange(length, dtype="int32") == position
-    slots = ops.where(here, numbers[:, None], slots)
-    mask = ops.reshape(slots[..., None] == numbers, (-1, 1, beams, length * beams))
-    mask = ops.tile(mask, (1, num_heads, 1, 1))
-    return slots, ops.reshape(mask, (-1, beams, length * beams))

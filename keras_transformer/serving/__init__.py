@@ -1,7 +1,6 @@
-"""Asking for translations from a model server; needs neither Keras nor a model.
+"""A client for exported models on TensorFlow Serving; it needs neither Keras nor a model.
 
-`TemporaryError` and `NotFoundError` are between the client and its endpoints: a user of the client
-meets `UserError` alone.
+The client raises only `UserError`. `TemporaryError` and `NotFoundError` are internal.
 """
 
 from keras_transformer.serving.client import ServingClient, Translation, connect

@@ -1,4 +1,4 @@
-"""Translations from an exported model on TensorFlow Serving."""
+"""Client of an exported model on TensorFlow Serving."""
 
 import random
 import time
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_transformer.available_chunks import available_chunks
+from keras_transformer.data.available_chunks import available_chunks
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import (
     Endpoint,
@@ -16,7 +16,7 @@ from keras_transformer.serving.endpoint import (
     VersionState,
 )
 
-AS_EXPORTED = -1  # In place of a setting of the search: what was chosen at export.
+AS_EXPORTED = -1  # value of a search option that selects the exported default
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
 
 
@@ -25,10 +25,6 @@ class Translation(NamedTuple):
 
     text: str
     score: float
-
-    def line(self, with_score: bool) -> str:
-        """The text, and before it the score and a tab if so wanted."""
-        return f"{self.score:.4f}\t{self.text}\n" if with_score else f"{self.text}\n"
 
 
 def connect(
@@ -40,9 +36,9 @@ def connect(
     timeout: float = 60.0,
     retries: int = 5,
 ) -> "ServingClient":
-    """A client of one model on one server.
+    """Makes a client of one model on one server.
 
-    Nothing is sent before the first sentence.
+    It sends nothing before the first sentence.
 
     Example:
 
@@ -52,21 +48,21 @@ def connect(
     ```
 
     Args:
-        model: Its name on the server.
-        address: `http://host:port`, by default `http://localhost:8501`; with gRPC `host:port`, by
-            default `localhost:8500`.
-        protocol: `"rest"`, which needs `requests` alone, or `"grpc"`, which needs
-            tensorflow-serving-api and loads TensorFlow.
-        version: Of the model. Defaults to None: the newest.
-        timeout: Seconds that one request may take.
-        retries: How often a request is sent again while the server is away, full or loading.
+        model: The model's name on the server.
+        address: `http://host:port` for REST, `host:port` for gRPC. Defaults to
+            `http://localhost:8501` and `localhost:8500`.
+        protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and imports TensorFlow.
+        version: Version of the model. Defaults to None: the newest.
+        timeout: Maximum duration of a request in seconds, from connecting to the last byte.
+        retries: How often a request is repeated while the server is unreachable, overloaded or
+            loading the model.
 
     Returns:
         A `ServingClient`.
 
     Raises:
-        UserError: If gRPC is wanted and tensorflow-serving-api is not installed.
-        ValueError: If there is no such protocol.
+        UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed.
+        ValueError: If `protocol` is unknown.
     """
     endpoint: type
     if protocol == "rest":
@@ -82,14 +78,15 @@ def connect(
 
 
 class ServingClient:
-    """Sends sentences to a model server and tries again where that may help.
+    """Sends sentences to a model server and repeats requests after temporary errors.
 
-    The waits between tries grow from half a second to half a minute, each shortened at random by
-    up to a half, so that many clients do not come back at the same time. A warning tells of each.
+    The pauses between attempts grow from half a second to half a minute. Each is shortened at
+    random by up to a half, so that many clients do not return at the same time. Each gives a
+    warning.
 
     Args:
         endpoint: One model on one server.
-        retries: How often a request is sent again.
+        retries: How often a request is repeated.
     """
 
     def __init__(self, endpoint: Endpoint, retries: int = 5) -> None:
@@ -97,22 +94,23 @@ class ServingClient:
         self._retries = retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[Translation]:
-        """Best translations by the search as it was exported, in one request.
+        """Returns the best translation of each sentence by the exported search, in one request.
 
         Args:
-            texts: Sentences; bytes may be anything.
+            texts: Sentences; bytes need not be UTF-8.
 
         Returns:
-            A translation for each sentence, in their order.
+            One translation per sentence, in the same order.
 
         Raises:
-            UserError: If the server cannot be reached, does not serve the model, or refuses.
+            UserError: If the server cannot be reached, does not serve the model, refuses the
+                request, or does not answer with one translation per sentence.
         """
         if not texts:
             return []
         outputs = self._predict("serving_default", {"text": texts})
-        rows = zip(outputs["translation"], outputs["score"], strict=True)
-        return [Translation(*row) for row in rows]
+        translations, scores = self._columns(outputs, ("translation", "score"), len(texts))
+        return [self._translation(*row) for row in zip(translations, scores, strict=True)]
 
     def translate_nbest(
         self,
@@ -123,17 +121,18 @@ class ServingClient:
         length_penalty: float | None = None,
         max_length: int | None = None,
     ) -> list[list[Translation]]:
-        """Several translations of each sentence, or those of another search, in one request.
+        """Returns several translations of each sentence, in one request.
 
         Args:
-            texts: Sentences; bytes may be anything.
-            n_best: Translations per sentence, at most the beam size. A sentence can have fewer.
-            beam_size: Hypotheses of the search. Defaults to None: as exported.
-            length_penalty: Defaults to None: as exported.
-            max_length: Most tokens of a translation, eos included. Defaults to None: as exported.
+            texts: Sentences; bytes need not be UTF-8.
+            n_best: Maximum number of translations per sentence, at most the beam size.
+            beam_size: Number of beams. Defaults to None: the exported value.
+            length_penalty: Exponent of the length penalty. Defaults to None: the exported value.
+            max_length: Maximum length of a translation in tokens, eos included. Defaults to None:
+                the exported value.
 
         Returns:
-            Lists of translations, best first, in the order of the sentences.
+            One list of translations per sentence, best first, in the same order.
 
         Raises:
             UserError: As in `translate`, or if the search has fewer beams than `n_best`.
@@ -147,23 +146,23 @@ class ServingClient:
         penalty = AS_EXPORTED if length_penalty is None else length_penalty
         inputs["length_penalty"] = [float(penalty)] * len(texts)
         outputs = self._predict("translate_nbest", inputs)
-        rows = zip(outputs["translations"], outputs["scores"], strict=True)
-        return [_best(*row, n_best) for row in rows]
+        rows = zip(*self._columns(outputs, ("translations", "scores"), len(texts)), strict=True)
+        return [self._best(texts, scores, n_best) for texts, scores in rows]
 
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
     ) -> Iterator[list[list[Translation]]]:
-        """Translates lines as they come; a request has as many as are there.
+        """Translates lines in requests of those that are available.
 
         Args:
-            lines: May block while nothing is there.
-            batch_size: Most sentences of one request. The server may take fewer than you wish: see
-                `max_batch_size` in its batching parameters.
+            lines: May block while no line is available.
+            batch_size: Maximum number of sentences per request, at most the `max_batch_size` of the
+                server's batching parameters.
             n_best: As in `translate_nbest`.
-            **search: Settings of `translate_nbest`; None is as exported.
+            **search: Search options of `translate_nbest`.
 
         Yields:
-            For some lines at a time what `translate_nbest` returns.
+            For each request what `translate_nbest` returns.
         """
         is_default = n_best == 1 and all(value is None for value in search.values())
         for chunk in available_chunks(lines, batch_size):
@@ -183,16 +182,57 @@ class ServingClient:
                 trouble = str(error)
             if attempt < self._retries:
                 pause = wait * random.uniform(0.5, 1)
-                warnings.warn(f"{trouble}; next try in {pause:.1f} s", stacklevel=2)
+                warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
                 time.sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT)
-        raise UserError(f"{trouble} (after {self._retries + 1} tries)")
+        raise UserError(f"{trouble} (after {self._retries + 1} attempts)")
+
+    def _columns(
+        self, outputs: dict[str, list[Any]], names: Sequence[str], count: int
+    ) -> list[list[Any]]:
+        """The named outputs, which must have a value for each of `count` sentences."""
+        if not isinstance(outputs, dict):
+            outputs = {}
+        for name in names:
+            values = outputs.get(name)
+            if not isinstance(values, list) or len(values) != count:
+                number = len(values) if isinstance(values, list) else "no"
+                raise UserError(
+                    f"{self._endpoint.address} must answer {count} sentences with {count} values "
+                    f"of {name!r}. Received: {number} values"
+                )
+        return [outputs[name] for name in names]
+
+    def _translation(self, text: Any, score: Any) -> Translation:
+        if not isinstance(text, str) or not isinstance(score, int | float):
+            raise UserError(
+                f"{self._endpoint.address} must answer with a text and a score per sentence. "
+                f"Received: {text!r:.100} and {score!r:.100}"
+            )
+        return Translation(text, score)
+
+    def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
+        """The first translations of a row; a score of minus infinity is padding."""
+        if not isinstance(texts, list) or not isinstance(scores, list):
+            texts, scores = [texts], [scores]
+        if len(texts) != len(scores):
+            raise UserError(
+                f"{self._endpoint.address} must answer with as many scores as translations. "
+                f"Received: {len(scores)} scores and {len(texts)} translations"
+            )
+        if len(texts) < n_best:
+            raise UserError(
+                f"the search has {len(texts)} beams and gives no more translations. "
+                f"Received: n_best={n_best}; ask for a larger beam size"
+            )
+        best = [self._translation(*row) for row in zip(texts, scores, strict=True)][:n_best]
+        return [translation for translation in best if translation.score > float("-inf")]
 
     def _why_not_found(self, message: str) -> str:
-        """What there is to wait for.
+        """The reason why the model is not available yet.
 
         Raises:
-            UserError: If there is nothing.
+            UserError: If it will not become available.
         """
         model, address, version = (
             self._endpoint.model,
@@ -218,14 +258,3 @@ class ServingClient:
 def _others(states: Iterable[VersionState]) -> str:
     versions = [str(state.version) for state in states if state.state == "AVAILABLE"]
     return f", only {', '.join(versions)}" if versions else ""
-
-
-def _best(texts: Sequence[str], scores: Sequence[float], n_best: int) -> list[Translation]:
-    """The first of a row that are there; the rest is padding, of score -inf."""
-    if len(texts) < n_best:
-        raise UserError(
-            f"the search has {len(texts)} beams and gives no more translations. "
-            f"Received: n_best={n_best}; ask for a larger beam size"
-        )
-    rows = zip(texts[:n_best], scores, strict=False)
-    return [Translation(text, score) for text, score in rows if score > float("-inf")]

@@ -1,4 +1,4 @@
-"""What the client needs of a connection to one model on TensorFlow Serving."""
+"""The interface between the client and a connection to one model on TensorFlow Serving."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -7,15 +7,15 @@ Values = Sequence[str | bytes] | Sequence[int] | Sequence[float]
 
 
 class TemporaryError(Exception):
-    """The same request may succeed later: the server is away, full, slow or loading the model."""
+    """The same request may succeed later: the server is unreachable, overloaded or slow."""
 
 
 class NotFoundError(Exception):
-    """The server does not serve this model or version now; its states say more."""
+    """The server does not serve this model or version now; `Endpoint.states` gives the reason."""
 
 
 class VersionState(NamedTuple):
-    """How a version of a model fares: START, LOADING, AVAILABLE, UNLOADING or END."""
+    """State of a version of a model: START, LOADING, AVAILABLE, UNLOADING or END."""
 
     version: int
     state: str
@@ -23,7 +23,7 @@ class VersionState(NamedTuple):
 
 
 class Endpoint(Protocol):
-    """One model of one server, by one protocol."""
+    """A connection to one model on one server."""
 
     address: str
     model: str
@@ -33,25 +33,25 @@ class Endpoint(Protocol):
         """Runs a signature of the model.
 
         Args:
-            signature: Its name.
-            inputs: Values by the name of the input, all of the same number. Bytes need not be
-                UTF-8; integers become int32 and floats float32.
+            signature: Name of the signature.
+            inputs: Values by name of the input, as many for each input. Bytes need not be UTF-8;
+                integers become int32 and floats float32.
 
         Returns:
-            Nested lists by the name of the output; text that is not UTF-8 shows U+FFFD.
+            Nested lists by name of the output. Bytes that are not UTF-8 become U+FFFD.
 
         Raises:
-            TemporaryError: If trying again may help.
+            TemporaryError: If the same request may succeed later.
             NotFoundError: If the server does not serve this model or version now.
-            UserError: If it refuses the request for another reason.
+            UserError: If the server refuses the request for another reason.
         """
         ...
 
     def states(self) -> list[VersionState]:
-        """Of all versions of the model.
+        """Returns the states of all versions of the model.
 
         Raises:
-            TemporaryError: If trying again may help.
-            NotFoundError: If the server knows no model of this name.
+            TemporaryError: If the same request may succeed later.
+            NotFoundError: If the server has no model of this name.
         """
         ...

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC interface, by the stubs that come with it."""
+"""TensorFlow Serving's gRPC interface, with the stubs of tensorflow-serving-api."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from keras_transformer.serving.endpoint import (
 )
 
 DEFAULT_ADDRESS = "localhost:8500"
-# gRPC refuses messages over 4 MiB by default, and waits longer after each failure to connect.
+# By default gRPC refuses messages over 4 MiB and reconnects after ever longer pauses.
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -24,13 +24,13 @@ _CHANNEL_OPTIONS = [
 
 
 class GrpcEndpoint:
-    """One model by gRPC, without encryption. Loads TensorFlow, which the stubs need.
+    """One model by gRPC, without encryption. Imports TensorFlow, which the stubs need.
 
     Args:
-        model: Its name on the server.
+        model: The model's name on the server.
         address: `host:port`.
-        version: Number, or None for the newest.
-        timeout: Seconds that a request may take.
+        version: Version of the model. Defaults to None: the newest.
+        timeout: Maximum duration of a request in seconds.
 
     Raises:
         UserError: If tensorflow-serving-api is not installed.
@@ -111,7 +111,7 @@ def _array(values: Values) -> np.ndarray:
     if not any(isinstance(value, str | bytes) for value in values):
         is_float = any(isinstance(value, float) for value in values)
         return np.array(values, "float32" if is_float else "int32")
-    array = np.empty(len(values), object)  # NumPy's own strings lose zeros at the end
+    array = np.empty(len(values), object)  # NumPy's bytes dtype drops trailing zeros
     array[:] = [value.encode() if isinstance(value, str) else value for value in values]
     return array
 

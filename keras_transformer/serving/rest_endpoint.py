@@ -2,7 +2,9 @@
 
 import base64
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
 
@@ -17,18 +19,18 @@ from keras_transformer.serving.endpoint import (
 )
 
 DEFAULT_ADDRESS = "http://localhost:8501"
-# Too many requests; bad gateway, unavailable and gateway timeout, from the server or a proxy.
+# Too many requests; and bad gateway, unavailable and gateway timeout of the server or a proxy.
 _TEMPORARY = (429, 502, 503, 504)
 
 
 class RestEndpoint:
-    """One model by HTTP; connections are kept and used again.
+    """One model by HTTP; connections are reused.
 
     Args:
-        model: Its name on the server.
-        address: `http://host:port`, or `https://...` where a proxy stands before the server.
-        version: Number, or None for the newest.
-        timeout: Seconds that the server may let the client wait.
+        model: The model's name on the server.
+        address: `http://host:port`, or `https://...` for a proxy in front of the server.
+        version: Version of the model. Defaults to None: the newest.
+        timeout: Maximum duration of a request in seconds, from connecting to the last byte.
 
     Source:
         The RESTful API of TensorFlow Serving, https://www.tensorflow.org/tfx/serving/api_rest
@@ -53,6 +55,8 @@ class RestEndpoint:
             "inputs": {name: _json_values(values) for name, values in inputs.items()},
         }
         answer = self._ask("POST", f"{self._model_url}{version}:predict", body)
+        if "outputs" not in answer:
+            raise UserError(f"{self.address} answers without 'outputs': {str(answer)[:200]}")
         return answer["outputs"]
 
     def states(self) -> list[VersionState]:
@@ -68,18 +72,40 @@ class RestEndpoint:
 
     def _ask(self, method: str, url: str, body: Any = None) -> dict[str, Any]:
         try:
-            response = self._session.request(method, url, json=body, timeout=self._timeout)
-        except requests.Timeout:
+            response = self._request(method, url, body)
+        except (requests.Timeout, TimeoutError):
             raise TemporaryError(
                 f"{self.address} gave no answer within {self._timeout:g} s"
             ) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             raise TemporaryError(f"{self.address} cannot be reached: {_reason(error)}") from None
-        except ValueError as error:  # requests: no proper address
+        except ValueError as error:  # raised by requests for an invalid address
             raise UserError(
                 f"the address must look like {DEFAULT_ADDRESS}. Received: {self.address} ({error})"
             ) from None
         return self._read(response)
+
+    def _request(self, method: str, url: str, body: Any) -> requests.Response:
+        """Sends a request and waits for the whole answer, at most `timeout` seconds.
+
+        The time-out of requests restarts with every byte. So a thread waits for the answer, and is
+        left to itself when the time is up.
+        """
+        answer: Future[requests.Response] = Future()
+        session = self._session
+
+        def wait() -> None:
+            try:
+                answer.set_result(session.request(method, url, json=body, timeout=self._timeout))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True).start()
+        try:
+            return answer.result(self._timeout)
+        except TimeoutError:
+            self._session = requests.Session()  # the thread still uses the other one
+            raise
 
     def _read(self, response: requests.Response) -> dict[str, Any]:
         text = response.content.decode("utf-8", errors="replace")
@@ -102,7 +128,7 @@ def _json_values(values: Values) -> Sequence[Any]:
 
 
 def _json_text(value: bytes) -> str | dict[str, str]:
-    """Bytes that are no UTF-8 cannot stand in JSON."""
+    """A string for UTF-8; JSON has no other way for other bytes than base64."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -110,6 +136,6 @@ def _json_text(value: bytes) -> str | dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """The last words of the innermost error; the rest is the library's own affairs."""
+    """The last part of the innermost error's message."""
     inner = error.args[0] if error.args else error
     return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1]

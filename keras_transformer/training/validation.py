@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.data.batch_plan import Batch
-from keras_transformer.decoding import Translator
-from keras_transformer.evaluation import score
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.evaluation.scores import score
 from keras_transformer.run import Run
 from keras_transformer.training.fit import evaluation_of
 
@@ -51,7 +52,7 @@ class TranslationValidation:
         if not self.pairs:
             return {}
         if self._translator is None:
-            self._translator = Translator(model, self.tokenizer, beam_size=1)
+            self._translator = Translator(model, self.tokenizer, SearchOptions(beam_size=1))
         sources, references = (list(side) for side in zip(*self.pairs, strict=True))
         translations = self._translator.translate(sources)
         bleu = score(translations, references, self.settings)[0]

@@ -191,7 +191,7 @@ def new_model(case: Case) -> Any:
     embeddings = keras.ops.convert_to_numpy(model.target_embedding.embeddings).copy()
     embeddings[[PAD_ID, BOS_ID, EOS_ID]] = -0.5
     model.target_embedding.embeddings.assign(embeddings)
-    last_norm = model.decoder_layers[-1].feed_forward_residual.norm
+    last_norm = model.decoder.layers[-1].feed_forward_residual.norm
     last_norm.beta.assign(np.full(case.d_model, 0.5, "float32"))
     return model
 
@@ -204,22 +204,20 @@ def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine
     """The compiled functions that `Translator` uses; they themselves decide on XLA."""
     import keras
 
-    from keras_transformer.decoding import beam_search, compile_function, greedy_search
+    from keras_transformer import SearchOptions, compile_function, search
     from keras_transformer.run import load_model
 
     model = load_model(folder / "model.keras")
     if setting.dtype == "int8":
         model.quantize("int8")
     sources = source_ids(case)
-    if case.beam_size == 1:
-        search = compile_function(greedy_search, model)
-        options = {}
-    else:
-        search = compile_function(beam_search, model)
-        options = {"beam_size": case.beam_size, "length_penalty": 0.0}
+    compiled = compile_function(search, model)
+    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
 
     def decode(length: int) -> np.ndarray:
-        return keras.ops.convert_to_numpy(search(sources, max_length=length, **options).ids)[:, 0]
+        return keras.ops.convert_to_numpy(
+            compiled(sources, max_length=length, options=options).ids
+        )[:, 0]
 
     def log_probabilities(rows: list[int], targets: list[list[int]]) -> list[float]:
         """Of target ids, given the sources of these rows."""
@@ -411,7 +409,7 @@ def save_keras_hub(model: Any, case: Case, folder: Path) -> None:
     hub.get_layer("positions").set_weights([ops.convert_to_numpy(table)[0]])
     for i in range(case.num_layers):
         copy_layer(hub.get_layer(f"encoder_{i}"), model.get_layer(f"encoder_layer_{i + 1}"))
-        copy_layer(hub.get_layer(f"decoder_{i}"), model.decoder_layers[i])
+        copy_layer(hub.get_layer(f"decoder_{i}"), model.decoder.layers[i])
     hub.save_weights(folder / "keras_hub.weights.h5")
 
 
@@ -435,7 +433,7 @@ def copy_weights(hub: Any, ours: Any) -> None:
 def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
     import keras
 
-    from keras_transformer.decoding import compile_function
+    from keras_transformer import compile_function
 
     model = keras_hub_model(case)
     model.load_weights(folder / "keras_hub.weights.h5")
@@ -482,7 +480,7 @@ def save_marian(model: Any, case: Case, folder: Path) -> None:
     _fill(marian.model.shared, [model.target_embedding.embeddings])
     for i in range(case.num_layers):
         _fill_layer(marian.model.encoder.layers[i], model.get_layer(f"encoder_layer_{i + 1}"))
-        layer, ours = marian.model.decoder.layers[i], model.decoder_layers[i]
+        layer, ours = marian.model.decoder.layers[i], model.decoder.layers[i]
         _fill_layer(layer, ours)
         _fill_attention(layer.encoder_attn, ours.cross_attention)
         _fill(layer.encoder_attn_layer_norm, ours.cross_attention_residual.norm.weights)

@@ -222,7 +222,8 @@ def _translating(
 
 
 def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
-    from keras_transformer.decoding import Translator
+    from keras_transformer.decoding.options import SearchOptions
+    from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     opened = Run.open(run)
@@ -232,8 +233,7 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
     translator = Translator(
         model,
         tokenizer,
-        beam_size=BEAM_SIZE,
-        length_penalty=0.0,
+        SearchOptions(beam_size=BEAM_SIZE, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
     )
 

@@ -84,7 +84,7 @@ def keras_hub_step(run: Any, tokenizer: Any) -> Step:
     copy_weights(embedding, ours.target_embedding)
     for i in range(ours.num_layers):
         copy_layer(encoders[i], ours.get_layer(f"encoder_layer_{i + 1}"))
-        copy_layer(decoders[i], ours.decoder_layers[i])
+        copy_layer(decoders[i], ours.decoder.layers[i])
     model.compile(new_adam(run.recipe), keras_loss)
     return lambda batch: loss_of(model, list(batch[0].values()), batch[1])
 

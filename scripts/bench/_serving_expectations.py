@@ -14,16 +14,12 @@ def prepare() -> Mapping[str, Callable[..., Any]]:
     from keras_transformer import Run, Translator
 
     run = Run.open(sys.argv[1])
-    search = run.recipe.evaluation
-    translator = Translator(
-        run.model(),
-        run.tokenizer(),
-        beam_size=search.beam_size,
-        length_penalty=search.length_penalty,
-    )
+    beam_size = run.recipe.evaluation.beam_size
+    options = run.recipe.evaluation.search_options(n_best=beam_size)
+    translator = Translator(run.model(), run.tokenizer(), options)
 
     def translate_nbest(sentences: Sequence[str]) -> list[Expected]:
-        found = translator.translate_nbest(sentences, n_best=search.beam_size)
+        found = translator.translate_nbest(sentences)
         return [[(hypothesis.text, hypothesis.score) for hypothesis in best] for best in found]
 
     return {"translate_nbest": translate_nbest}

@@ -153,7 +153,7 @@ def size_of(*paths: Path) -> int:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    from keras_transformer.evaluation import score
+    from keras_transformer.evaluation.scores import score
     from keras_transformer.run import Run
 
     run = Run.open(arguments.run)
@@ -198,15 +198,15 @@ Translate = Callable[[list[str]], list[str]]
 
 
 def load_keras(folder: Path, beam_size: int) -> Translate:
-    from keras_transformer.decoding import Translator
+    from keras_transformer.decoding.options import SearchOptions
+    from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     run = Run.open(folder)
     return Translator(
         run.model(),
         run.tokenizer(),
-        beam_size=beam_size,
-        length_penalty=0.0,
+        SearchOptions(beam_size=beam_size, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
     ).translate
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """An exported model under load: clients that ask at the same time, each answer checked.
 
-The stand-in server of scripts/serving serves the SavedModel with its batching parameters. Each
+The stand-in server of tests/support serves the SavedModel with its batching parameters. Each
 client sends one sentence at a time and waits for its translation, for so many seconds. An answer
 must be what the run's own model makes of that very sentence: the same text, with the same score up
 to 1e-3, or another hypothesis of its that ties with it (scores apart by less than 1e-4). Everything
@@ -78,14 +78,25 @@ class Server:
 
 @contextmanager
 def running_server(base_path: Path, batching: Path | None) -> Iterator[Server]:
-    program = ROOT / "scripts" / "serving" / "stand_in_server.py"
-    command: list[Any] = [sys.executable, program, "--port", "0", "--rest_api_port", "0"]
+    command: list[Any] = [
+        sys.executable,
+        "-m",
+        "support.stand_in_server",
+        "--port",
+        "0",
+        "--rest_api_port",
+        "0",
+    ]
     command += ["--model_name", MODEL_NAME, "--model_base_path", base_path]
     if batching:
         command += ["--batching_parameters_file", batching]
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        search_path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **ENVIRONMENT}
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": search_path},
         )
         try:
             assert process.stdout

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from gradients import gradients_of
 from keras import ops
+from support.gradients import gradients_of
 
 from keras_transformer._backend.affine import scale_and_shift
 

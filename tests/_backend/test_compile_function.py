@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
 from keras import ops
+from support.contract import to_numpy
 
-from keras_transformer.decoding import compile_function
+from keras_transformer import compile_function
 
 
 class Counted:

@@ -1,6 +1,6 @@
 import keras
 import numpy as np
-from parallel_text import store_of_lengths
+from support.parallel_text import store_of_lengths
 
 from keras_transformer.data import BatchPlan, evaluation_batches, fit_data
 

@@ -2,7 +2,7 @@
 
 import keras
 import pytest
-from masked_attention import K, Problem
+from support.masked_attention import K, Problem
 
 from keras_transformer._backend.fused_attention import fused_attention
 

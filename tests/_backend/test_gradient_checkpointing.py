@@ -3,8 +3,8 @@
 import jax
 import keras
 import numpy as np
-from contract import to_numpy
 from jax import numpy as jnp
+from support.contract import to_numpy
 
 from keras_transformer._backend.gradient_checkpointing import (
     _keeping_inputs_alone_on_jax,

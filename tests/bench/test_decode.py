@@ -10,10 +10,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
+from support.contract import to_numpy
+from support.searching import beam_search
 from tqdm import tqdm
 
-from keras_transformer.decoding import beam_search, compile_function
 from keras_transformer.models.presets import PRESETS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
@@ -54,7 +54,7 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention():
     model = engines.new_model(CASE)
     memory_projections = {
         id(projection.kernel)
-        for layer in model.decoder_layers
+        for layer in model.decoder.layers
         for projection in (
             layer.cross_attention.key_projection,
             layer.cross_attention.value_projection,
@@ -120,7 +120,7 @@ def test_weight_bytes_are_those_of_the_decoders_matrices():
     model = engines.new_model(CASE)
     kernels = [
         weight
-        for layer in model.decoder_layers
+        for layer in model.decoder.layers
         for weight in layer.weights
         if weight.name == "kernel" and not re.search("cross.*(key|value)", weight.path)
     ]
@@ -155,8 +155,8 @@ def test_marian_decodes_what_we_decode(tmp_path):
 @pytest.mark.slow
 def test_log_probability_is_that_of_the_search(tmp_path):
     sources = engines.source_ids(WIDE)
-    result = compile_function(beam_search, engines.new_model(WIDE))(
-        sources, max_length=WIDE.target_length, length_penalty=0.0
+    result = beam_search(
+        engines.new_model(WIDE), sources, max_length=WIDE.target_length, length_penalty=0.0
     )
     rows = [2, 0]
     found = load("keras_transformer", tmp_path).further_actions["log_probabilities"](

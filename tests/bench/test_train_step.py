@@ -55,7 +55,7 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention():
         num_heads=CASE.num_heads,
         d_ff=CASE.d_ff,
     )
-    cross_attentions = [layer.cross_attention for layer in model.decoder_layers]
+    cross_attentions = [layer.cross_attention for layer in model.decoder.layers]
     reading_memory = {
         id(projection.kernel)
         for attention in cross_attentions

@@ -2,7 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from parallel_text import RepeatingTokenizer, store_of_lengths
+from support.parallel_text import RepeatingTokenizer, store_of_lengths
 
 from keras_transformer.data import (
     BatchPlan,

@@ -8,7 +8,7 @@ import time
 
 import keras
 import pytest
-from local_server import answer, local_server
+from support.local_server import answer, local_server
 
 from keras_transformer.data import download as module
 from keras_transformer.data.download import download

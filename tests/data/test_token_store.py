@@ -2,7 +2,7 @@ import resource
 
 import numpy as np
 import pytest
-from parallel_text import SENTENCES, RepeatingTokenizer, store_of_lengths
+from support.parallel_text import SENTENCES, RepeatingTokenizer, store_of_lengths
 
 from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_parallel
 from keras_transformer.errors import UserError

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import sentencepiece
-from parallel_text import SENTENCES
+from support.parallel_text import SENTENCES
 
 from keras_transformer.data import CorpusError, Tokenizer, read_parallel
 from keras_transformer.data.tokenizer import fits

@@ -1,20 +1,11 @@
 """Beam search against hand-made models, exhaustive search and a plain Python beam search."""
 
-import functools
-
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from small_models import inputs_of, small_model
-
-from keras_transformer.decoding import (
-    SearchResult,
-    beam_search,
-    compile_function,
-    forced_attention,
-    greedy_search,
-)
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.searching import beam_search as search
+from support.small_models import inputs_of, small_model
 
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
@@ -25,34 +16,6 @@ GARDEN_PATH = {BOS: {A: 0.6, Z: 0.4}, A: {A: 0.5, EOS: 0.3, Z: 0.2}, Z: {EOS: 0.
 PREFIX_MODEL = PrefixModel(9)
 # The same shapes and options in most tests: compiled once.
 OPTIONS = {"max_length": 7, "beam_size": 3, "n_best": 3}
-
-
-@functools.cache
-def compiled(model):
-    return compile_function(beam_search, model)
-
-
-def search(
-    model,
-    source_ids=SOURCES,
-    max_lengths=None,
-    prefix_ids=None,
-    forbidden_ids=None,
-    required_ids=None,
-    beam_sizes=None,
-    length_penalties=None,
-    **options,
-):
-    tensors = (
-        source_ids,
-        max_lengths,
-        prefix_ids,
-        forbidden_ids,
-        required_ids,
-        beam_sizes,
-        length_penalties,
-    )
-    return SearchResult(*map(to_numpy, compiled(model)(*tensors, **options)))
 
 
 def penalty(length, length_penalty):
@@ -105,23 +68,29 @@ def plain_beam_search(model, source, beam_size, max_length, length_penalty):
 
 def test_finds_what_greedy_search_misses():
     model = BigramModel(GARDEN_PATH, V)
-    greedy = greedy_search(model, SOURCES[:1], max_length=4)
+    greedy = search(model, SOURCES[:1], max_length=4, beam_size=1)
     beam = search(model, SOURCES[:1], max_length=4, beam_size=2)
     assert trimmed(beam.ids[0, 0]) == [Z, EOS]
     np.testing.assert_allclose(beam.log_probabilities, [[np.log(0.4 * 0.9)]], rtol=1e-5)
     np.testing.assert_allclose(beam.scores, beam.log_probabilities / penalty(2, 0.6), rtol=1e-6)
     assert beam.lengths.tolist() == [[2]]
-    assert to_numpy(greedy.ids)[0, 0, 0] == A
-    assert to_numpy(greedy.log_probabilities)[0, 0] < beam.log_probabilities[0, 0]
+    assert greedy.ids[0, 0, 0] == A
+    assert greedy.log_probabilities[0, 0] < beam.log_probabilities[0, 0]
 
 
 def test_beam_of_one_equals_greedy():
     model = PrefixModel(V)
-    greedy = SearchResult(*map(to_numpy, greedy_search(model, SOURCES, max_length=6)))
     beam = search(model, SOURCES, max_length=6, beam_size=1, length_penalty=0.0)
-    assert len(set(greedy.lengths.ravel())) > 1
-    for of_beam, of_greedy in zip(beam, greedy, strict=True):
-        np.testing.assert_allclose(of_beam, of_greedy, rtol=1e-6)
+    assert len(set(beam.lengths.ravel())) > 1
+    for row, source in enumerate(SOURCES):
+        ids, total = [], 0.0
+        while len(ids) < 6 and EOS not in ids:
+            log_probabilities = model.log_probabilities(source, ids)
+            log_probabilities[[PAD, BOS]] = -np.inf
+            ids.append(int(log_probabilities.argmax()))
+            total += log_probabilities.max()
+        assert trimmed(beam.ids[row, 0]) == ids
+        np.testing.assert_allclose(beam.scores[row, 0], total, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
@@ -149,7 +118,7 @@ def test_a_wide_beam_equals_exhaustive_search(length_penalty):
 
 
 def test_agrees_with_plain_beam_search():
-    result = search(PREFIX_MODEL, **OPTIONS)
+    result = search(PREFIX_MODEL, SOURCES, **OPTIONS)
     for row, source in enumerate(SOURCES):
         expected = plain_beam_search(PREFIX_MODEL, source, 3, 7, 0.6)[:3]
         assert [tuple(trimmed(ids)) for ids in result.ids[row]] == [ids for _, ids in expected]
@@ -157,8 +126,8 @@ def test_agrees_with_plain_beam_search():
 
 
 def test_n_best_are_sorted_distinct_and_begin_with_the_best():
-    three = search(PREFIX_MODEL, **OPTIONS)
-    one = search(PREFIX_MODEL, **{**OPTIONS, "n_best": 1})
+    three = search(PREFIX_MODEL, SOURCES, **OPTIONS)
+    one = search(PREFIX_MODEL, SOURCES, **{**OPTIONS, "n_best": 1})
     assert (np.diff(three.scores, axis=1) <= 0).all()
     for row in range(len(SOURCES)):
         assert len({tuple(ids) for ids in three.ids[row]}) == 3
@@ -206,7 +175,7 @@ def test_each_sentence_is_cut_at_its_own_maximum_length():
 
 
 def test_a_sentence_does_not_depend_on_its_batch():
-    together = search(PREFIX_MODEL, **OPTIONS)
+    together = search(PREFIX_MODEL, SOURCES, **OPTIONS)
     alone = [
         search(PREFIX_MODEL, np.repeat(source[None], len(SOURCES), axis=0), **OPTIONS)
         for source in SOURCES
@@ -224,7 +193,7 @@ def test_each_sentence_has_its_own_beam_size_and_length_penalty():
     beam_sizes = np.array([1, 2, 3, 1, 2], "int32")
     length_penalties = np.array([0.0, 2.0, 0.6, 1.0, 0.0], "float32")
     found = search(
-        PREFIX_MODEL, beam_sizes=beam_sizes, length_penalties=length_penalties, **OPTIONS
+        PREFIX_MODEL, SOURCES, beam_sizes=beam_sizes, length_penalties=length_penalties, **OPTIONS
     )
     for row, (source, size) in enumerate(zip(SOURCES, beam_sizes, strict=True)):
         expected = plain_beam_search(PREFIX_MODEL, source, size, 7, length_penalties[row])[:size]
@@ -239,7 +208,7 @@ def test_each_sentence_has_its_own_beam_size_and_length_penalty():
 
 
 def test_nothing_follows_eos():
-    result = search(PREFIX_MODEL, **OPTIONS)
+    result = search(PREFIX_MODEL, SOURCES, **OPTIONS)
     for ids in result.ids.reshape(-1, 7):
         assert EOS not in trimmed(ids)[:-1]
     np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
@@ -254,20 +223,19 @@ def test_padding_and_bos_are_never_chosen():
 
 def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="Received: n_best=3, beam_size=2"):
-        beam_search(PREFIX_MODEL, SOURCES, max_length=4, beam_size=2, n_best=3)
-    with pytest.raises(ValueError, match="Received: n_best=0, beam_size=2"):
-        beam_search(PREFIX_MODEL, SOURCES, max_length=4, beam_size=2, n_best=0)
-    with pytest.raises(ValueError, match="Received: length_penalty=-1"):
-        beam_search(PREFIX_MODEL, SOURCES, max_length=4, length_penalty=-1)
+        search(PREFIX_MODEL, SOURCES, max_length=4, beam_size=2, n_best=3)
+    for name, value in (("n_best", 0), ("length_penalty", -1), ("length_penalty", float("nan"))):
+        with pytest.raises(ValueError, match=name):
+            search(PREFIX_MODEL, SOURCES, max_length=4, **{name: value})
 
 
 def test_forced_prefix_begins_every_hypothesis():
     prefix_ids = np.array([[5, 7], [6, PAD], [PAD, PAD], [8, 8], [4, 5]], "int32")
-    result = search(PREFIX_MODEL, prefix_ids=prefix_ids, **OPTIONS)
+    result = search(PREFIX_MODEL, SOURCES, prefix_ids=prefix_ids, **OPTIONS)
     for row, prefix in enumerate(map(trimmed, prefix_ids)):
         for hypothesis in map(trimmed, result.ids[row]):
             assert hypothesis[: len(prefix)] == prefix
-    free = search(PREFIX_MODEL, **OPTIONS)
+    free = search(PREFIX_MODEL, SOURCES, **OPTIONS)
     np.testing.assert_array_equal(result.ids[2], free.ids[2])
 
 
@@ -275,7 +243,7 @@ def test_required_tokens_appear_and_cost_no_more_than_they_must():
     """As good as the best of all hypotheses that have them, in exhaustive search."""
     required_ids = np.array([[[7, PAD]], [[5, 8]], [[PAD, PAD]], [[6, 6]], [[8, PAD]]], "int32")
     model, options = PrefixModel(9), {"max_length": 4, "beam_size": 60, "length_penalty": 0.6}
-    result = search(model, required_ids=required_ids, **options)
+    result = search(model, SOURCES, required_ids=required_ids, **options)
     for row, source in enumerate(SOURCES):
         words = trimmed(required_ids[row, 0])
         allowed = [
@@ -288,39 +256,68 @@ def test_required_tokens_appear_and_cost_no_more_than_they_must():
         np.testing.assert_allclose(result.scores[row, 0], score, atol=1e-4)
 
 
+def test_required_words_of_one_sentence_leave_the_others_as_they_are():
+    """Also where they end early: every candidate would count towards the finished hypotheses."""
+    model = PrefixModel(9)
+    model.table[:, EOS] += 2.0
+    sources = np.arange(4, 36, dtype="int32")[:, None]
+    required_ids = np.zeros((len(sources), 2, 2), "int32")
+    required_ids[0] = [[7, 8], [5, PAD]]
+    options = {"max_length": 8, "beam_size": 3, "n_best": 3}
+    free = search(model, sources, **options)
+    result = search(model, sources, required_ids=required_ids, **options)
+    np.testing.assert_array_equal(result.ids[1:], free.ids[1:])
+    np.testing.assert_allclose(result.scores[1:], free.scores[1:], rtol=1e-5)
+    assert has(trimmed(result.ids[0, 0]), [7, 8]) and 5 in result.ids[0, 0]
+
+
+def test_requiring_what_the_best_translation_has_finds_it():
+    model = PrefixModel(9)
+    model.table[:, EOS] += 1.0
+    sources = np.arange(4, 64, dtype="int32")[:, None]
+    options = {"max_length": 8, "beam_size": 8}  # enough for both banks
+    free = search(model, sources, **options)
+    last = np.take_along_axis(free.ids[:, 0], np.maximum(free.lengths - 2, 0), axis=1)
+    required_ids = np.where(last == EOS, PAD, last)[:, None]
+    result = search(model, sources, required_ids=required_ids, **options)
+    assert (result.scores >= free.scores - 1e-4).all()
+
+
 def has(ids, words):
     starts = range(len(ids) - len(words) + 1)
     return any(list(ids[start : start + len(words)]) == words for start in starts)
 
 
 def test_forbidden_tokens_do_not_appear():
-    free = search(PREFIX_MODEL, **OPTIONS)
+    free = search(PREFIX_MODEL, SOURCES, **OPTIONS)
     forbidden_ids = free.ids[:, 0, :1, None]
-    result = search(PREFIX_MODEL, forbidden_ids=forbidden_ids, **OPTIONS)
+    result = search(PREFIX_MODEL, SOURCES, forbidden_ids=forbidden_ids, **OPTIONS)
     for row, forbidden in enumerate(forbidden_ids[:, 0, 0]):
         assert forbidden not in result.ids[row]
 
 
 def test_power_of_1_ranks_by_the_mean_of_a_token():
-    result = search(PREFIX_MODEL, length_penalty=1.0, length_penalty_form="power", **OPTIONS)
+    result = search(
+        PREFIX_MODEL, SOURCES, length_penalty=1.0, length_penalty_form="power", **OPTIONS
+    )
     np.testing.assert_allclose(result.scores, result.log_probabilities / result.lengths, rtol=1e-5)
 
 
 def test_unknown_form_of_length_penalty_is_refused():
-    with pytest.raises(ValueError, match="Received: length_penalty_form='google'"):
-        search(PREFIX_MODEL, length_penalty_form="google", **OPTIONS)
+    with pytest.raises(ValueError, match="length_penalty_form"):
+        search(PREFIX_MODEL, SOURCES, length_penalty_form="google", **OPTIONS)
 
 
 @pytest.mark.slow
 def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     model = small_model()
     source_ids = inputs_of(model, batch=4)["source_ids"]
-    options = {"max_length": 5, "beam_size": 3, "n_best": 3, "pad_id": model.pad_id}
+    options = {"max_length": 5, "beam_size": 3, "n_best": 3}
     result = search(model, source_ids, coverage_penalty=0.7, **options)
     bos = np.full((4, 3, 1), BOS, "int32")
     target_ids = np.concatenate([bos, result.ids[:, :, :-1]], axis=-1)
     target_ids = np.where(result.ids != model.pad_id, target_ids, model.pad_id)
-    attention = to_numpy(forced_attention(model, source_ids, target_ids, model.pad_id))
+    attention = to_numpy(model.source_attention(source_ids, target_ids))
     coverage = np.clip(attention.sum(axis=2), 1e-6, 1.0)
     mask = (source_ids != model.pad_id)[:, None]
     bonus = 0.7 * np.where(mask, np.log(coverage), 0.0).sum(axis=-1)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from small_models import SIZES, V
+from support.contract import randomize, to_numpy
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.searching import beam_search as search
+from support.small_models import SIZES, V
 
-from keras_transformer.decoding import SearchResult, beam_search, compile_function
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.models import Transformer
 
@@ -18,11 +18,6 @@ def transformer(seed, **options):
     model = Transformer(V, **{**SIZES, "num_layers": 1, "max_length": 40, **options})
     randomize(model, seed)
     return model
-
-
-def search(model, source_ids, **options):
-    result = compile_function(beam_search, model)(source_ids, **options)
-    return SearchResult(*map(to_numpy, result))
 
 
 def log_probabilities(model, source_ids, target_ids):
@@ -95,7 +90,7 @@ def test_variables_are_all_and_the_maximum_length_is_the_smallest():
 def test_other_vocabularies_are_refused():
     ensemble = Ensemble([PrefixModel(6), PrefixModel(7)])
     with pytest.raises(ValueError, match=r"target vocabularies of \[6, 7\] tokens"):
-        beam_search(ensemble, SOURCES, max_length=3)
+        search(ensemble, SOURCES, max_length=3)
 
 
 def test_no_models_are_refused():

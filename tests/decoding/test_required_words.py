@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD
 from keras import ops
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer.decoding.required_words import (
     allocate_beams,

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from fake_models import BOS, EOS, PAD
-from small_models import small_model
+from support.fake_models import BOS, EOS, PAD
+from support.small_models import small_model
 
-from keras_transformer.decoding import Translator, scorer
-from keras_transformer.decoding.scorer import Scorer
+from keras_transformer import SearchOptions, Translator
+from keras_transformer.decoding import scoring
+from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.errors import UserError
 
 A = 4
@@ -61,8 +62,10 @@ def test_scores_are_those_of_each_pair_alone(model):
 
 def test_translations_score_as_the_search_said(model):
     sentences = ["abc", "de", "hgfedcba"]
-    translator = Translator(model, Letters(), beam_size=8, length_penalty=0.0)
-    found = translator.translate_nbest(sentences, n_best=8)
+    translator = Translator(
+        model, Letters(), SearchOptions(beam_size=8, length_penalty=0.0, n_best=8)
+    )
+    found = translator.translate_nbest(sentences)
     pairs = [
         (sentence, hypothesis)
         for sentence, hypotheses in zip(sentences, found, strict=True)
@@ -85,7 +88,7 @@ def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
         return [np.zeros(labels.shape), np.zeros(len(labels)), np.ones(len(labels))]
 
     monkeypatch.setattr(
-        scorer, "compile_function", lambda f, model: lambda *a, **k: score_pairs(model, *a, **k)
+        scoring, "compile_function", lambda f, model: lambda *a, **k: score_pairs(model, *a, **k)
     )
     generator = np.random.default_rng(3)
     texts = [["a" * n for n in generator.integers(0, 11, 300)] for _ in range(2)]

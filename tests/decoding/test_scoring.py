@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD
 from keras import ops
-from small_models import V, inputs_of, new_model, small_model
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD
+from support.searching import beam_search
+from support.small_models import V, inputs_of, new_model, small_model
 
-from keras_transformer.decoding import compile_function, greedy_search
+from keras_transformer import compile_function
 from keras_transformer.decoding.scoring import PairScores, score_pairs
 
 SOURCES = np.array([[7, 9, 5, 3], [11, 3, PAD, PAD], [12, 8, 3, PAD]], "int32")
@@ -43,7 +44,7 @@ def test_scores_are_the_log_softmax_of_the_logits(variant):
 
 def test_a_translation_scores_what_search_says():
     model = new_model(num_layers=1)
-    result = compile_function(greedy_search, model)(SOURCES, np.array([9, 2, 5]), max_length=9)
+    result = beam_search(model, SOURCES, np.array([9, 2, 5]), max_length=9, beam_size=1)
     ids, lengths = to_numpy(result.ids)[:, 0], to_numpy(result.lengths)[:, 0]
     assert lengths.min() < lengths.max()
     # Where a label is padding, it does not matter what `target_ids` have.

@@ -1,46 +1,145 @@
-"""What greedy and beam search have in common."""
+"""Stages and shrinking batches change nothing but the time."""
 
 import numpy as np
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD
+import pytest
+from keras import ops
+from support.contract import to_numpy
+from support.fake_models import PrefixModel
+from support.searching import beam_search
+from support.small_models import new_model
 
-from keras_transformer.decoding.search import (
-    count_tokens,
-    empty_ids,
-    limits_of,
-    next_log_probabilities,
-    write_at,
+from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
+from keras_transformer.decoding.sampling import random_numbers
+from keras_transformer.decoding.search import StagedSearch, fewer, make_strategy, search, stages
+
+BATCH, MAX_LENGTH, V = 32, 26, 13
+
+
+class FixedModel(PrefixModel):
+    """Writes down how many sentences it is asked about."""
+
+    def __init__(self):
+        super().__init__(V)
+        self.shapes = set()
+
+    def step(self, token_ids, cache, position):
+        self.shapes.add(self.shape(cache))
+        return super().step(token_ids, cache, position)
+
+    def shape(self, cache):
+        return tuple(cache.sentence["source"].shape)
+
+
+class GrowingModel(FixedModel):
+    """Writes down how many positions its cache has, too."""
+
+    def init_cache(self, source_ids, max_length, beam_size=1):
+        return self.extend_cache(super().init_cache(source_ids, max_length, beam_size), max_length)
+
+    def extend_cache(self, cache, max_length):
+        rows = ops.shape(cache.sentence["source"])[0]
+        room = ops.zeros((rows, max_length), "int32")
+        return cache._replace(sentence={**cache.sentence, "room": room})
+
+    def shape(self, cache):
+        return tuple(cache.sentence["room"].shape)
+
+
+def sources():
+    generator = np.random.default_rng(3)
+    ids = generator.integers(4, V, (BATCH, 6)).astype("int32")
+    ids[::3, 4:] = 0
+    return ids
+
+
+def limits():
+    """Half have ended after 5 tokens, three quarters after 11, all but one after 20."""
+    return np.array([3, 9, 14, 2, 20, 5, 11, 7] * 3 + [1] * 7 + [MAX_LENGTH], "int32")
+
+
+def assert_equal(found, expected):
+    for name, actual, wanted in zip(found._fields, found, expected, strict=True):
+        np.testing.assert_allclose(actual, to_numpy(wanted), rtol=1e-4, err_msg=name)
+
+
+def staged(model, request, options, max_length=MAX_LENGTH):
+    return StagedSearch(model)(request, make_strategy(model, options), max_length)
+
+
+@pytest.mark.parametrize(
+    "kind, shapes",
+    [
+        (GrowingModel, {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}),
+        (FixedModel, {(32,), (16,), (8,), (2,)}),
+    ],
 )
-
-B, N, V, L = 2, 3, 7, 5
-
-
-def test_padding_and_bos_are_impossible_and_the_rest_is_not_renormalized():
-    logits = np.random.default_rng(0).normal(size=(B, N, V)).astype("float32")
-    expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    expected[..., [PAD, BOS]] = -np.inf
-    found = to_numpy(next_log_probabilities(logits, PAD, BOS))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+def test_finds_what_search_finds_in_fewer_rows(kind, shapes):
+    # Sentences that end before their limits would blur the count.
+    model, options = kind(), SearchOptions(beam_size=3, n_best=2)
+    model.table[:, 3] = -20.0
+    found = staged(model, Request(sources(), limits()), options)
+    assert model.shapes == shapes
+    expected = beam_search(model, sources(), limits(), max_length=MAX_LENGTH, beam_size=3, n_best=2)
+    assert_equal(found, expected)
 
 
-def test_empty_ids_are_bos_and_padding():
-    expected = [[[BOS, PAD, PAD]] * N] * B
-    np.testing.assert_array_equal(to_numpy(empty_ids((B, N, 3), BOS, PAD)), expected)
+def test_every_sentence_keeps_what_it_asked_for():
+    generator = np.random.default_rng(4)
+    words = generator.integers(4, V, (2, BATCH, 1, 2)).astype("int32")
+    request = {
+        "max_lengths": limits(),
+        "prefix_ids": words[0, :, 0],
+        "forbidden_ids": words[1],
+        "beam_sizes": generator.integers(1, 4, BATCH).astype("int32"),
+        "length_penalties": generator.random(BATCH).astype("float32"),
+    }
+    model = GrowingModel()
+    expected = beam_search(model, sources(), max_length=MAX_LENGTH, beam_size=3, **request)
+    found = staged(model, Request(sources(), **request), SearchOptions(beam_size=3))
+    assert_equal(found, expected)
 
 
-def test_writes_tokens_at_a_position():
-    ids = np.arange(B * N * L).reshape(B, N, L)
-    tokens = np.full((B, N), EOS)
-    expected = ids.copy()
-    expected[:, :, 1] = EOS
-    np.testing.assert_array_equal(to_numpy(write_at(ids, tokens, 1)), expected)
+def test_samples_are_the_same_in_stages():
+    model, options = GrowingModel(), SamplingOptions(num_samples=2)
+    numbers = random_numbers(1, range(BATCH), 2, MAX_LENGTH)
+    request = Request(sources(), limits(), random_numbers=numbers)
+    expected = search(model, request, max_length=MAX_LENGTH, options=options)
+    assert_equal(staged(model, request, options), expected)
 
 
-def test_limits_are_the_longest_length_or_less():
-    np.testing.assert_array_equal(to_numpy(limits_of(None, 3, 9)), [9, 9, 9])
-    np.testing.assert_array_equal(to_numpy(limits_of(np.array([4, 9, 20]), 3, 9)), [4, 9, 9])
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
+    model = new_model("rotary", num_layers=1)
+    model = Ensemble([model, model]) if ensemble else model
+    tokens, rows = np.full((3, 2), 7, "int32"), np.array([2, 0], "int32")
+    _, cache = model.step(tokens, model.init_cache(sources()[:3], 2, beam_size=2), 0)
+    expected, _ = model.step(tokens, cache, 1)
+    found, _ = model.step(tokens[rows], cache.take_sentences(rows, 3), 1)
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
 
 
-def test_counts_tokens_that_are_not_padding():
-    ids = np.array([[[5, EOS, PAD], [5, 6, EOS]]])
-    np.testing.assert_array_equal(to_numpy(count_tokens(ids, PAD)), [[2, 3]])
+def test_stages_double_and_end_with_the_length():
+    assert stages(GrowingModel(), 100) == [8, 16, 32, 64, 100]
+    assert stages(GrowingModel(), 16) == [8, 16]
+    assert stages(GrowingModel(), 5) == [5]
+    assert stages(FixedModel(), 100) == [100]
+
+
+def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
+    assert [fewer(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
+
+
+def test_what_a_search_cannot_do_is_refused():
+    model, source_ids = PrefixModel(V), sources()[:2]
+    words = np.ones((2, 1, 1), "int32")
+    numbers = np.zeros((2, 1, 4), "float32")
+    for options, request, name in (
+        (SearchOptions(), {"random_numbers": numbers}, "random_numbers"),
+        (SearchOptions(), {"required_ids": words, "beam_sizes": [1, 2]}, "beam_sizes"),
+        (SamplingOptions(), {"random_numbers": numbers, "required_ids": words}, "required_ids"),
+        (SamplingOptions(), {}, "random_numbers"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            search(model, Request(source_ids, **request), max_length=4, options=options)
+    with pytest.raises(TypeError, match="must be SearchOptions or SamplingOptions"):
+        search(model, source_ids, max_length=4, options={"beam_size": 2})

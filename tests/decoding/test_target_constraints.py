@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.overlong import SourcePart
+from keras_transformer.decoding.long_sentences import SourcePart
 from keras_transformer.decoding.target_constraints import TargetConstraints
 
 # Three sentences, the second in two parts.
@@ -25,24 +25,24 @@ class Letters:
 
 
 def arrays_of(rows=4, parts=PARTS, **constraints):
-    return TargetConstraints(Letters(), PARTS, 3, **constraints).arrays(parts, rows)
+    found = TargetConstraints(Letters(), PARTS, 3, **constraints).arrays(parts, rows)
+    return {name: array for name, array in found.items() if array is not None}
 
 
 def test_nothing_is_no_array():
-    assert arrays_of() == []
-    assert arrays_of(prefixes=[""] * 3, forbidden=[[]] * 3, required=[[""]] * 3) == []
+    assert arrays_of() == {}
+    assert arrays_of(prefixes=[""] * 3, forbidden=[[]] * 3, required=[[""]] * 3) == {}
 
 
 def test_the_first_part_begins_with_the_prefix():
-    (prefix_ids,) = arrays_of(rows=8, prefixes=["abc", "d", ""])
+    prefix_ids = arrays_of(rows=8, prefixes=["abc", "d", ""])["prefix_ids"]
     assert prefix_ids.dtype == "int32" and prefix_ids.shape == (8, 4)
     np.testing.assert_array_equal(prefix_ids[:2], [[10, 11, 12, 0], [13, 0, 0, 0]])
     assert not prefix_ids[2:].any()
 
 
 def test_every_part_leaves_out_the_forbidden_words():
-    prefix_ids, forbidden_ids = arrays_of(forbidden=[[], ["ab", "", "c", "def"], ["a"]])
-    assert prefix_ids is None
+    (forbidden_ids,) = arrays_of(forbidden=[[], ["ab", "", "c", "def"], ["a"]]).values()
     assert forbidden_ids.shape == (4, 4, 4)
     expected = [[10, 11, 0, 0], [12, 0, 0, 0], [13, 14, 15, 0], [0, 0, 0, 0]]
     assert not forbidden_ids[0].any()
@@ -51,14 +51,13 @@ def test_every_part_leaves_out_the_forbidden_words():
     np.testing.assert_array_equal(forbidden_ids[3, :2, :2], [[10, 0], [0, 0]])
 
 
-def test_required_words_stand_third():
-    prefix_ids, forbidden_ids, required_ids = arrays_of(required=[["b"], [], ["cd"]])
-    assert prefix_ids is None and forbidden_ids is None
+def test_required_words_are_of_all_parts():
+    required_ids = arrays_of(required=[["b"], [], ["cd"]])["required_ids"]
     assert required_ids[:, 0].tolist() == [[11, 0], [0, 0], [0, 0], [12, 13]]
 
 
 def test_all_batches_have_the_same_sizes():
-    (prefix_ids,) = arrays_of(rows=1, parts=PARTS[-1:], prefixes=["abc", "d", ""])
+    prefix_ids = arrays_of(rows=1, parts=PARTS[-1:], prefixes=["abc", "d", ""])["prefix_ids"]
     assert prefix_ids.shape == (1, 4)
 
 

@@ -5,12 +5,12 @@ import functools
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from fake_models import BOS, EOS, PAD, PrefixModel
 from keras import ops
+from support.contract import to_numpy
+from support.fake_models import BOS, EOS, PAD, PrefixModel
+from support.searching import beam_search
 
-from keras_transformer.decoding import compile_function
-from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer import compile_function
 from keras_transformer.decoding.token_rules import (
     ForbiddenWords,
     MinLength,
@@ -177,9 +177,9 @@ def test_an_empty_prefix_changes_nothing():
 
 def test_rules_hold_in_a_compiled_search():
     rules = (NoRepeatNgrams(2), MinLength(6), ForbiddenWords(((5, 6), (1,))))
-    search = compile_function(greedy_search, PrefixModel(V))
-    free = to_numpy(search(SOURCES, max_length=L).ids)[:, 0]
-    ruled = search(SOURCES, max_length=L, rules=rules)
+    model = PrefixModel(V)
+    free = beam_search(model, SOURCES, max_length=L, beam_size=1).ids[:, 0]
+    ruled = beam_search(model, SOURCES, max_length=L, beam_size=1, rules=rules)
     assert np.isfinite(to_numpy(ruled.scores)).all()
     assert not all(map(is_ruled, free))
     assert all(map(is_ruled, to_numpy(ruled.ids)[:, 0]))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
+from support.contract import to_numpy
 
 from keras_transformer.decoding.top_k import BLOCK, take_columns, top_k_tokens
 

@@ -5,10 +5,12 @@ import queue
 import keras
 import numpy as np
 import pytest
-from fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from keras import ops
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 
-from keras_transformer.decoding import Hypothesis, Translator
+from keras_transformer import Cache, SamplingOptions, SearchOptions
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.translator import Translator
 
 A = 4
 
@@ -33,6 +35,7 @@ class Copier:
     """Repeats the source, one token a step, and attends to it; the shapes it saw are `shapes`."""
 
     max_length = 32
+    pad_id = PAD
     variables = ()
 
     def __init__(self):
@@ -40,34 +43,39 @@ class Copier:
 
     def init_cache(self, source_ids, max_length, beam_size=1):
         self.shapes.append((*source_ids.shape, max_length))
-        return {"beam": {}, "sentence": source_ids}
+        return Cache(sentence=source_ids)
 
-    def step(self, token_ids, cache, position, return_attention_weights=False):
-        source = cache["sentence"]
+    def step(self, token_ids, cache, position):
+        source = cache.sentence
         following = ops.take(source, ops.minimum(position, source.shape[1] - 1), axis=1)
         logits = 9.0 * ops.one_hot(following, 14)[:, None, :]
         logits = logits + ops.zeros((1, token_ids.shape[1], 1))
-        if not return_attention_weights:
-            return logits, cache
-        weights = ops.one_hot(position, source.shape[1]) + ops.zeros((*token_ids.shape, 1))
-        return logits, cache, weights
+        return logits, cache
+
+    def source_attention(self, source_ids, target_ids):
+        length, width = target_ids.shape[-1], source_ids.shape[1]
+        return ops.zeros((*target_ids.shape, 1)) + ops.one_hot(ops.arange(length), width)
+
+
+def new_translator(model, overlong="split", tokens_per_batch=1024, **options):
+    return Translator(model, Digits(), SearchOptions(**options), overlong, tokens_per_batch)
 
 
 def test_order_of_sentences_is_kept():
     sentences = ["3", "141592653", "27", "", "1" * 20, "8"]
-    assert Translator(Copier(), Digits(), beam_size=2).translate(sentences) == sentences
+    assert new_translator(Copier(), beam_size=2).translate(sentences) == sentences
 
 
 def test_blank_sentences_do_not_touch_the_model():
     model = Copier()
-    assert Translator(model, Digits()).translate(["", "  ", "\t"]) == ["", "", ""]
-    assert Translator(model, Digits()).translate([]) == []
+    assert new_translator(model).translate(["", "  ", "\t"]) == ["", "", ""]
+    assert new_translator(model).translate([]) == []
     assert model.shapes == []
 
 
 def test_long_lists_go_in_batches_of_few_shapes():
     model = Copier()
-    translator = Translator(model, Digits(), beam_size=1, tokens_per_batch=32)
+    translator = new_translator(model, beam_size=1, tokens_per_batch=32)
     sentences = [str(n) for n in range(19)]
     assert translator.translate([*sentences, "1" * 14]) == [*sentences, "1" * 14]
     # 2 of width 16, then 4 of width 8 at a time. 50 more than the source would be longer than the
@@ -75,14 +83,14 @@ def test_long_lists_go_in_batches_of_few_shapes():
     assert set(model.shapes) == {(2, 16, 32), (4, 8, 32)}
 
 
-def test_sentences_longer_than_the_model_allows_are_cut_with_a_warning():
-    translator = Translator(Copier(), Digits(), beam_size=1, overlong="cut")
+def test_sentences_longer_than_the_model_allows_are_truncated_with_a_warning():
+    translator = new_translator(Copier(), beam_size=1, overlong="truncate")
     with pytest.warns(UserWarning, match="Only the first 31 of 40 pieces are translated of '2222"):
         assert translator.translate(["7", "2" * 40]) == ["7", "2" * 31]
 
 
 def test_sentences_longer_than_the_model_allows_are_split_and_joined():
-    translator = Translator(Copier(), Digits(), beam_size=2)
+    translator = new_translator(Copier(), beam_size=2)
     long = "1" * 20 + ". " + "2" * 10 + " " + "3" * 11 + " " + "4" * 12
     ((whole,), (short,)) = translator.translate_nbest([long, "7"], alignments=True)
     assert whole.text == " ".join(["1" * 20, "2" * 10, "3" * 11 + "4" * 12])
@@ -95,13 +103,13 @@ def test_sentences_longer_than_the_model_allows_are_split_and_joined():
 def test_a_translation_does_not_depend_on_its_batch():
     """Nor does its greatest length: the model never ends a sentence of its own accord."""
     model = BigramModel({BOS: {A: 1.0}, A: {A: 1.0}}, 14)
-    translator = Translator(model, Digits(), beam_size=1)
+    translator = new_translator(model, beam_size=1)
     translations = translator.translate(["1", "2" * 13])
     assert [len(text) for text in translations] == [2 + 50, 14 + 50]
 
 
 def test_max_length_counts_eos():
-    short = Translator(Copier(), Digits(), beam_size=1, max_length=3)
+    short = new_translator(Copier(), beam_size=1, max_length=3)
     (complete,), (cut,) = short.translate_nbest(["12", "1234"])
     assert (complete.text, complete.length) == ("12", 3)
     assert (cut.text, cut.length) == ("123", 3)
@@ -109,8 +117,8 @@ def test_max_length_counts_eos():
 
 def test_hypotheses_are_described():
     probabilities = {BOS: {A: 0.6, EOS: 0.4}, A: {EOS: 0.9, A: 0.1}}
-    translator = Translator(BigramModel(probabilities, 14), Digits(), beam_size=2)
-    ((best, second), blank) = translator.translate_nbest(["5", ""], n_best=2)
+    translator = new_translator(BigramModel(probabilities, 14), beam_size=2, n_best=2)
+    ((best, second), blank) = translator.translate_nbest(["5", ""])
     assert (best.text, best.ids, best.length) == ("0", (A,), 2)
     np.testing.assert_allclose(best.log_probability, np.log(0.6 * 0.9), rtol=1e-5)
     np.testing.assert_allclose(best.score, np.log(0.6 * 0.9) / (7 / 6) ** 0.6, rtol=1e-5)
@@ -120,16 +128,16 @@ def test_hypotheses_are_described():
 
 
 def test_best_of_n_best_is_the_translation():
-    translator = Translator(PrefixModel(14), Digits(), beam_size=3, max_length=6)
+    translator = new_translator(PrefixModel(14), beam_size=3, max_length=6, n_best=3)
     sentences = ["1", "22", "333"]
-    best = [hypotheses[0].text for hypotheses in translator.translate_nbest(sentences, n_best=3)]
+    best = [hypotheses[0].text for hypotheses in translator.translate_nbest(sentences)]
     assert translator.translate(sentences) == best
 
 
 def test_progress_counts_sentences(capsys):
-    Translator(Copier(), Digits(), beam_size=1).translate(["1", "", "22"], progress=True)
+    new_translator(Copier(), beam_size=1).translate(["1", "", "22"], progress=True)
     assert "3/3" in capsys.readouterr().err
-    Translator(Copier(), Digits(), beam_size=1).translate(["1"])
+    new_translator(Copier(), beam_size=1).translate(["1"])
     assert capsys.readouterr().err == ""
 
 
@@ -139,7 +147,7 @@ def test_options_become_rules():
     short = BigramModel({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 0.9, A + 2: 0.1}}, 14)
 
     def translation(model, **options):
-        return Translator(model, Digits(), beam_size=1, max_length=5, **options).translate(["1"])
+        return new_translator(model, beam_size=1, max_length=5, **options).translate(["1"])
 
     assert translation(repeat) == ["00000"]
     assert translation(repeat, no_repeat_ngram_size=2)[0][:3] == "001"
@@ -151,15 +159,15 @@ def test_options_become_rules():
 
 def test_the_form_of_the_length_penalty_is_used():
     probabilities = {BOS: {A: 0.6, EOS: 0.4}, A: {EOS: 0.9, A: 0.1}}
-    translator = Translator(
-        BigramModel(probabilities, 14), Digits(), length_penalty=1.0, length_penalty_form="power"
+    translator = new_translator(
+        BigramModel(probabilities, 14), length_penalty=1.0, length_penalty_form="power"
     )
     ((best,),) = translator.translate_nbest(["5"])
     np.testing.assert_allclose(best.score, np.log(0.6 * 0.9) / 2, rtol=1e-5)
 
 
 def test_translations_begin_with_their_prefixes():
-    translator = Translator(PrefixModel(14), Digits(), beam_size=2, max_length=6)
+    translator = new_translator(PrefixModel(14), beam_size=2, max_length=6)
     free = translator.translate(["1", "22", "333"])
     forced = translator.translate(["1", "22", "333"], prefixes=["90", "", "8"])
     assert forced[0].startswith("90") and forced[2].startswith("8")
@@ -167,28 +175,28 @@ def test_translations_begin_with_their_prefixes():
 
 
 def test_only_the_first_part_begins_with_the_prefix():
-    translator = Translator(Copier(), Digits(), beam_size=1)
+    translator = new_translator(Copier(), beam_size=1)
     (translation,) = translator.translate(["1" * 20 + " " + "2" * 20], prefixes=["9"])
     assert translation == "9" + "1" * 19 + " " + "2" * 20
 
 
 def test_forbidden_words_do_not_appear():
     probabilities = {BOS: {A + 1: 0.8, A + 2: 0.2}, A + 1: {A + 2: 0.6, EOS: 0.4}, A + 2: {EOS: 1}}
-    translator = Translator(BigramModel(probabilities, 14), Digits(), beam_size=2)
+    translator = new_translator(BigramModel(probabilities, 14), beam_size=2)
     assert translator.translate(["0"] * 3, forbidden=[[], ["12", "3"], ["1"]]) == ["12", "1", "2"]
 
 
 def test_required_words_appear():
     probabilities = {BOS: {A + 1: 0.9, A + 2: 0.1}, A + 1: {EOS: 1.0}, A + 2: {EOS: 1.0}}
-    translator = Translator(BigramModel(probabilities, 14), Digits(), beam_size=3, max_length=6)
+    translator = new_translator(BigramModel(probabilities, 14), beam_size=3, max_length=6)
     found = translator.translate(["0"] * 3, required=[[], ["2"], ["77", "2"]])
     assert found[:2] == ["1", "2"]
     assert "77" in found[2] and "2" in found[2]
 
 
 def test_alignments_are_those_of_the_attention():
-    translator = Translator(Copier(), Digits(), beam_size=2)
-    ((best, second), blank) = translator.translate_nbest(["5 6 7", ""], n_best=2, alignments=True)
+    translator = new_translator(Copier(), beam_size=2, n_best=2)
+    ((best, second), blank) = translator.translate_nbest(["5 6 7", ""], alignments=True)
     assert (best.text, best.alignment) == ("567", ((0, 0), (1, 1), (2, 2)))
     assert len(second.alignment) >= 1
     assert [hypothesis.alignment for hypothesis in blank] == [(), ()]
@@ -196,29 +204,30 @@ def test_alignments_are_those_of_the_attention():
 
 
 def test_samples_depend_on_seed_and_index_alone():
-    translator = Translator(PrefixModel(14), Digits(), max_length=8, tokens_per_batch=16)
+    translator = new_translator(PrefixModel(14), max_length=8, tokens_per_batch=16)
     sentences = ["1", "", "22", "333", "1"]
-    samples = translator.sample(sentences, num_samples=3, seed=7)
+    options = SamplingOptions(num_samples=3, max_length=8)
+    samples = translator.sample(sentences, options, seed=7)
     assert [len(of_sentence) for of_sentence in samples] == [3] * 5
     assert samples[0] != samples[4]  # The same sentence, but another index.
     assert samples[1][0].text == ""
-    assert translator.sample(sentences[2:4], 3, seed=7, first_index=2) == samples[2:4]
-    assert translator.sample(sentences, num_samples=3, seed=8) != samples
+    assert translator.sample(sentences[2:4], options, seed=7, first_index=2) == samples[2:4]
+    assert translator.sample(sentences, options, seed=8) != samples
 
 
 def test_samples_follow_the_distribution():
     probabilities = {BOS: {A: 0.75, A + 1: 0.25}, A: {EOS: 1.0}, A + 1: {EOS: 1.0}}
-    translator = Translator(BigramModel(probabilities, 14), Digits())
-    (samples,) = translator.sample(["5"], num_samples=400)
+    translator = new_translator(BigramModel(probabilities, 14))
+    (samples,) = translator.sample(["5"], SamplingOptions(num_samples=400))
     share = np.mean([sample.text == "0" for sample in samples])
     # Three standard deviations.
     np.testing.assert_allclose(share, 0.75, atol=3 * np.sqrt(0.75 * 0.25 / 400))
-    (greedy,) = translator.sample(["5"], num_samples=20, top_k=1)
+    (greedy,) = translator.sample(["5"], SamplingOptions(num_samples=20, top_k=1))
     assert {sample.text for sample in greedy} == {"0"}
 
 
 def test_parts_of_a_sentence_are_sampled_apart():
-    translator = Translator(PrefixModel(14), Digits(), max_length=8)
+    translator = new_translator(PrefixModel(14))
     translator.model.max_length = 8
     ((joined,),) = translator.sample(["111111 111111"])
     first, second = joined.text.split(" ")
@@ -227,9 +236,10 @@ def test_parts_of_a_sentence_are_sampled_apart():
 
 def test_minimum_bayes_risk_chooses_among_the_samples():
     model = BigramModel({BOS: {5: 0.6, 6: 0.4}, 5: {EOS: 1.0}, 6: {EOS: 1.0}}, 14)
-    translator = Translator(model, Digits(), beam_size=2)
-    samples = [x.text for x in translator.sample(["7"], num_samples=16, seed=3)[0]]
-    ((best,),) = translator.translate_mbr(["7"], num_samples=16, seed=3)
+    translator = new_translator(model, beam_size=2)
+    options = SamplingOptions(num_samples=16)
+    samples = [x.text for x in translator.sample(["7"], options, seed=3)[0]]
+    ((best,),) = translator.translate_mbr(["7"], options, seed=3)
     assert best.text == max(set(samples), key=samples.count)
     assert best.score == pytest.approx(100 * samples.count(best.text) / 16)
 
@@ -237,14 +247,14 @@ def test_minimum_bayes_risk_chooses_among_the_samples():
 def test_minimum_bayes_risk_passes_over_samples_that_came_to_nothing(monkeypatch):
     dead = Hypothesis("", (), -np.inf, -np.inf, 0)
     samples = [dead, dead, Hypothesis("12", (5, 6), -1.0, -1.0, 3)]
-    translator = Translator(Copier(), Digits())
+    translator = new_translator(Copier())
     monkeypatch.setattr(translator, "sample", lambda *_, **__: [samples, [dead]])
     assert [best.text for (best,) in translator.translate_mbr(["1", "2"])] == ["12", ""]
 
 
 def test_a_stream_is_answered_line_by_line_in_order():
     lines = queue.Queue()
-    stream = Translator(Copier(), Digits(), beam_size=1).stream(iter(lines.get, None))
+    stream = new_translator(Copier(), beam_size=1).stream(iter(lines.get, None))
     for line in ("12", "", "3"):
         lines.put(line)
         assert next(stream) == line  # Would hang if it waited for more.
@@ -257,7 +267,7 @@ def test_a_stream_is_answered_line_by_line_in_order():
 def num_compiled(request):
     """A function that says how often the backend has compiled, for a translator."""
     if keras.config.backend() == "tensorflow":
-        return lambda translator: translator._beam_search._advance.experimental_get_tracing_count()
+        return lambda translator: len(translator.model.shapes)  # Python runs in traces alone.
     if keras.config.backend() == "torch":  # Nothing is compiled; shapes are as good.
         return lambda translator: len(set(translator.model.shapes))
     import jax
@@ -279,16 +289,13 @@ class ShrinkingCopier(Copier):
     def extend_cache(self, cache, max_length):
         return cache
 
-    def take_sentences(self, cache, rows):
-        return {"beam": {}, "sentence": ops.take(cache["sentence"], rows, axis=0)}
-
     def step(self, token_ids, cache, position):
-        self.shapes.append(tuple(cache["sentence"].shape))
+        self.shapes.append(tuple(cache.sentence.shape))
         return super().step(token_ids, cache, position)
 
 
 def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
-    translator = Translator(ShrinkingCopier(), Digits(), beam_size=2, tokens_per_batch=512)
+    translator = new_translator(ShrinkingCopier(), beam_size=2, tokens_per_batch=512)
 
     def translate_any(count, seed):
         generator = np.random.default_rng(seed)
@@ -301,7 +308,7 @@ def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
     after = num_compiled(translator)
     # Widths 8, 16 and 32; up to 3 stages; 64, 32 and 16 sentences at first, then half as many, and
     # half of those: not all of them meet. JAX also counts what it compiles around the search.
-    most = 20 if keras.config.backend() != "jax" else 50
+    most = 20 if keras.config.backend() == "torch" else 50
     assert 3 <= after - before <= most
     translate_any(1000, seed=11)
     assert num_compiled(translator) == after
@@ -311,12 +318,12 @@ def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
 
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match="must be a list of strings. Received: '12'"):
-        Translator(Copier(), Digits()).translate("12")
+        new_translator(Copier()).translate("12")
     with pytest.raises(ValueError, match="Received: max_length=33"):
-        Translator(Copier(), Digits(), max_length=33)
+        new_translator(Copier(), max_length=33)
     with pytest.raises(ValueError, match="Received: n_best=5, beam_size=4"):
-        Translator(Copier(), Digits()).translate_nbest(["1"], n_best=5)
+        new_translator(Copier(), n_best=5)
     with pytest.raises(ValueError, match="Received: overlong='drop'"):
-        Translator(Copier(), Digits(), overlong="drop")
+        new_translator(Copier(), overlong="drop")
     with pytest.raises(ValueError, match="Received: 2"):
-        Translator(Copier(), Digits()).translate(["1"], prefixes=["1", "2"])
+        new_translator(Copier()).translate(["1"], prefixes=["1", "2"])

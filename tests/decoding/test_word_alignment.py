@@ -1,39 +1,11 @@
 """Attention of given hypotheses, and pairs of words from it."""
 
 import numpy as np
-from fake_models import BOS, PAD
 from keras import ops
-from small_models import small_model
+from support.fake_models import BOS, PAD
+from support.small_models import small_model
 
-from keras_transformer.decoding import compile_function
-from keras_transformer.decoding.word_alignment import (
-    cross_attention,
-    forced_attention,
-    word_alignment,
-)
-
-
-class Pointer:
-    """Attends to one source token alone: to the one at (token + position) % S."""
-
-    max_length = 64
-    variables = ()
-
-    def init_cache(self, source_ids, max_length, beam_size=1):
-        return {"beam": {}, "sentence": source_ids}
-
-    def step(self, token_ids, cache, position, return_attention_weights=False):
-        assert return_attention_weights
-        weights = ops.one_hot((token_ids + position) % cache["sentence"].shape[1], 5)
-        return None, cache, ops.cast(weights, "float32")
-
-
-def test_rows_are_the_steps_that_read_the_tokens():
-    target_ids = np.array([[[BOS, 6, 9], [BOS, 7, PAD]]])
-    attention = compile_function(forced_attention, Pointer())(np.ones((1, 5), "int32"), target_ids)
-    columns = [[2, (6 + 1) % 5, (9 + 2) % 5], [2, (7 + 1) % 5, None]]
-    expected = [[[float(s == column) for s in range(5)] for column in row] for row in columns]
-    np.testing.assert_array_equal(ops.convert_to_numpy(attention), [expected])
+from keras_transformer.decoding.word_alignment import word_alignment
 
 
 def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
@@ -44,22 +16,10 @@ def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
     target_ids = generator.integers(4, 13, (2, 3, 30)).astype("int32")
     target_ids[..., 0] = BOS
     target_ids[1, 2, 4:] = PAD
-    attention = compile_function(forced_attention, model)(source_ids, target_ids)
+    attention = model.source_attention(ops.convert_to_tensor(source_ids), target_ids)
     pairs = np.repeat(source_ids, 3, axis=0), np.reshape(target_ids, (6, 30))
     expected = np.reshape(last_cross_attention(model, *pairs), (2, 3, 30, 7))
     expected[target_ids == PAD] = 0
-    np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
-
-
-def test_attention_of_all_positions_at_once_is_that_of_the_last_layer():
-    model = small_model()
-    generator = np.random.default_rng(4)
-    source_ids = generator.integers(4, 13, (2, 7)).astype("int32")
-    source_ids[0, 5:] = PAD
-    target_ids = generator.integers(4, 13, (2, 3, 5)).astype("int32")
-    attention = cross_attention(model, ops.convert_to_tensor(source_ids), target_ids)
-    pairs = np.repeat(source_ids, 3, axis=0), np.reshape(target_ids, (6, 5))
-    expected = np.reshape(last_cross_attention(model, *pairs), (2, 3, 5, 7))
     np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
 
 
@@ -68,7 +28,7 @@ def last_cross_attention(model, source_ids, target_ids):
     memory = model.encode(source_ids)
     mask = ops.convert_to_tensor(source_ids != PAD)
     y = model.positions(model.target_embedding(target_ids))
-    *layers, last = model.decoder_layers
+    *layers, last = model.decoder.layers
     for layer in layers:
         y = layer(y, memory=memory, memory_padding_mask=mask)
     attended = last.self_attention(

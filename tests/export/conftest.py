@@ -37,7 +37,7 @@ def exporting(tmp_path_factory: pytest.TempPathFactory) -> Exporting:
 
 def _run(folder: Path) -> None:
     process = subprocess.run(
-        [sys.executable, TESTS / "export" / "exporting_process.py", folder],
+        [sys.executable, "-m", "support.exporting_process", folder],
         capture_output=True,
         text=True,
         env={

@@ -2,21 +2,20 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
 from keras import ops
-from parallel_text import SENTENCES
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
+from support.searching import beam_search
 
+from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import Hypothesis, Translator, beam_search, compile_function
 from keras_transformer.errors import UserError
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.export import export_ctranslate2
-from keras_transformer.export.ctranslate2 import _check_ties as check_ties
 from keras_transformer.models import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
@@ -139,9 +138,9 @@ class Renormalized:
 
 def make_token_likelier(model, id, amount):
     """Adds about `amount` to the logits of a token: the last norm's shift points at it."""
-    norm = model.decoder_norm
+    norm = model.decoder.norm
     if not model.norm_first:
-        norm = model.decoder_layers[-1].feed_forward_residual.norm
+        norm = model.decoder.layers[-1].feed_forward_residual.norm
     shift = to_numpy(norm.beta)
     embeddings = to_numpy(model.target_embedding.embeddings).copy()
     embeddings[id] += amount * shift / np.sum(shift**2)
@@ -161,11 +160,13 @@ def test_greedy_and_beam_search_find_the_same_tokens(variant, tokenizer, load):
     translator = load(model, tokenizer)
     sources = random_sentences(*np.random.default_rng(2).integers(1, 12, 50))
     source_ids = padded([[*source, tokenizer.eos_id] for source in sources])
-    search = compile_function(beam_search, Renormalized(model))
+    renormalized = Renormalized(model)
     pieces = tokenizer.target_pieces
     lengths = set()
     for beam_size in (1, 4):
-        ours = search(source_ids, max_length=LENGTH, beam_size=beam_size, length_penalty=0.0)
+        ours = beam_search(
+            renormalized, source_ids, max_length=LENGTH, beam_size=beam_size, length_penalty=0.0
+        )
         theirs = translator.translate_batch(
             strings(tokenizer.source_pieces, sources),
             beam_size=beam_size,
@@ -197,7 +198,8 @@ def test_texts_are_translated_alike(tokenizer, load):
     for id in (tokenizer.pad_id, tokenizer.bos_id):
         make_token_likelier(model, id, -20.0)
     texts = [*(source[:12] for source, _ in SENTENCES), "漢 dog"]  # 漢 has no piece
-    translator = Translator(model, tokenizer, beam_size=3, length_penalty=0.0, max_length=LENGTH)
+    options = SearchOptions(beam_size=3, length_penalty=0.0, max_length=LENGTH)
+    translator = Translator(model, tokenizer, options)
     pieces = strings(tokenizer.source_pieces, tokenizer.encode_source(texts))
     results = load(model, tokenizer).translate_batch(pieces, beam_size=3, **SEARCH)
     ids = [[tokenizer.target_pieces.index(p) for p in r.hypotheses[0]] for r in results]
@@ -232,7 +234,7 @@ def test_tokenizer_travels_with_the_model(separate_tokenizer, tmp_path):
     [
         ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
         ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
-        ({"activation": "softplus"}, "no such activation.*'softplus'"),
+        ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
         ({"pad_id": 5}, "must be the one of the model"),
         ({"target_vocabulary_size": V + 1}, "must be the one of the model"),
     ],
@@ -277,13 +279,11 @@ def test_bfloat16_without_pytorch_says_how_to_get_it(tokenizer, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_translations_that_differ_must_tie():
-    ours = [Hypothesis("a b", (5, 6), score=-2.0, log_probability=-2.0, length=3)]
-    check_ties(ours, [[-0.5, -0.5, -1.001]])
-    check_ties([replace(ours[0], length=2)], [[-1.0, -1.0, -7.0]])  # Cut: eos does not count.
-    for theirs in ([-0.5, -0.5, -1.1], [-0.5, float("nan"), -1.0]):
-        with pytest.raises(UserError, match="'a b' a log-probability that differs by .* nats"):
-            check_ties(ours, [theirs])
+def test_every_sentence_is_compared(tokenizer, tmp_path):
+    sentences = ["", *(source for source, _ in SENTENCES), "漢"]
+    found = export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, sentences)
+    assert found.sentences == len(sentences) - 1  # all but the blank one
+    assert found.identical == found.sentences
 
 
 def test_export_loads_no_tensorflow(tokenizer, tmp_path):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from small_models import LENGTH, VARIANTS, inputs_of, new_model, small_model
+from support.contract import to_numpy
+from support.small_models import LENGTH, VARIANTS, inputs_of, new_model, small_model
 
 onnx = pytest.importorskip("onnx", reason="onnx is an optional dependency")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
@@ -75,7 +75,7 @@ def test_activations_are_those_of_keras():
 
 def test_witness_notices_another_epsilon():
     model = new_model(num_layers=1)
-    model.decoder_layers[0].feed_forward_residual.norm.epsilon = 1e-3
+    model.decoder.layers[0].feed_forward_residual.norm.epsilon = 1e-3
     graph = step_graph(model, BOS_ID)
     epsilons = [
         attribute.f

@@ -1,21 +1,24 @@
 """The search in NumPy against that of the package, and alone in a process of its own."""
 
+import gzip
+import io
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
-from parallel_text import SENTENCES
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
+from support.searching import beam_search
 
+from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import Translator, beam_search
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
 
 from keras_transformer.export import OnnxTranslator, export_onnx  # noqa: E402
-from keras_transformer.export.onnx_translator import OnnxModel  # noqa: E402
+from keras_transformer.export.onnx_translator import OnnxModel, main  # noqa: E402
 
 V, LENGTH = 60, 9
 SOURCES = [source[:7] for source, _ in SENTENCES]
@@ -23,7 +26,7 @@ SOURCES = [source[:7] for source, _ in SENTENCES]
 
 def likelier(model, id, amount):
     """Adds about `amount` to the logits of a token: the last norm's shift points at it."""
-    shift = to_numpy(model.decoder_norm.beta)
+    shift = to_numpy(model.decoder.norm.beta)
     embeddings = to_numpy(model.target_embedding.embeddings).copy()
     embeddings[id] += amount * shift / np.sum(shift**2)
     model.target_embedding.embeddings.assign(embeddings)
@@ -89,7 +92,7 @@ def test_texts_are_encoded_and_decoded_as_by_the_tokenizer(tokenizer, folder):
 
 @pytest.mark.slow
 def test_texts_are_translated_alike(model, tokenizer, folder):
-    expected = Translator(model, tokenizer, beam_size=3, length_penalty=0.6).translate(TEXTS)
+    expected = Translator(model, tokenizer, SearchOptions(beam_size=3)).translate(TEXTS)
     assert OnnxTranslator(folder).translate(TEXTS) == expected
 
 
@@ -179,3 +182,51 @@ def test_module_runs_without_keras_and_names_a_missing_folder(folder, tmp_path):
     result = run_python(*program, "--model", tmp_path)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("Error: [Errno 2] No such file")
+
+
+@pytest.fixture(scope="module")
+def translated(folder):
+    """Runs the exported program on bytes; returns status, lines of output and errors."""
+
+    def run(content, *arguments):
+        command = [sys.executable, folder / "translate.py", "--beam-size", "1", *arguments]
+        found = subprocess.run(command, input=content, capture_output=True)
+        return found.returncode, found.stdout.split(b"\n"), found.stderr.decode()
+
+    return run
+
+
+def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_skipped(translated, tmp_path):
+    plain = translated(b"a\na dog\n")
+    assert plain[0] == 0 and len(plain[1]) == 3
+    assert translated(b"\xef\xbb\xbfa\r\na dog") == plain
+    texts = ["a\rb", "a\u2028b", "a\x0bb", "a\x85b", "", "b"]
+    status, lines, _ = translated("\n".join(texts).encode())
+    assert (status, len(lines)) == (0, len(texts) + 1)
+
+
+def test_gzip_is_read_from_files_and_standard_input(translated, tmp_path):
+    plain = translated(b"a\na dog\n")
+    packed = gzip.compress(b"a\na dog\n")
+    (tmp_path / "in.gz").write_bytes(packed)
+    assert translated(packed) == plain
+    assert translated(b"", tmp_path / "in.gz") == plain
+    status, _, error = translated(packed[:-9])
+    assert status == 1
+    assert error.startswith("Error: standard input, after line ")
+    assert "damaged gzip file" in error
+
+
+def test_invalid_utf8_is_one_line_after_the_lines_before_it(translated, tmp_path):
+    status, lines, error = translated(b"a\na dog\nb \xff\nc\n")
+    assert (status, lines[:-1]) == (1, translated(b"a\na dog\n")[1][:-1])
+    assert error == (
+        "Error: standard input, line 3: text must be UTF-8. Received: byte 0xff at column 3\n"
+    )
+
+
+def test_a_line_end_in_a_translation_adds_no_line(folder, monkeypatch, capfdbinary):
+    monkeypatch.setattr(OnnxTranslator, "translate", lambda self, lines: ["x\ny\r\n"] * len(lines))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a\nb\n"))))
+    main(["--model", str(folder)])
+    assert capfdbinary.readouterr().out == b"x y  \nx y  \n"

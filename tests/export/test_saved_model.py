@@ -4,12 +4,12 @@ from pathlib import Path
 
 import keras
 import pytest
-from contract import randomize
-from small_models import small_model
-from tiny_run import recipe_for, write_text
+from support.contract import randomize
+from support.small_models import small_model
+from support.tiny_run import recipe_for, write_text
 
-from keras_transformer.data import Tokenizer, read_parallel
-from keras_transformer.decoding import Translator
+from keras_transformer.data import Tokenizer
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures
@@ -23,8 +23,9 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     assert version == exporting.folder / "model" / "1"
     assert (version / "saved_model.pb").is_file()
     assert (version / "assets.extra" / "tf_serving_warmup_requests").is_file()
-    assert exported["compared"] == 6
-    assert exported["largest_difference"] < 1e-4
+    share, difference = exported["comparison"].split(", their scores within ")
+    assert share == "100.0% of 6 translations are the model's"
+    assert float(difference.removesuffix(" nats")) < 1e-4
     assert exported["min_consumer"] > 0
     assert {path.name for path in version.parent.iterdir()} == {
         "1",
@@ -63,7 +64,7 @@ def run(tmp_path):
     """A run with random weights, as training leaves it."""
     write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    pairs = list(read_parallel(*run.text("train")))
+    pairs = list(run.pairs("train"))
     Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
     model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
     randomize(model)
@@ -73,15 +74,13 @@ def run(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_exported_from_any_backend(run, tmp_path):
-    first = export_run_saved_model(run.directory, tmp_path / "models", beam_size=2)
-    second = export_run_saved_model(run.directory, tmp_path / "models", beam_size=2)
+    options = run.recipe.evaluation.search_options(beam_size=2)
+    first = export_run_saved_model(run.directory, tmp_path / "models", options)
+    second = export_run_saved_model(run.directory, tmp_path / "models", options)
     assert [path.directory.name for path in (first, second)] == ["1", "2"]
-    sentences = [source for source, _ in read_parallel(*run.text("test"))]
+    sentences = [source for source, _ in run.pairs("test")]
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
-    settings = run.recipe.evaluation
-    translator = Translator(
-        run.model(), run.tokenizer(), beam_size=2, length_penalty=settings.length_penalty
-    )
+    translator = Translator(run.model(), run.tokenizer(), options)
     assert found["translation"] == translator.translate(sentences)
 
 

@@ -1,9 +1,18 @@
-"""What TensorFlow Serving reads, by the classes that it reads it with."""
+"""Operations and files of an export, read with the classes of TensorFlow Serving."""
+
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from keras_transformer.export.serving_files import write_serving_files
+from keras_transformer.errors import UserError
+from keras_transformer.export.serving_files import (
+    CORE,
+    SENTENCEPIECE,
+    check_operations,
+    operations,
+    write_serving_files,
+)
 
 
 def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):
@@ -40,3 +49,29 @@ def test_files_are_what_the_server_s_own_classes_read(exporting):
         **{name: [-1] * 6 for name in ("beam_size", "length_penalty", "max_length")},
     }
     assert score == {"source": together["text"], "target": together["text"]}
+
+
+def function(name, *nodes):
+    return SimpleNamespace(signature=SimpleNamespace(name=name), node_def=nodes)
+
+
+def node(op):
+    return SimpleNamespace(op=op)
+
+
+def test_operations_of_functions_count_and_functions_are_none():
+    library = SimpleNamespace(function=[function("body", node("Tile"), node("Cast"))])
+    graph = SimpleNamespace(node=[node("While"), node("body"), node("Cast")], library=library)
+    assert operations(graph) == ["Cast", "Tile", "While"]
+
+
+def test_operations_that_a_stock_server_lacks_are_named():
+    check_operations(["MatMul", "SentencepieceOp"])
+    with pytest.raises(UserError, match="RoundRobinTrimmer, XlaDynamicUpdateSlice$"):
+        check_operations(["XlaDynamicUpdateSlice", "MatMul", "RoundRobinTrimmer"])
+
+
+def test_an_exported_model_has_operations_of_a_stock_server_alone(exporting):
+    found = set(exporting.answers["exported"]["operations"])
+    assert found >= {"While", "TopKV2", *SENTENCEPIECE}
+    assert found <= CORE | SENTENCEPIECE

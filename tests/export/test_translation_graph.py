@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
+from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding import Translator
-from keras_transformer.decoding.scorer import Scorer
-from keras_transformer.decoding.word_alignment import cross_attention
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.scoring import Scorer
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.serving_files import CORE
 from keras_transformer.run import load_model
 
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
@@ -27,8 +28,13 @@ def tokenizer(exporting):
 def hypotheses(exporting, model, tokenizer):
     """What `Translator` finds with the options of the export."""
     sentences = exporting.answers["signatures"]["nbest"]["inputs"]["text"]
-    translator = Translator(model, tokenizer, beam_size=BEAM_SIZE, overlong="cut")
-    return translator.translate_nbest(sentences, n_best=BEAM_SIZE)
+    translator = Translator(
+        model,
+        tokenizer,
+        SearchOptions(beam_size=BEAM_SIZE, n_best=BEAM_SIZE),
+        overlong="truncate",
+    )
+    return translator.translate_nbest(sentences)
 
 
 @pytest.fixture
@@ -68,8 +74,7 @@ def test_alignments_name_the_source_piece_of_most_attention(
     row = max(range(len(sentences)), key=lambda row: len(hypotheses[row][0].ids))
     ids = hypotheses[row][0].ids
     (source,) = tokenizer.encode_source([sentences[row].strip()])
-    attention = cross_attention(
-        model,
+    attention = model.source_attention(
         np.array([[*source, tokenizer.eos_id]], "int32"),
         np.array([[[tokenizer.bos_id, *ids[:-1]]]], "int32"),
     )
@@ -106,8 +111,8 @@ def test_length_limits_and_penalties_are_those_of_the_row(exporting, outputs, mo
     """Row 3 asks for 4 beams, penalty 0.6 and at most 2 tokens."""
     call = exporting.answers["signatures"]["alone 3"]["inputs"]
     assert (call["beam_size"], call["max_length"]) == ([4], [2])
-    translator = Translator(model, tokenizer, beam_size=4, max_length=2)
-    (expected,) = translator.translate_nbest(call["text"], n_best=4)
+    translator = Translator(model, tokenizer, SearchOptions(n_best=4, max_length=2))
+    (expected,) = translator.translate_nbest(call["text"])
     found = outputs["alone 3"]
     np.testing.assert_allclose(
         found["scores"][0], [hypothesis.score for hypothesis in expected], atol=1e-4
@@ -149,3 +154,30 @@ def test_logits_are_the_model_s(exporting, outputs, model):
     call = exporting.answers["signatures"]["logits"]["inputs"]
     logits = model({name: np.array(ids, "int32") for name, ids in call.items()})
     np.testing.assert_allclose(outputs["logits"]["logits"], to_numpy(logits), atol=1e-5)
+
+
+def test_a_row_with_an_invalid_id_gets_nan_and_leaves_the_others_alone(outputs):
+    valid, invalid = np.array(outputs["some invalid"]["logits"])
+    np.testing.assert_allclose(valid, outputs["logits"]["logits"][0], atol=1e-5)
+    assert np.isnan(invalid).all()
+
+
+def test_ids_without_a_valid_row_and_too_long_rows_are_refused(exporting):
+    *ids, long_source, long_target = exporting.answers["refused"]
+    for message in ids:
+        assert "source_ids must be from 0 to 39 and target_ids from 0 to 39. Received:" in message
+    assert "[[5 40 3]]" in ids[0]
+    for message, lengths in ((long_source, "[25] [2]"), (long_target, "[2] [26]")):
+        assert f"ids must have at most 24 tokens per row. Received:] {lengths}" in message
+
+
+def test_search_finds_the_same_over_both_kinds_of_cache(exporting):
+    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
+    assert grows["ids"] == fixed["ids"]
+    np.testing.assert_allclose(grows["scores"], fixed["scores"], atol=1e-5)
+
+
+def test_only_the_cache_of_fixed_size_needs_xla(exporting):
+    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
+    assert set(fixed["operations"]) - CORE == {"XlaDynamicUpdateSlice"}
+    assert not set(grows["operations"]) - CORE

@@ -3,10 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from contract import assert_layer_contract, randomize, to_numpy
+from support.contract import assert_layer_contract, randomize, to_numpy
+from support.small_models import inputs_of, new_model
 
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.dense import Dense, initializer_config, int8_matmul
 
+N, D, M = 3, 11, 7
 X = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
 
 
@@ -35,3 +37,42 @@ def test_quantizes_like_that_of_keras():
     for layer in (ours, peer):
         layer.quantize("int8")
     np.testing.assert_allclose(to_numpy(ours(X)), to_numpy(peer(X)), atol=1e-6)
+
+
+def test_equals_the_product_of_the_rounded_numbers():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(N, D)).astype("float32")
+    kernel = generator.integers(-127, 128, (D, M)).astype("int8")
+    scale = generator.uniform(50, 200, M).astype("float32")
+    x_scale = 127 / np.abs(x).max(axis=-1, keepdims=True)
+    expected = np.round(x * x_scale) @ kernel.astype("float64") / (x_scale * scale)
+    np.testing.assert_allclose(to_numpy(int8_matmul(x, kernel, scale)), expected, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_quantized_model_decodes_from_the_cache_what_it_computes_at_once():
+    model = new_model("sinusoidal")
+    inputs = inputs_of(model)
+    exact = to_numpy(model(inputs))
+    model.quantize("int8")
+    kernels = [weight for weight in model.weights if weight.path.endswith(("kernel", "embeddings"))]
+    assert kernels and all(weight.dtype == "int8" for weight in kernels)
+    full = to_numpy(model(inputs))
+    error = np.abs(full - exact).max() / np.abs(exact).max()
+    assert 0 < error < 0.1
+    target_ids = inputs["target_ids"]
+    cache = model.init_cache(inputs["source_ids"], max_length=target_ids.shape[1])
+    for position in range(target_ids.shape[1]):
+        logits, cache = model.step(target_ids[:, position, None], cache, position)
+        np.testing.assert_allclose(to_numpy(logits)[:, 0], full[:, position], atol=2e-3)
+
+
+def test_layers_that_share_an_initializer_draw_their_own_numbers():
+    initializer = keras.initializers.RandomNormal(stddev=0.1)
+    config = initializer_config(initializer)
+    layers = [Dense(4, kernel_initializer=config) for _ in range(2)]
+    for layer in layers:
+        layer.build(X.shape)
+    one, other = (to_numpy(layer.kernel) for layer in layers)
+    assert np.abs(one - other).max() > 0.01
+    assert np.abs(one).max() < 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from contract import assert_layer_contract, to_numpy
+from support.contract import assert_layer_contract, to_numpy
 
 from keras_transformer.layers import Dropout
 

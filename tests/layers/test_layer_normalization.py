@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
+from support.contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
 
 from keras_transformer.layers.layer_normalization import LayerNormalization
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import TokenEmbedding
 
@@ -57,3 +57,20 @@ def test_vectors_start_with_unit_variance():
 
 def test_embedding_and_projection_share_one_matrix(layer):
     assert len(layer.weights) == 1
+
+
+def test_embedding_keeps_its_vectors_to_half_a_step():
+    layer = TokenEmbedding(vocabulary_size=7, d_model=11)
+    ids = np.arange(7)[None]
+    before = to_numpy(layer(ids))
+    layer.quantize("int8")
+    assert layer.embeddings.dtype == "int8"
+    step = np.abs(before).max(axis=-1, keepdims=True) / 127
+    assert (np.abs(to_numpy(layer(ids)) - before) <= 0.51 * step).all()
+
+
+def test_embedding_refuses_other_modes():
+    layer = TokenEmbedding(vocabulary_size=7, d_model=11)
+    layer.build((None, None))
+    with pytest.raises(NotImplementedError, match="Received: mode='int4'"):
+        layer.quantize("int4")

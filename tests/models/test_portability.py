@@ -2,8 +2,8 @@
 
 import keras
 import numpy as np
-import portability
 import pytest
+from support import portability
 
 BACKENDS = portability.BACKENDS
 

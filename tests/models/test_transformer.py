@@ -2,13 +2,24 @@
 
 import inspect
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-import reference
-from contract import to_numpy, weights_of
-from small_models import LENGTH, TARGET_V, VARIANTS, B, T, V, inputs_of, new_model, small_model
+from support import reference
+from support.contract import to_numpy, weights_of
+from support.small_models import (
+    LENGTH,
+    TARGET_V,
+    VARIANTS,
+    B,
+    T,
+    V,
+    inputs_of,
+    new_model,
+    small_model,
+)
 
 from keras_transformer.models import Transformer
 
@@ -45,7 +56,7 @@ def test_cached_equals_full_decoding(variant):
 def test_cache_is_laid_out_for_search():
     model = small_model()
     cache = model.init_cache(inputs_of(model)["source_ids"], max_length=LENGTH, beam_size=N)
-    for leaf in keras.tree.flatten(cache["beam"]):
+    for leaf in keras.tree.flatten(cache.beam):
         assert leaf.shape[:2] == (B, N)
 
 
@@ -66,7 +77,7 @@ def test_extended_cache_goes_on_where_it_was():
 def test_cache_does_not_outgrow_learned_positions():
     model = small_model("learned")
     cache = model.init_cache(inputs_of(model)["source_ids"], max_length=2)
-    with pytest.raises(ValueError, match="must not exceed the model's learned positions"):
+    with pytest.raises(ValueError, match="must not be longer than the `max_length` learned"):
         model.extend_cache(cache, model.max_length + 1)
 
 
@@ -141,7 +152,7 @@ def test_symbolic_shape_is_eager_shape():
     assert model(inputs_of(model)).shape == (B, T, TARGET_V)
 
 
-@pytest.mark.parametrize("variant", ["separate_vocabularies", "learned", "pre_norm"])
+@pytest.mark.parametrize("variant", ["separate_vocabularies", "learned", "t5", "pre_norm"])
 def test_gradient_flows_to_every_weight(variant):
     model = new_model(variant, num_layers=1, dropout_rate=0.0)
     inputs = inputs_of(model, batch=LENGTH, source=LENGTH, target=LENGTH)
@@ -234,7 +245,8 @@ def test_config_round_trip(variant):
 
 
 @pytest.mark.parametrize(
-    "variant", ["sinusoidal", "learned", "index_concatenated", "local_attention", "all_at_once"]
+    "variant",
+    ["sinusoidal", "learned", "index_concatenated", "t5", "local_attention", "all_at_once"],
 )
 def test_saved_is_loaded(variant, tmp_path):
     model = small_model(variant)
@@ -284,3 +296,45 @@ def test_longer_than_max_length_is_refused_where_positions_are_learned():
 
 def sparse_crossentropy():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def test_output_weights_project_the_states():
+    model = small_model("separate_vocabularies")
+    inputs = inputs_of(model)
+    states = to_numpy(keras.Function(model.inputs, model.states)(list(inputs.values())))
+    matrix, bias = model.output_weights()
+    assert bias is None
+    np.testing.assert_allclose(states @ to_numpy(matrix).T, to_numpy(model(inputs)), atol=1e-5)
+
+
+def test_float64_is_refused():
+    with pytest.raises(ValueError, match="Received: dtype=float64"):
+        new_model(dtype="float64")
+
+
+@pytest.mark.parametrize("name", ["post_norm_learned", "pre_norm_rotary_separate"])
+def test_files_of_the_first_release_give_the_same_logits(name):
+    """Written by commit 4d3302f, before encoder and decoder were layers."""
+    folder = Path(__file__).parents[1] / "fixtures" / "4d3302f"
+    model = keras.saving.load_model(folder / f"{name}.keras", safe_mode=True)
+    expected = np.load(folder / f"{name}.npz")
+    inputs = {key: expected[key] for key in ("source_ids", "target_ids")}
+    np.testing.assert_allclose(to_numpy(model(inputs)), expected["logits"], atol=1e-5)
+    weights = model.get_weights()
+    sums = [weight.astype("float64").sum() for weight in weights]
+    np.testing.assert_allclose(sums, expected["weight_sums"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_positions_on_the_scores_tell_orders_apart(name):
+    model = small_model(name)
+    inputs = inputs_of(model, batch=1)
+    inputs["source_ids"][0] = [7, 8, 9, 10, 11, 12, 6]
+    swapped = {**inputs, "source_ids": inputs["source_ids"][:, [1, 0, 2, 3, 4, 5, 6]]}
+    assert np.abs(to_numpy(model(swapped)) - to_numpy(model(inputs))).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_positions_on_the_scores_go_with_no_pattern(name):
+    with pytest.raises(ValueError, match="No `attention_pattern` can add the bias"):
+        new_model(name, attention_pattern="full")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parents[1]
 BATCHING = """
 max_batch_size { value: 8 }
 batch_timeout_micros { value: 20000 }
@@ -29,13 +30,13 @@ class Server:
 
 
 @contextmanager
-def serving(program: str | Path, folder: Path, *arguments: str | Path) -> Iterator[Server]:
-    """A server, or a program of this folder that makes a model and serves it."""
-    search_path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+def serving(module: str, folder: Path, *arguments: str | Path) -> Iterator[Server]:
+    """A module of tests/support that serves a model, or makes one and serves it."""
+    search_path = [str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
     with (
         (folder / "errors").open("w") as errors,
         subprocess.Popen(
-            [sys.executable, Path(__file__).parent / program, *arguments],
+            [sys.executable, "-m", f"support.{module}", *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             env={
@@ -60,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
     (folder / "batching.txt").write_text(BATCHING)
     flags = ["--batching_parameters_file", folder / "batching.txt"]
-    with serving("reversing_model.py", folder, folder, *flags) as started:
+    with serving("reversing_model", folder, folder, *flags) as started:
         yield started
 
 
@@ -68,7 +69,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def exporting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serves the model of exported_model.py, each request alone."""
     folder = tmp_path_factory.mktemp("exported")
-    with serving("exported_model.py", folder, folder) as started:
+    with serving("exported_model", folder, folder) as started:
         yield started
 
 

@@ -1,17 +1,12 @@
 """The batching of the stand-in server, with a run that waits for the test."""
 
-import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "serving"))
-
-from _batching import BatchingParameters, BatchScheduler  # noqa: E402
-from _errors import Code, RequestError  # noqa: E402
+from support.stand_in_server.batching import BatchingParameters, BatchScheduler
+from support.stand_in_server.errors import Code, RequestError
 
 HOUR = 3_600_000_000  # microseconds
 

@@ -93,22 +93,22 @@ def test_more_best_than_the_search_has_beams_are_refused():
 
 def test_requests_are_sent_again_after_growing_pauses(pauses):
     endpoint = Scripted(*[AWAY] * 4)
-    with pytest.warns(UserWarning, match="cannot be reached.*; next try in"):
+    with pytest.warns(UserWarning, match="cannot be reached.*; next attempt in"):
         assert ServingClient(endpoint).translate(["a"]) == [Translation("A", -1.0)]
     assert len(endpoint.requests) == 5
     assert all(w / 2 <= pause <= w for w, pause in zip((0.5, 1, 2, 4), pauses, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:.*next try")
+@pytest.mark.filterwarnings("ignore:.*next attempt")
 def test_pauses_never_grow_beyond_half_a_minute(pauses):
     ServingClient(Scripted(*[AWAY] * 12), retries=12).translate(["a"])
     assert 15 <= pauses[-1] <= 30
 
 
-@pytest.mark.filterwarnings("ignore:.*next try")
+@pytest.mark.filterwarnings("ignore:.*next attempt")
 def test_the_client_gives_up_after_its_tries(pauses):
     endpoint = Scripted(*[AWAY] * 9)
-    with pytest.raises(UserError, match=r"^here cannot be reached.* \(after 3 tries\)$"):
+    with pytest.raises(UserError, match=r"^here cannot be reached.* \(after 3 attempts\)$"):
         ServingClient(endpoint, retries=2).translate(["a"])
     assert len(endpoint.requests) == 3
 
@@ -156,6 +156,42 @@ def test_another_search_than_the_exported_goes_by_its_signature():
     for arguments in ({"n_best": 2}, {"beam_size": 2}, {"length_penalty": 0.0}):
         list(ServingClient(endpoint).stream(["a"], **arguments))
     assert [signature for signature, _ in endpoint.requests] == ["translate_nbest"] * 3
+
+
+@pytest.mark.parametrize("count", [7, 13, 0])
+def test_an_answer_with_another_number_of_rows_is_an_error(count):
+    texts, scores = ["x"] * count, [-1.0] * count
+    message = f"^here must answer 10 sentences with 10 values of '.*'. Received: {count} values$"
+    client = ServingClient(Scripted(outputs={"translation": texts, "score": [-1.0] * 10}))
+    with pytest.raises(UserError, match=message.replace(".*", "translation")):
+        client.translate(["a"] * 10)
+    client = ServingClient(Scripted(outputs={"translation": ["x"] * 10, "score": scores}))
+    with pytest.raises(UserError, match=message.replace(".*", "score")):
+        client.translate(["a"] * 10)
+    rows = {"translations": [[text] for text in texts], "scores": [[score] for score in scores]}
+    with pytest.raises(UserError, match=message.replace(".*", "translations")):
+        ServingClient(Scripted(outputs=rows)).translate_nbest(["a"] * 10)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"translation": ["x"]}, "Received: no values"),
+        ({"other": 1}, "Received: no values"),
+        ("nonsense", "Received: no values"),
+        ({"translation": [["x"]], "score": [-1.0]}, r"Received: \['x'\] and -1.0"),
+        ({"translation": ["x"], "score": ["y"]}, "Received: 'x' and 'y'"),
+    ],
+)
+def test_an_answer_of_another_form_is_an_error(outputs, message):
+    with pytest.raises(UserError, match=message):
+        ServingClient(Scripted(outputs=outputs)).translate(["a"])
+
+
+def test_rows_of_unequal_length_are_an_error():
+    outputs = {"translations": [["x", "y"]], "scores": [[-1.0]]}
+    with pytest.raises(UserError, match="Received: 1 scores and 2 translations"):
+        ServingClient(Scripted(outputs=outputs)).translate_nbest(["a"])
 
 
 def test_an_unknown_protocol_is_refused():

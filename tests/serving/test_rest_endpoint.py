@@ -22,7 +22,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(self.server.status)
         self.end_headers()
-        self.wfile.write(self.server.answer)
+        if not self.server.pause:
+            self.wfile.write(self.server.answer)
+            return
+        try:
+            for byte in self.server.answer:
+                self.wfile.write(bytes([byte]))
+                time.sleep(self.server.pause)
+        except OSError:  # the client has left
+            pass
 
     do_GET = do_POST = _answer
 
@@ -32,8 +40,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def script():
-    """A server; set its status, answer (bytes) and delay (seconds)."""
+    """A server; set its status, answer (bytes), delay and pause between bytes (seconds)."""
     server = HTTPServer(("localhost", 0), _Handler)
+    server.pause = 0
     server.status, server.answer, server.delay = 200, b'{"outputs": {}}', 0
     server.requests = []
     server.address = f"http://localhost:{server.server_port}"
@@ -105,6 +114,22 @@ def test_silence_is_temporary(script):
     script.delay = 0.5
     with pytest.raises(TemporaryError, match=r"gave no answer within 0.1 s"):
         RestEndpoint("m", script.address, timeout=0.1).predict("s", {"text": ["a"]})
+
+
+def test_a_server_that_sends_byte_by_byte_does_not_outlive_the_timeout(script):
+    """Each byte comes well within the time-out; all of them would take three times as long."""
+    script.answer, script.pause = b'{"outputs": {}}' + b" " * 15, 0.1
+    endpoint = RestEndpoint("m", script.address, timeout=1)
+    with pytest.raises(TemporaryError, match="gave no answer within 1 s"):
+        endpoint.predict("s", {"text": ["a"]})
+    script.pause = 0
+    assert endpoint.predict("s", {"text": ["a"]}) == {}
+
+
+def test_an_answer_without_outputs_is_an_error(script):
+    script.answer = b'{"predictions": []}'
+    with pytest.raises(UserError, match="answers without 'outputs': "):
+        RestEndpoint("m", script.address).predict("s", {"text": ["a"]})
 
 
 def test_a_server_that_is_away_or_hangs_up_is_temporary(script):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import requests
@@ -12,6 +13,13 @@ from click.testing import CliRunner
 
 from keras_transformer.cli import main
 from keras_transformer.serving import connect
+
+# 127.0.0.1, the same as an IPv6 address, and ::1.
+LOOPBACK = {
+    "0100007F",
+    "0000000000000000FFFF00000100007F",
+    "00000000000000000000000001000000",
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +92,18 @@ def test_unknown_places_are_not_found(server, url):
         assert requests.post(server.rest + path, json={"inputs": ["a"]}).status_code == status
     assert requests.get(f"{server.rest}/v1/models/other").status_code == 404
     assert requests.get(f"{url}/versions/7").status_code == 404
+
+
+def test_only_this_machine_can_connect(server, url):
+    """/proc/net lists sockets as hexadecimal ADDRESS:PORT; state 0A is listening."""
+    table = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    if not table[0].exists():
+        pytest.skip("there is no /proc/net")
+    rows = [line.split() for file in table if file.exists() for line in file.open()]
+    for address in (server.rest, server.grpc):
+        port = f"{int(address.rpartition(':')[2]):04X}"
+        found = {row[1].split(":")[0] for row in rows if row[1].endswith(port) and row[3] == "0A"}
+        assert found and found <= LOOPBACK
 
 
 def test_metadata_names_all_signatures(url):

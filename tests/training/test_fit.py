@@ -10,7 +10,7 @@ import fitting_process
 import keras
 import numpy as np
 import pytest
-from contract import to_numpy
+from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError

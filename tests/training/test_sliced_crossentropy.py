@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from gradients import gradients_of
 from keras import ops
+from support.contract import to_numpy
+from support.gradients import gradients_of
 
 from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 

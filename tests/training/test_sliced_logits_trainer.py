@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from contract import randomize, to_numpy
-from small_models import V, inputs_of, new_model
+from support.contract import randomize, to_numpy
+from support.small_models import V, inputs_of, new_model
 
 from keras_transformer.models import Transformer
 from keras_transformer.training import (

@@ -11,9 +11,8 @@ import h5py
 import keras
 import numpy as np
 import pytest
-import tiny_job
-import tiny_run
-from contract import to_numpy
+from support import tiny_job, tiny_run
+from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny_run
+from support import tiny_run
 
 from keras_transformer.run import Run
 from keras_transformer.training import validation

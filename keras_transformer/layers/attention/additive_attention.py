@@ -27,7 +27,8 @@ class AdditiveAttention(keras.layers.Layer):
         query: float tensor `(B, T, D_q)`.
         key: float tensor `(B, S, D_k)`.
         value: float tensor `(B, S, D_v)`. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: the
+            Keras mask that `key` carries.
         return_attention_weights: Whether to return the weights too. Defaults to False.
 
     Returns:
@@ -40,6 +41,7 @@ class AdditiveAttention(keras.layers.Layer):
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.units = units
         dtype = self.dtype_policy
         self.query_projection = Dense(units, use_bias=False, dtype=dtype, name="query")
@@ -59,7 +61,9 @@ class AdditiveAttention(keras.layers.Layer):
         value: Any = None,
         padding_mask: Any = None,
         return_attention_weights: bool = False,
+        key_mask: Any = None,
     ) -> Any:
+        padding_mask = key_mask if padding_mask is None else padding_mask
         value = key if value is None else value
         queries = ops.expand_dims(self.query_projection(query), 2)
         keys = ops.expand_dims(self.key_projection(key), 1)

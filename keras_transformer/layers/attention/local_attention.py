@@ -6,11 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
-from keras_transformer.layers.attention.scaled_dot_product_attention import (
-    scaled_dot_product_attention,
-)
-from keras_transformer.layers.attention.sequence_blocks import (
+from keras_transformer.layers.attention.attention_pattern import (
+    AttentionPattern,
+    attention_pattern,
     check_one_length,
     fitting_size,
     join_blocks,
@@ -19,10 +17,14 @@ from keras_transformer.layers.attention.sequence_blocks import (
     split_blocks,
     with_neighbours,
 )
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
 
 SMALLEST_BLOCK = 64
 
 
+@attention_pattern("local")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class LocalAttention(AttentionPattern):
@@ -47,6 +49,7 @@ class LocalAttention(AttentionPattern):
     Source: Vaswani et al. 2017, §4, "restricted self-attention".
     """
 
+    needs_window = True
     window: int
 
     def __call__(

@@ -5,14 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.masks import both_masks, causal_mask
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.dense import Dense, initializer_config, int8_matmul
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.int8 import int8_matmul
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
 
@@ -22,8 +22,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Beside `keras.layers.MultiHeadAttention` it stores query, key, value and output kernels as 2-D
     matrices, which Glorot initialization and other engines understand; honours every mask it is
-    given; keeps the softmax in float32; takes a rotary position encoding; and decodes one token
-    at a time from cached keys and values (`init_cache`, `step`).
+    given; keeps the softmax in float32; takes position encodings that act on queries, keys or
+    scores; and decodes one token at a time from cached keys and values (`init_cache`, `step`).
 
     Example:
 
@@ -39,19 +39,22 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0, as in the paper.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
-        position_encoding: `PositionalEncoding` whose `rotate` turns queries and keys, for
-            self-attention. Defaults to None.
+        kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
+        position_encoding: `PositionalEncoding` whose `rotate` turns queries and keys and whose
+            `score_bias` is added to the scores, for self-attention. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
             `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: all to all by
             equation 1 as it stands, which is fastest for sentences.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
-        key: float tensor `(B, S, D)`. Defaults to `query`.
-        value: float tensor `(B, S, D)`. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
-        attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend. Defaults to
-            None.
+        key: float tensor `(B, S, D)`, by name only: Keras's own layer has the value before it.
+            Defaults to `query`.
+        value: float tensor `(B, S, D)`, by name only. Defaults to `key`.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: the
+            Keras mask that `key` carries.
+        attention_mask: bool tensor, True = may attend: `(B, T, S)`, or whatever of two or four axes
+            broadcasts to `(B, H, T, S)`. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t, in self-attention.
             Defaults to False.
         return_attention_weights: Whether to return the weights too. Defaults to False.
@@ -65,7 +68,8 @@ class MultiHeadAttention(keras.layers.Layer):
         `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or an
+            `attention_pattern` meets a position encoding that has a `score_bias`.
 
     Source: Vaswani et al. 2017, §3.2.2.
     """
@@ -79,6 +83,7 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout_rate: float = 0.0,
         use_bias: bool = True,
         use_scale: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
         **kwargs: Any,
@@ -89,6 +94,13 @@ class MultiHeadAttention(keras.layers.Layer):
                 "`num_heads` must divide `d_model` where `d_k` is not given. "
                 f"Received: num_heads={num_heads}, d_model={d_model}"
             )
+        if attention_pattern and position_encoding and position_encoding.has_score_bias:
+            raise ValueError(
+                "No `attention_pattern` can add the bias of a position encoding to its scores. "
+                f"Received: attention_pattern={attention_pattern}, "
+                f"position_encoding={type(position_encoding).__name__}"
+            )
+        self.supports_masking = True
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_k = d_model // num_heads if d_k is None else d_k
@@ -96,6 +108,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias
         self.use_scale = use_scale
+        self.kernel_initializer = initializer_config(kernel_initializer)
         self.position_encoding = position_encoding
         self.attention_pattern = attention_pattern
         self.query_projection = self._projection(num_heads * self.d_k, "query")
@@ -105,8 +118,13 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     def _projection(self, units: int, name: str) -> Dense:
-        dtype = self.dtype_policy
-        return Dense(units, use_bias=self.use_bias, dtype=dtype, name=name)
+        return Dense(
+            units,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
     def build(self, query_shape: Any, key_shape: Any = None, value_shape: Any = None) -> None:
         key_shape = key_shape or query_shape
@@ -119,6 +137,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def call(
         self,
         query: Any,
+        *,
         key: Any = None,
         value: Any = None,
         padding_mask: Any = None,
@@ -126,21 +145,33 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask: bool = False,
         return_attention_weights: bool = False,
         training: bool = False,
+        mask: Any = None,
+        query_mask: Any = None,
+        key_mask: Any = None,
     ) -> Any:
+        # Keras fills in the last three: `mask` where the query is the only tensor.
+        if padding_mask is None:
+            query_mask = mask if query_mask is None else query_mask
+            padding_mask = query_mask if key is None else key_mask
         key = query if key is None else key
         value = key if value is None else value
-        mask, pattern = attention_mask, self.attention_pattern
-        if pattern is not None:
-            if mask is None and not return_attention_weights:
-                masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
-                return self._attend_by(pattern, query, key, value, training=training, **masks)
-            distance = ops.arange(ops.shape(query)[1])[:, None] - ops.arange(ops.shape(key)[1])
-            mask = both_masks(mask, pattern.allows(distance)[None])
+        allowed, bias = _over_heads(attention_mask), None
+        if self.attention_pattern is not None and allowed is None and not return_attention_weights:
+            masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
+            return self._attend_by(
+                self.attention_pattern, query, key, value, training=training, **masks
+            )
+        if self._needs_distance:
+            queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
+            allowed, bias = self._by_distance(queries[:, None] - keys, allowed)
         if use_causal_mask:
-            mask = both_masks(mask, causal_mask(ops.shape(query)[1]))
+            allowed = both_masks(allowed, causal_mask(ops.shape(query)[1]))
         if padding_mask is not None:
-            mask = both_masks(mask, padding_mask[:, None, :])
-        output, weights = self.attend(query, self.project_memory(key, value), mask)
+            allowed = both_masks(allowed, padding_mask[:, None, None, :])
+        queries = self._rotate(self._split_heads(self.query_projection(query)))
+        memory = self.project_memory(key, value)
+        heads, weights = self._attention(queries, memory, allowed, bias)
+        output = self.output_projection(self._join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
     def _attend_by(
@@ -156,7 +187,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         return self.output_projection(self._join_heads(heads))
 
-    def project_memory(self, key: Any, value: Any) -> dict[str, Any]:
+    def project_memory(self, key: Any, value: Any) -> FixedKeyValues:
         """Projects what is attended to, once for any number of queries.
 
         Args:
@@ -164,56 +195,19 @@ class MultiHeadAttention(keras.layers.Layer):
             value: float tensor `(B, S, D)`.
 
         Returns:
-            `{"key": (B, H, K, S), "value": (B, H, S, K_v)}`, float tensors in the compute dtype.
+            Keys `(B, H, K, S)` and values `(B, H, S, K_v)`, float tensors in the compute dtype.
         """
         keys = self._rotate(self._split_heads(self.key_projection(key)))
-        return {
-            "key": ops.swapaxes(keys, -1, -2),
-            "value": self._split_heads(self.value_projection(value)),
-        }
+        values = self._split_heads(self.value_projection(value))
+        return FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
 
-    def attend(self, query: Any, memory: dict[str, Any], attention_mask: Any) -> tuple[Any, Any]:
-        """Attends to projected keys and values.
-
-        Args:
-            query: float tensor `(B, T, D)`.
-            memory: What `project_memory` returned.
-            attention_mask: bool tensor broadcastable to `(B, T, S)`, True = may attend, or None.
-
-        Returns:
-            A tuple of the output `(B, T, D)` and the weights `(B, H, T, S)`.
-        """
-        queries = self._rotate(self._split_heads(self.query_projection(query)))
-        if attention_mask is not None:
-            attention_mask = ops.expand_dims(attention_mask, 1)
-        heads, weights = self._attention(queries, memory, attention_mask)
-        return self.output_projection(self._join_heads(heads)), weights
-
-    def init_cache(self, batch: Any, beam_size: int, max_length: int | None) -> dict[str, Any]:
-        """Returns empty buffers for the keys and values of `max_length` positions.
-
-        None stands for buffers that grow: they have no more positions than were decoded, the key
-        is `(B * H, L * N, K)`, and there is an entry `"grows"`, which is empty.
-
-        Each position has N slots, one for every hypothesis. What is once written is never moved:
-        the mask of `step` says which slots a hypothesis is made of. Compilers write into these
-        shapes in place and multiply them as they are.
-
-        Returns:
-            `{"key": (B * H, K, L * N), "value": (B * H, L * N, K_v)}`, zeros in the compute dtype.
-        """
-        rows = batch * self.num_heads
-        if max_length is None:
-            return {
-                "grows": (),
-                "key": ops.zeros((rows, 0, self.d_k), self.compute_dtype),
-                "value": ops.zeros((rows, 0, self.d_v), self.compute_dtype),
-            }
-        slots = max_length * beam_size
-        return {
-            "key": ops.zeros((rows, self.d_k, slots), self.compute_dtype),
-            "value": ops.zeros((rows, slots, self.d_v), self.compute_dtype),
-        }
+    def init_cache(
+        self, batch: Any, beam_size: Any, max_length: int | None
+    ) -> FixedKeyValues | GrowingKeyValues:
+        """Returns empty keys and values of `max_length` positions; None: of a growing number."""
+        kind = GrowingKeyValues if max_length is None else FixedKeyValues
+        sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
+        return kind.empty(*sizes, self.compute_dtype)
 
     def fuse_projections(self) -> dict[str, Any]:
         """Joins the projections to query, key and value: in `step` one product, not three.
@@ -237,52 +231,53 @@ class MultiHeadAttention(keras.layers.Layer):
     def step(
         self,
         query: Any,
-        cache: dict[str, Any],
+        cache: FixedKeyValues | GrowingKeyValues,
         projections: dict[str, Any],
         attention_mask: Any,
         position: Any,
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[Any, FixedKeyValues | GrowingKeyValues]:
         """Causal self-attention of one new token per hypothesis, from cached keys and values.
 
         Args:
             query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence;
                 the n-th is written to slot n.
-            cache: Keys and values of the earlier positions, as `init_cache` lays them out.
+            cache: Keys and values of the earlier positions.
             projections: What `fuse_projections` returned.
-            attention_mask: bool tensor `(B * H, N, L * N)`: of the slots of all positions, True
-                for those that a hypothesis is made of, with that of its newest token.
+            attention_mask: bool tensor `(B * H, N, L * N)`, what `take_slots` returned.
             position: Position of the tokens, an int or a 0-d int tensor.
 
         Returns:
             A tuple of the output `(B * N, D)` and the cache with these tokens' keys and values.
         """
-        beams = ops.shape(attention_mask)[1]
+        beams, num_slots = ops.shape(attention_mask)[1:]
         queries, keys, values = self._project_beams(query, beams, projections, position)
-        cache = _write(cache, keys, values, position * beams)
-        if self.attention_pattern is not None:
-            of_slots = ops.arange(ops.shape(attention_mask)[2], dtype="int32") // beams
-            allowed = self.attention_pattern.allows(position - of_slots)
-            attention_mask = both_masks(attention_mask, allowed)
-        heads, _ = self._attention(queries, cache, attention_mask)
+        cache = cache.write(keys, values, position * beams)
+        bias = None
+        if self._needs_distance:
+            distance = position - ops.arange(num_slots, dtype="int32") // beams
+            attention_mask, bias = self._by_distance(distance, attention_mask)
+        if bias is not None:
+            bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // self.num_heads, 1, 1))
+        heads, _ = self._attention(queries, cache, attention_mask, bias)
         heads = ops.reshape(heads, (-1, self.num_heads, beams, self.d_v))
         return self.output_projection(self._join_beams(heads)), cache
 
     def attend_step(
-        self, query: Any, memory: dict[str, Any], attention_mask: Any, beam_size: int
+        self, query: Any, memory: FixedKeyValues, padding_mask: Any, beam_size: int
     ) -> tuple[Any, Any]:
         """Attends to projected keys and values with one new token per hypothesis.
 
         Args:
             query: float tensor `(B * N, D)`.
             memory: What `project_memory` returned, of B sentences.
-            attention_mask: bool tensor broadcastable to `(B, N, S)`, True = may attend.
+            padding_mask: bool tensor `(B, S)`, True where a key is a real token.
             beam_size: Hypotheses N per sentence.
 
         Returns:
             A tuple of the output `(B * N, D)` and the weights `(B, H, N, S)`.
         """
         queries = self._split_beams(self.query_projection(query), beam_size)
-        heads, weights = self._attention(queries, memory, attention_mask[:, None])
+        heads, weights = self._attention(queries, memory, padding_mask[:, None, None, :])
         return self.output_projection(self._join_beams(heads)), weights
 
     def _project_beams(
@@ -305,15 +300,22 @@ class MultiHeadAttention(keras.layers.Layer):
             )
         return queries, keys, values
 
-    def _attention(self, queries: Any, memory: dict[str, Any], mask: Any) -> tuple[Any, Any]:
+    def _attention(
+        self,
+        queries: Any,
+        memory: FixedKeyValues | GrowingKeyValues,
+        mask: Any,
+        score_bias: Any = None,
+    ) -> tuple[Any, Any]:
         return scaled_dot_product_attention(
             queries,
-            memory["key"],
-            memory["value"],
+            memory.key,
+            memory.value,
             attention_mask=mask,
             use_scale=self.use_scale,
             dropout=self.dropout if self.dropout_rate else None,
-            key_is_transposed="grows" not in memory,
+            key_is_transposed=memory.key_is_transposed,
+            score_bias=score_bias,
         )
 
     def _split_heads(self, x: Any) -> Any:
@@ -343,6 +345,24 @@ class MultiHeadAttention(keras.layers.Layer):
             return heads
         return self.position_encoding.rotate(heads, offset)
 
+    @property
+    def _needs_distance(self) -> bool:
+        encoding = self.position_encoding
+        has_score_bias = encoding is not None and encoding.has_score_bias
+        return self.attention_pattern is not None or has_score_bias
+
+    def _by_distance(self, distance: Any, mask: Any) -> tuple[Any, Any]:
+        """The mask with that of the pattern, and the bias of the scores or None.
+
+        Args:
+            distance: int32 tensor, the query's position minus the key's.
+            mask: Mask that holds too, or None.
+        """
+        if self.attention_pattern is not None:
+            mask = both_masks(mask, self.attention_pattern.allows(distance))
+        encoding = self.position_encoding
+        return mask, None if encoding is None else encoding.score_bias(distance)
+
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
@@ -353,6 +373,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "use_bias": self.use_bias,
             "use_scale": self.use_scale,
+            "kernel_initializer": self.kernel_initializer,
             "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
             "attention_pattern": keras.saving.serialize_keras_object(self.attention_pattern),
         }
@@ -366,15 +387,14 @@ class MultiHeadAttention(keras.layers.Layer):
         return cls(**{**config, **objects})
 
 
-def _write(cache: dict[str, Any], keys: Any, values: Any, start: Any) -> dict[str, Any]:
-    """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` into the slots from `start` on."""
-    if "grows" in cache:
-        return {
-            "grows": (),
-            "key": ops.concatenate([cache["key"], keys], axis=1),
-            "value": ops.concatenate([cache["value"], values], axis=1),
-        }
-    return {
-        "key": ops.slice_update(cache["key"], (0, 0, start), ops.swapaxes(keys, -1, -2)),
-        "value": ops.slice_update(cache["value"], (0, start, 0), values),
-    }
+def _over_heads(mask: Any) -> Any:
+    """Aligns a mask with scores `(B, H, T, S)`: one of three axes gets one for the heads."""
+    if mask is None:
+        return None
+    mask = ops.convert_to_tensor(mask)
+    if len(mask.shape) > 4:
+        raise ValueError(
+            "`attention_mask` must have at most four axes (B, H, T, S). "
+            f"Received: attention_mask of shape {mask.shape}"
+        )
+    return mask[:, None] if len(mask.shape) == 3 else mask

@@ -29,7 +29,8 @@ class SelfAttention(keras.layers.Layer):
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None: the Keras mask that
+            `x` carries.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         return_attention_weights: Whether to return the weights too. Defaults to False.
 
@@ -44,6 +45,7 @@ class SelfAttention(keras.layers.Layer):
         self, d_k: int, d_v: int | None = None, use_scale: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.d_k = d_k
         self.d_v = d_k if d_v is None else d_v
         self.use_scale = use_scale
@@ -63,15 +65,17 @@ class SelfAttention(keras.layers.Layer):
         padding_mask: Any = None,
         use_causal_mask: bool = False,
         return_attention_weights: bool = False,
+        mask: Any = None,
     ) -> Any:
-        mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
+        padding_mask = mask if padding_mask is None else padding_mask
+        attention_mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
         if padding_mask is not None:
-            mask = both_masks(mask, padding_mask[:, None, :])
+            attention_mask = both_masks(attention_mask, padding_mask[:, None, :])
         output, weights = scaled_dot_product_attention(
             self.query_projection(x),
             self.key_projection(x),
             self.value_projection(x),
-            attention_mask=mask,
+            attention_mask=attention_mask,
             use_scale=self.use_scale,
         )
         return (output, weights) if return_attention_weights else output

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
-from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
-from keras_transformer.layers.attention.sequence_blocks import (
+from keras_transformer.layers.attention.attention_pattern import (
+    AttentionPattern,
+    attention_pattern,
     check_one_length,
     fitting_size,
     join_blocks,
@@ -18,8 +18,10 @@ from keras_transformer.layers.attention.sequence_blocks import (
     split_blocks,
     with_neighbours,
 )
+from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 
 
+@attention_pattern("strided")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class StridedAttention(AttentionPattern):
@@ -44,6 +46,7 @@ class StridedAttention(AttentionPattern):
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
 
+    needs_window = True
     stride: int
 
     def __call__(

@@ -6,8 +6,11 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import position_encoding
 
 
+@position_encoding("binary")
+@position_encoding("binary_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
     """The binary digits of the index, lowest first: bounded and distinct, but it jumps.

@@ -5,9 +5,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.positions.positional_encoding import PositionalEncoding, positions
+from keras_transformer.layers.positions.positional_encoding import (
+    PositionalEncoding,
+    position_encoding,
+    positions,
+)
 
 
+@position_encoding("index")
+@position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
     """The raw index as position: grows without bound and drowns the embeddings.

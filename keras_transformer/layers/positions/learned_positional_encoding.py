@@ -5,9 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.positions.positional_encoding import PositionalEncoding, positions
+from keras_transformer.layers.positions.positional_encoding import (
+    PositionalEncoding,
+    position_encoding,
+    positions,
+)
 
 
+@position_encoding("learned")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearnedPositionalEncoding(PositionalEncoding):
     """Adds a trained vector per position, up to a maximum length (§3.5; Table 3, row E).
@@ -47,16 +52,16 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
-            self._check_end(offset + embeddings.shape[1])
+            self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)
         rows = ops.take(self.position_embeddings, indices, axis=0)
         return self.add_to(embeddings, ops.cast(rows, "float32"))
 
-    def _check_end(self, end: int) -> None:
-        if end > self.max_length:
+    def check_length(self, length: int) -> None:
+        if length > self.max_length:
             raise ValueError(
-                "A sequence must not be longer than `max_length` positions. "
-                f"Received: max_length={self.max_length}, last position + 1 = {end}"
+                "A sequence must not be longer than the `max_length` learned positions. "
+                f"Received: max_length={self.max_length}, length={length}"
             )
 
     def get_config(self) -> dict[str, Any]:

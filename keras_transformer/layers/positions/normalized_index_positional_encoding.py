@@ -5,8 +5,11 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import position_encoding
 
 
+@position_encoding("normalized_index")
+@position_encoding("normalized_index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
     """The index divided by a fixed maximum length: bounded, but neighbours hardly differ.

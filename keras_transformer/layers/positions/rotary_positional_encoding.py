@@ -7,10 +7,12 @@ from keras import ops
 
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
+    position_encoding,
     sinusoid_angles,
 )
 
 
+@position_encoding("rotary")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositionalEncoding(PositionalEncoding):
     """Turns each pair of features of queries and keys by an angle that grows with the position.

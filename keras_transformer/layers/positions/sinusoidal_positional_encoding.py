@@ -7,12 +7,15 @@ from keras import ops
 
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
+    position_encoding,
     sinusoid_angles,
 )
 
 LAYOUTS = ("interleaved", "half_split")
 
 
+@position_encoding("sinusoidal")
+@position_encoding("sinusoidal_half_split", layout="half_split")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (§3.5).

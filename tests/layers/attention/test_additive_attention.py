@@ -1,9 +1,10 @@
 """Bahdanau's attention."""
 
+import keras
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import AdditiveAttention
 
@@ -70,3 +71,13 @@ def test_weights_sum_to_one_and_are_zero_where_masked(layer, inputs, padding_mas
 def test_fully_masked_row_is_finite(layer, inputs):
     output = layer(**inputs, padding_mask=np.zeros((B, S), bool))
     assert np.isfinite(to_numpy(output)).all()
+
+
+def test_a_mask_that_the_key_carries_hides_padding():
+    generator = np.random.default_rng(0)
+    query, key = (generator.normal(size=(2, n, 7)).astype("float32") for n in (3, 5))
+    key[0, 3:] = 0
+    layer, inputs = AdditiveAttention(units=4), [keras.Input((None, 7)), keras.Input((None, 7))]
+    model = keras.Model(inputs, layer(inputs[0], keras.layers.Masking()(inputs[1])))
+    expected = to_numpy(layer(query, key, padding_mask=np.any(key != 0, axis=-1)))
+    np.testing.assert_allclose(to_numpy(model([query, key])), expected, atol=1e-6)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from contract import to_numpy
-from masked_attention import Problem, assert_finite_without_keys
+from support.contract import to_numpy
+from support.masked_attention import Problem, assert_finite_without_keys
 
 from keras_transformer.layers import LocalAttention
 

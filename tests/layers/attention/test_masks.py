@@ -1,7 +1,7 @@
 """Masks are boolean; True = may attend."""
 
 import numpy as np
-from contract import to_numpy
+from support.contract import to_numpy
 
 from keras_transformer.layers import causal_mask, padding_mask
 

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import MultiHeadAttention, RotaryPositionalEncoding
 
@@ -129,8 +129,8 @@ def test_cached_equals_full_decoding(rotary):
     full = to_numpy(layer(x.reshape(B * N, T, D), use_causal_mask=True)).reshape(x.shape)
     length = T + 2
     cache = layer.init_cache(B, beam_size=N, max_length=length)
-    assert cache["key"].shape == (B * H, K, length * N)
-    assert cache["value"].shape == (B * H, length * N, K_V)
+    assert cache.key.shape == (B * H, K, length * N)
+    assert cache.value.shape == (B * H, length * N, K_V)
     projections = layer.fuse_projections()
     for position in range(T):
         query = x[:, :, position].reshape(B * N, D)
@@ -167,9 +167,11 @@ def test_hypotheses_that_change_places_leave_their_cache_behind(x):
 def test_one_step_attends_to_memory_as_a_whole_sentence_does(memory, padding_mask, use_bias):
     layer = make_layer(use_bias=use_bias)
     query = np.random.default_rng(5).normal(size=(B, N, D)).astype("float32")
-    projected, mask = layer.project_memory(memory, memory), padding_mask[:, None]
-    output, weights = layer.attend(query, projected, mask)
-    flat, step_weights = layer.attend_step(query.reshape(B * N, D), projected, mask, N)
+    output, weights = layer(
+        query, key=memory, padding_mask=padding_mask, return_attention_weights=True
+    )
+    projected = layer.project_memory(memory, memory)
+    flat, step_weights = layer.attend_step(query.reshape(B * N, D), projected, padding_mask, N)
     np.testing.assert_allclose(to_numpy(flat).reshape(B, N, D), to_numpy(output), atol=1e-6)
     np.testing.assert_allclose(to_numpy(step_weights), to_numpy(weights), atol=1e-6)
 
@@ -213,3 +215,73 @@ def test_is_a_layer_of_anybodys_model(x):
     inputs = keras.Input((None, D))
     model = keras.Sequential([inputs, MultiHeadAttention(D, H), keras.layers.Dense(1)])
     assert model(x).shape == (B, T, 1)
+
+
+def broadcast_masks():
+    mask = np.random.default_rng(3).random((B, H, T, S)) < 0.6
+    mask[..., 0] = True
+    return {
+        "(B, H, T, S)": mask,
+        "(B, 1, T, S)": mask[:, :1],
+        "(1, H, T, S)": mask[:1],
+        "(B, T, S)": mask[:, 0],
+        "(B, 1, S)": mask[:, 0, :1],
+        "(T, S)": mask[0, 0],
+        "(1, S)": mask[0, 0, :1],
+        "(S,)": mask[0, 0, 0],
+    }
+
+
+@pytest.mark.parametrize("name", broadcast_masks())
+def test_attention_masks_of_any_shape_are_aligned(x, memory, padding_mask, name):
+    mask = broadcast_masks()[name]
+    weights = make_layer()(
+        x,
+        key=memory,
+        attention_mask=mask,
+        padding_mask=padding_mask,
+        return_attention_weights=True,
+    )[1]
+    aligned = mask[:, None] if mask.ndim == 3 else mask
+    expected = np.broadcast_to(aligned & padding_mask[:, None, None], (B, H, T, S))
+    np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
+
+
+def test_a_mask_over_positions_is_none_over_heads():
+    """As many positions as heads: (T, S) must not be taken for (H, ...)."""
+    x = np.random.default_rng(0).normal(size=(B, H, D)).astype("float32")
+    mask = np.tril(np.ones((H, H), bool))
+    layer = make_layer()
+    expected = to_numpy(layer(x, use_causal_mask=True))
+    np.testing.assert_allclose(to_numpy(layer(x, attention_mask=mask)), expected, atol=1e-6)
+
+
+def test_an_attention_mask_with_too_many_axes_is_refused(x):
+    with pytest.raises(ValueError, match="at most four axes"):
+        make_layer()(x, attention_mask=np.ones((1, B, H, T, T), bool))
+
+
+def test_key_and_value_are_given_by_name(x, memory):
+    with pytest.raises(TypeError):
+        make_layer()(x, memory, memory)
+
+
+def test_masks_that_tensors_carry_hide_padding(x, memory, padding_mask):
+    """`Masking` marks what is zero; the layer honours it like a mask that it is given."""
+    layer, masking = make_layer(), keras.layers.Masking()
+    memory[~padding_mask] = 0
+    expected = to_numpy(layer(x, key=memory, padding_mask=padding_mask))
+    query, key = keras.Input((None, D)), keras.Input((None, D))
+    model = keras.Model([query, key], layer(query, key=masking(key)))
+    np.testing.assert_allclose(to_numpy(model([x, memory])), expected, atol=1e-6)
+    explicit = keras.Model(
+        [query, key], layer(query, key=masking(key), padding_mask=key[..., 0] > -99)
+    )
+    found = to_numpy(explicit([x, memory]))
+    np.testing.assert_allclose(found, to_numpy(layer(x, key=memory)), atol=1e-6)
+
+    is_real = np.arange(T)[None, :] < np.array([[3], [T]])
+    x[~is_real] = 0
+    expected = to_numpy(layer(x, padding_mask=is_real))
+    model = keras.Model(query, layer(masking(query)))
+    np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-6)

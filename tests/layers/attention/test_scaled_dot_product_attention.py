@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from contract import to_numpy
+from support import reference
+from support.contract import to_numpy
 
 from keras_transformer.layers import scaled_dot_product_attention
 
@@ -90,3 +90,13 @@ def test_dropout_acts_on_what_is_summed_and_not_on_what_is_returned(tensors):
     output, weights = scaled_dot_product_attention(*tensors, dropout=lambda weights: 0 * weights)
     assert (to_numpy(output) == 0).all()
     np.testing.assert_allclose(to_numpy(weights).sum(-1), 1.0, atol=1e-6)
+
+
+def test_a_bias_is_added_to_the_scaled_scores():
+    generator = np.random.default_rng(0)
+    query, key, value = (generator.normal(size=(2, 5, 4)).astype("float32") for _ in range(3))
+    bias = generator.normal(size=(5, 5)).astype("float32")
+    mask = np.tril(np.ones((5, 5), bool))
+    output, _ = scaled_dot_product_attention(query, key, value, mask, score_bias=bias)
+    expected, _ = reference.scaled_dot_product_attention(query, key, value, mask, bias=bias)
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)

@@ -1,9 +1,10 @@
 """One head of self-attention."""
 
+import keras
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import SelfAttention
 
@@ -63,3 +64,12 @@ def test_future_tokens_do_not_affect_past(x):
 
 def test_value_is_as_wide_as_the_key_by_default():
     assert SelfAttention(d_k=K).d_v == K
+
+
+def test_a_mask_that_the_input_carries_hides_padding():
+    x = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
+    x[0, 3:] = 0
+    layer, inputs = SelfAttention(d_k=3), keras.Input((None, 7))
+    model = keras.Model(inputs, layer(keras.layers.Masking()(inputs)))
+    expected = to_numpy(layer(x, padding_mask=np.any(x != 0, axis=-1)))
+    np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-6)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import BinaryPositionalEncoding
 

@@ -3,16 +3,24 @@
 import keras
 import numpy as np
 import pytest
-from contract import assert_layer_contract, randomize, to_numpy
+from support.contract import assert_layer_contract, randomize, to_numpy
 
 from keras_transformer.layers import (
+    ALiBiPositionalEncoding,
     BinaryPositionalEncoding,
     IndexPositionalEncoding,
     LearnedPositionalEncoding,
     NormalizedIndexPositionalEncoding,
     PositionalEncoding,
+    RelativePositionBias,
     RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
+)
+from keras_transformer.layers.positions import positional_encoding as module
+from keras_transformer.layers.positions.positional_encoding import (
+    POSITION_ENCODINGS,
+    new_position_encoding,
+    position_encoding,
 )
 
 B, H, T, D, K, LENGTH = 2, 3, 5, 7, 6, 11
@@ -23,6 +31,8 @@ ENCODINGS = {
     "sinusoidal_half_split": (SinusoidalPositionalEncoding, {"layout": "half_split"}),
     "learned": (LearnedPositionalEncoding, {"max_length": LENGTH}),
     "rotary": (RotaryPositionalEncoding, {}),
+    "alibi": (ALiBiPositionalEncoding, {"num_heads": H}),
+    "t5": (RelativePositionBias, {"num_heads": H}),
     "index": (IndexPositionalEncoding, {}),
     "index_concatenated": (IndexPositionalEncoding, {"concatenate": True}),
     "normalized_index": (NormalizedIndexPositionalEncoding, {"max_length": LENGTH}),
@@ -76,9 +86,47 @@ def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
 
 
 def test_position_is_told_apart_from_its_neighbour(encoding):
-    if type(encoding) in (PositionalEncoding, RotaryPositionalEncoding):
+    if type(encoding).call is PositionalEncoding.call:
         same = to_numpy(encoding(np.ones((1, 2, D), "float32")))
         np.testing.assert_array_equal(same[:, 0], same[:, 1])
     else:
         rows = to_numpy(encoding(np.ones((1, LENGTH, D), "float32")))[0]
         assert len(np.unique(rows, axis=0)) == LENGTH
+
+
+def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
+    sizes = {"max_length": LENGTH, "num_heads": H}
+    for name, (constructor, arguments) in POSITION_ENCODINGS.items():
+        encoding = new_position_encoding(name, sizes, name="positions")
+        assert type(encoding) is constructor
+        config = encoding.get_config()
+        assert arguments.items() <= config.items()
+        assert all(config[size] == sizes[size] for size in sizes if size in config)
+
+
+def test_a_file_registers_its_own_encoding(monkeypatch):
+    monkeypatch.setattr(module, "POSITION_ENCODINGS", {})
+
+    @position_encoding("mine", answer=42)
+    class Mine(PositionalEncoding):
+        def __init__(self, answer, **kwargs):
+            super().__init__(**kwargs)
+            self.answer = answer
+
+    assert new_position_encoding("mine", {"max_length": LENGTH}).answer == 42
+    with pytest.raises(ValueError, match="one of .'mine'.*Received: position_encoding='yours'"):
+        new_position_encoding("yours", {})
+
+
+def test_only_some_have_a_bias_or_a_longest_position(encoding):
+    distance = keras.ops.convert_to_tensor([[0, 1, -1]], "int32")
+    bias = encoding.score_bias(distance)
+    assert (bias is not None) == encoding.has_score_bias
+    if bias is not None:
+        assert bias.shape == (H, 1, 3)
+    encoding.check_length(LENGTH)
+    if isinstance(encoding, LearnedPositionalEncoding):
+        with pytest.raises(ValueError, match="Received: max_length=11, length=12"):
+            encoding.check_length(LENGTH + 1)
+    else:
+        encoding.check_length(10 * LENGTH)

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from contract import assert_layer_contract, to_numpy
+from support import reference
+from support.contract import assert_layer_contract, to_numpy
 
 from keras_transformer.layers import SinusoidalPositionalEncoding
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import keras
 import numpy as np
 import pytest
-import tiny_job
-from small_models import new_model
+from support import tiny_job
+from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError

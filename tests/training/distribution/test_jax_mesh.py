@@ -4,7 +4,7 @@ import re
 
 import keras
 import pytest
-from small_models import new_model
+from support.small_models import new_model
 
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.jax_mesh import layout_map, shard_of

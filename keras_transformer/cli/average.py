@@ -1,0 +1,34 @@
+"""The command `average`."""
+
+from pathlib import Path
+
+import click
+
+from keras_transformer.cli.common import run_argument
+from keras_transformer.errors import UserError
+
+
+@click.command("average")
+@run_argument
+@click.option(
+    "--last", type=click.IntRange(min=1), required=True, help="Number of checkpoints to average."
+)
+def command(run: Path, last: int) -> None:
+    """Replace RUN/model.keras by the average of the last checkpoints.
+
+    The previous model is kept as RUN/model.previous.keras.
+
+    \b
+    keras-transformer average runs/quickstart --last 3
+    """
+    from keras_transformer.run import Run
+    from keras_transformer.training import average_checkpoints
+
+    opened = Run.open(run)
+    paths = opened.checkpoints()[-last:]
+    if len(paths) < last:
+        raise UserError(f"{run} has {len(paths)} checkpoints. Received: --last {last}")
+    previous = opened.directory / "model.previous.keras"
+    average_checkpoints(paths, opened.model_path, previous)
+    names = ", ".join(path.name for path in paths)
+    click.echo(f"{opened.model_path} is now the average of {names}")

@@ -1,0 +1,46 @@
+"""The command `budget`."""
+
+from collections.abc import Sequence
+
+import click
+
+from keras_transformer.cli.common import set_option
+
+
+@click.command("budget")
+@click.argument("recipe")
+@set_option
+@click.option(
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Memory limit of the process in GiB, on a CPU. Default: the available memory. On a GPU "
+    "the limit is the memory of the GPU.",
+)
+def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
+    """Find the largest training.tokens_per_batch of RECIPE that fits into memory.
+
+    Each candidate is tried in a new process: training steps on random sentences of the maximum
+    length. No text is needed. With several devices, the result is the budget of one device.
+
+    \b
+    keras-transformer budget wmt14_en_de_base
+    keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
+    """
+    from keras_transformer.recipe import load_recipe
+    from keras_transformer.token_budget import Try, available_mebibytes, find_token_budget
+
+    def show(tried: Try) -> None:
+        shape = " x ".join(map(str, tried.shape))
+        figures = f"{'too much':>10}"
+        if tried.mebibytes is not None and tried.seconds is not None:
+            figures = f"{tried.mebibytes:>10,.0f}{tried.seconds:>12.2f}{tried.tokens_per_s:>12,.0f}"
+        click.echo(f"{tried.tokens:>10,}{shape:>18}{figures}")
+
+    loaded = load_recipe(recipe, settings)
+    limit = memory * 1024 if memory else available_mebibytes()
+    columns = f"{'tokens':>10}{'B x S x T':>18}{'peak MiB':>10}{'s per step':>12}{'tokens/s':>12}"
+    click.echo(columns)
+    best = find_token_budget(loaded, limit, show)
+    click.echo(
+        f"largest that fits into {limit:,.0f} MiB: --set training.tokens_per_batch={best.tokens}"
+    )

@@ -1,0 +1,111 @@
+"""The command `client`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keras_transformer.cli.common import (
+    as_line,
+    count_lines,
+    file_argument,
+    n_best_option,
+    output_option,
+    progress_bar,
+    scores_option,
+    warning_lines,
+    writer,
+)
+from keras_transformer.errors import UserError
+
+
+@click.command("client")
+@click.argument("model")
+@file_argument
+@output_option
+@click.option(
+    "--address",
+    help="Address of the server. Default: http://localhost:8501, or localhost:8500 with gRPC.",
+)
+@click.option("--protocol", type=click.Choice(["rest", "grpc"]), default="rest", show_default=True)
+@click.option(
+    "--model-version",
+    "version",
+    type=click.IntRange(min=0),
+    help="Version of the model. Default: the newest.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Maximum number of sentences per request.",
+)
+@n_best_option
+@click.option("--beam-size", type=click.IntRange(min=1), help="Default: the exported value.")
+@click.option("--length-penalty", type=click.FloatRange(min=0), help="Default: the exported value.")
+@click.option(
+    "--max-length",
+    type=click.IntRange(min=1),
+    help="Maximum length of a translation in tokens. Default: the exported value.",
+)
+@scores_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Maximum duration of a request in seconds.",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="How often a request is repeated while the server is unreachable, overloaded or loading "
+    "the model.",
+)
+def command(
+    model: str,
+    file: Path | None,
+    output: Path | None,
+    batch_size: int,
+    n_best: int,
+    beam_size: int | None,
+    length_penalty: float | None,
+    max_length: int | None,
+    scores: bool,
+    **server: Any,
+) -> None:
+    """Translate FILE, or standard input, with MODEL on a TensorFlow Serving server.
+
+    MODEL is the model's name on the server. The input has one sentence per line. Standard input is
+    translated line by line. The score is the log-probability in nats divided by the length penalty.
+    gRPC needs tensorflow-serving-api: pip install 'keras3-transformer[serving]'.
+
+    \b
+    echo "twenty-six" | keras-transformer client quickstart
+    keras-transformer client quickstart in.txt --output out.txt --batch-size 16
+    keras-transformer client quickstart in.txt --address http://translate.example:8501
+    keras-transformer client quickstart in.txt --protocol grpc --address localhost:8500
+    keras-transformer client quickstart in.txt --beam-size 8 --n-best 3 --scores
+    keras-transformer client quickstart in.txt --model-version 2 --timeout 5 --retries 0
+    """
+    search = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length}
+    if beam_size is not None and n_best > beam_size:
+        raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
+    with writer(output) as write:
+        from keras_transformer.data.corpus import read_lines, read_standard_input
+        from keras_transformer.serving import Translation, connect
+
+        def line(found: Translation) -> str:
+            score = f"{found.score:.4f}\t" if scores else ""
+            return f"{score}{as_line(found.text)}\n"
+
+        total = count_lines(read_lines(file) if file else (), file)
+        translator = connect(model, **server)
+        with progress_bar(total, output) as bar, warning_lines():
+            lines = read_lines(file) if file else read_standard_input()
+            for found in translator.stream(lines, batch_size, n_best, **search):
+                write("".join(line(translation) for best in found for translation in best))
+                bar.update(len(found))

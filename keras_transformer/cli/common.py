@@ -1,0 +1,81 @@
+"""What several commands share: arguments, options, input, output and progress."""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keras_transformer._files import output_file
+
+existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
+run_argument = click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+file_argument = click.argument("file", type=existing_file, required=False)
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting of the recipe, such as training.steps=500. Repeatable.",
+)
+output_option = click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write. Default: standard output. A file is replaced only when it is complete.",
+)
+n_best_option = click.option(
+    "--n-best",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of translations per sentence, at most the beam size.",
+)
+scores_option = click.option(
+    "--scores", is_flag=True, help="Write the score and a tab before each translation."
+)
+
+
+def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
+    """Read all lines once to count and check them; None if a file is a pipe or standard input."""
+    if not all(file is not None and file.is_file() for file in files):
+        return None
+    return sum(1 for _ in lines)
+
+
+def as_line(text: str) -> str:
+    r"""Returns a text with "\r" and "\n" replaced by spaces, so that it stays on one line."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+@contextmanager
+def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
+    """Gives a function that writes text to a file, or to standard output without delay.
+
+    Raises:
+        UserError: If the file cannot be written; before anything else is done.
+    """
+    if output is None:
+        yield functools.partial(click.echo, nl=False)
+        return
+    with output_file(output) as file:
+        yield file.write
+
+
+@contextmanager
+def warning_lines() -> Iterator[None]:
+    """Shows each warning as one line without the place in the code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
+        yield
+
+
+def progress_bar(total: int | None, output: Path | None) -> Any:
+    """A bar on standard error; hidden for standard input and for output to a terminal."""
+    from tqdm import tqdm
+
+    is_shown = total is not None and (output is not None or not sys.stdout.isatty())
+    return tqdm(total=total, unit="sentence", disable=not is_shown)

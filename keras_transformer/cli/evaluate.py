@@ -1,0 +1,37 @@
+"""The command `evaluate`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.search_options import best_search_options, checked, take_options
+
+
+@click.command("evaluate")
+@run_argument
+@click.option(
+    "--split",
+    type=click.Choice(["test", "validation"]),
+    default="test",
+    show_default=True,
+    help="Which text of the recipe to translate.",
+)
+@best_search_options
+def command(run: Path, **arguments: Any) -> None:
+    """Compute BLEU and chrF of the model of RUN with sacrebleu, and append them to RUN/scores.json.
+
+    \b
+    keras-transformer evaluate runs/quickstart
+    keras-transformer evaluate runs/multi30k_en_de --split validation --beam-size 5
+    """
+    from keras_transformer.decoding.options import SearchOptions
+    from keras_transformer.evaluation.scores import evaluate_run
+    from keras_transformer.run import Run
+
+    opened = Run.open(run)
+    given = take_options(arguments, SearchOptions)
+    options = checked(opened.recipe.evaluation.search_options, **given)
+    for score in evaluate_run(opened, options=options, **arguments):
+        click.echo(f"{score.metric}\t{score.score:.2f}\t{score.signature}")

@@ -1,0 +1,60 @@
+"""The command `export`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.search_options import best_search_options, checked, take_options
+from keras_transformer.decoding.options import SearchOptions
+
+
+@click.command("export")
+@run_argument
+@click.option(
+    "--format",
+    required=True,
+    type=click.Choice(["saved_model", "ctranslate2", "onnx"]),
+    help="Format to write.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder to write. Default: saved_models/NAME for saved_model; RUN/ctranslate2 or RUN/onnx "
+    "for the others, with the quantization appended, as in RUN/onnx-int8.",
+)
+@click.option(
+    "--quantization",
+    metavar="TYPE",
+    help="Data type of the weights. onnx: float32 or int8. ctranslate2: also int16, float16, "
+    "bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
+)
+@best_search_options
+def command(run: Path, **arguments: Any) -> None:
+    """Export the model of RUN.
+
+    saved_model is for TensorFlow Serving: it takes and returns strings, and each export is the next
+    version of the model. ctranslate2 is for ctranslate2.Translator. onnx contains the encoder, one
+    step of the decoder, and translate.py, a beam search that needs only NumPy, onnxruntime and
+    sentencepiece.
+
+    The command loads what it has written and compares it with the model on sentences of the run. It
+    does not keep a float32 export that gives other results. The options of the search become the
+    defaults of saved_model; onnx has only beam size and length penalty.
+
+    \b
+    keras-transformer export runs/quickstart --format saved_model
+    keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
+    keras-transformer export runs/quickstart --format onnx --output quickstart-onnx
+    echo "twenty-six" | python quickstart-onnx/translate.py
+    """
+    from keras_transformer.run import Run
+
+    opened = Run.open(run)
+    from keras_transformer.export.export_run import export_run
+
+    search = take_options(arguments, SearchOptions)
+    checked(opened.recipe.evaluation.search_options, **search)
+    exported = export_run(opened, **arguments, **search)
+    click.echo(f"{exported.directory}: {exported.comparison}")

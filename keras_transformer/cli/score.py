@@ -1,0 +1,51 @@
+"""The command `score`."""
+
+import math
+from pathlib import Path
+
+import click
+
+from keras_transformer.cli.common import count_lines, existing_file, progress_bar, run_argument
+from keras_transformer.errors import UserError
+
+
+@click.command("score")
+@run_argument
+@click.argument("source", type=existing_file)
+@click.argument("target", type=existing_file)
+@click.option("--summary", is_flag=True, help="Write only the totals, to standard output.")
+def command(run: Path, source: Path, target: Path, summary: bool) -> None:
+    """Score the translations in TARGET of the sentences in SOURCE with the model of RUN.
+
+    For each pair of lines, writes the log-probability in nats, a tab and the number of target
+    tokens, both with the end of sentence. Writes the totals of the whole text to standard error:
+    pairs, tokens, nats per token and perplexity.
+
+    \b
+    keras-transformer score runs/quickstart test.en test.de > scores.tsv
+    keras-transformer score runs/quickstart test.en test.de --summary
+    """
+    from keras_transformer.cli.text_lines import score_lines
+    from keras_transformer.data import read_parallel
+    from keras_transformer.decoding.scoring import Scorer
+    from keras_transformer.run import Run
+
+    pairs = read_parallel(source, target)
+    total = count_lines(pairs, source, target)
+    opened = Run.open(run)
+    scorer = Scorer(opened.model(), opened.tokenizer())
+    log_probability, tokens, count = 0.0, 0, 0
+    with progress_bar(total, None) as bar:
+        for score in score_lines(scorer, pairs, bar.update):
+            if not summary:
+                click.echo(f"{score.log_probability:.4f}\t{score.length}")
+            log_probability += score.log_probability
+            tokens += score.length
+            count += 1
+    if not count:
+        raise UserError(f"{source} and {target} contain no pairs")
+    nats = -log_probability / tokens
+    totals = {"pairs": count, "tokens": tokens, "nats per token": f"{nats:.4f}"}
+    totals["perplexity"] = f"{math.exp(nats):.4f}"
+    for name, value in totals.items():
+        click.echo(f"{name}\t{value}", err=not summary)

@@ -1,0 +1,77 @@
+"""The options of search on the command line, made of the fields of `SearchOptions`.
+
+An option is declared once, in `decoding/options.py`: its name, type, range, default and help. What
+the user does not give is None here, and takes its value from the recipe.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
+from keras_transformer.errors import UserError
+
+
+def options_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[..., Any]:
+    """Returns a decorator that adds an option for each field of a class of options."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, field in reversed(kind.model_fields.items()):
+            if name not in without:
+                command = _option(name, field)(command)
+        return command
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> Callable[..., Any]:
+    help_text = field.description or ""
+    if field.default is not None:
+        help_text += f" Default: {field.default}."
+    return click.option(f"--{name.replace('_', '-')}", type=_type(field), help=help_text)
+
+
+def _type(field: FieldInfo) -> click.ParamType:
+    annotation: Any = field.annotation
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    bounds = {key: getattr(x, key) for x in field.metadata for key in _BOUNDS if hasattr(x, key)}
+    range_type = click.FloatRange if annotation is float else click.IntRange
+    return range_type(
+        min=bounds.get("ge", bounds.get("gt")),
+        max=bounds.get("le"),
+        min_open="gt" in bounds,
+    )
+
+
+_BOUNDS = ("ge", "gt", "le")
+
+
+search_options = options_of(SearchOptions)
+# `evaluate` scores one translation per sentence; an export returns what a request asks for.
+best_search_options = options_of(SearchOptions, {"n_best"})
+# --sample and --mbr give the number of samples.
+sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "num_samples"})
+
+
+def take_options(arguments: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    """Removes the fields of a class of options from `arguments`; returns those that were given."""
+    taken = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
+    return {name: value for name, value in taken.items() if value is not None}
+
+
+def checked(make: Callable[..., Any], **options: Any) -> Any:
+    """Returns `make(**options)`, or raises a one-line UserError if they contradict each other."""
+    try:
+        return make(**options)
+    except ValidationError as error:
+        messages = (x["msg"].removeprefix("Value error, ") for x in error.errors())
+        raise UserError("; ".join(messages)) from None
+
+
+def flags(names: Collection[str]) -> str:
+    """Returns the names of options as the user types them."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))

@@ -1,0 +1,123 @@
+"""The options of search, declared once for Python, the command line, recipes and exports."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LengthPenaltyForm = Literal["wu", "power"]
+
+
+class DecodingOptions(BaseModel):
+    """What beam search and sampling have in common.
+
+    Options are frozen, validated and hashable. The command line makes its options of these fields,
+    and a compiled search is compiled once for every distinct set of options.
+
+    Raises:
+        ValueError: If an option is unknown, out of its range, infinite or not a number.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    max_length: int | None = Field(
+        None,
+        ge=1,
+        description="Longest translation in tokens, with eos. Default: 50 more than the source.",
+    )
+    min_length: int = Field(1, ge=1, description="Shortest translation in tokens, eos included.")
+    repetition_penalty: float = Field(
+        1.0,
+        gt=0,
+        description="Factor on the log-probability of tokens that the translation already has.",
+    )
+    no_repeat_ngram_size: int = Field(
+        0, ge=0, description="Block repeated n-grams of this size; 0 turns it off."
+    )
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns options with some values changed, validated again."""
+        return type(self)(**{**dict(self), **changes})
+
+
+class SearchOptions(DecodingOptions):
+    """The options of beam search (§6.1). The defaults are the paper's.
+
+    Example:
+
+    >>> options = SearchOptions(beam_size=5, length_penalty=1.0, n_best=3)
+    >>> Translator(model, tokenizer, options).translate_nbest(["A man sleeps."])
+
+    Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for both penalties; Vijayakumar et
+        al. 2016 for groups of beams.
+    """
+
+    beam_size: int = Field(4, ge=1, description="Beams per sentence; 1 is greedy search.")
+    length_penalty: float = Field(
+        0.6,
+        ge=0,
+        description="Exponent of the length penalty. The larger, the longer the translations.",
+    )
+    length_penalty_form: LengthPenaltyForm = Field(
+        "wu", description="wu: ((5 + n) / 6) ** alpha. power: n ** alpha, as in CTranslate2."
+    )
+    coverage_penalty: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the coverage penalty. The larger, the less of the source is lost.",
+    )
+    n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
+    num_beam_groups: int = Field(
+        1, ge=1, description="Diverse beam search: groups that share the beams; 1 turns it off."
+    )
+    diversity_penalty: float = Field(
+        0.0,
+        ge=0,
+        description="Subtracted from the log-probability of a token for each beam of an earlier "
+        "group that chooses it in the same step.",
+    )
+
+    @model_validator(mode="after")
+    def _groups_of_beams(self) -> Self:
+        groups, penalty = self.num_beam_groups, self.diversity_penalty
+        if self.beam_size % groups or (groups > 1) != (penalty > 0):
+            raise ValueError(
+                "num_beam_groups must divide beam_size, and diversity_penalty must be above 0 with "
+                f"several groups and only then. Received: num_beam_groups={groups}, "
+                f"diversity_penalty={penalty}, beam_size={self.beam_size}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _n_best_within_beam_size(self) -> Self:
+        if self.n_best > self.beam_size:
+            raise ValueError(
+                "n_best must be at most beam_size. "
+                f"Received: n_best={self.n_best}, beam_size={self.beam_size}"
+            )
+        return self
+
+
+class SamplingOptions(DecodingOptions):
+    """The options of random sampling.
+
+    Example:
+
+    >>> options = SamplingOptions(num_samples=8, temperature=0.8, top_p=0.95)
+    >>> Translator(model, tokenizer).sample(["A man sleeps."], options, seed=7)
+
+    Source: Holtzman et al. 2020 for `top_p`; Fan et al. 2018, §5.2, for `top_k`.
+    """
+
+    num_samples: int = Field(1, ge=1, description="Independent samples per sentence.")
+    temperature: float = Field(
+        1.0, gt=0, description="Divides the log-probabilities. Below 1, samples are less random."
+    )
+    top_k: int = Field(
+        0, ge=0, description="Sample from this many most probable tokens; 0 means all."
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample from the most probable tokens that add up to this probability.",
+    )

@@ -1,0 +1,73 @@
+"""BLEU and chrF of a run, computed by sacrebleu."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.recipe import Evaluation
+from keras_transformer.run import Run, Split
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's name, its value in percent, and sacrebleu's signature."""
+
+    metric: str
+    score: float
+    signature: str
+
+
+def evaluate_run(
+    run: Run, split: Split = "test", options: SearchOptions | None = None
+) -> list[Score]:
+    """Translates a split of the run's recipe, scores it, and appends the scores to the run.
+
+    Args:
+        run: A run that has a model.
+        split: "test" or "validation".
+        options: The search. Defaults to None: the recipe's.
+
+    Returns:
+        BLEU and chrF, and for generated pairs the share of exact matches. All in percent.
+    """
+    settings = run.recipe.evaluation
+    options = options or settings.search_options()
+    sources, references = zip(*run.pairs(split), strict=True)
+    translator = Translator(run.model(), run.tokenizer(), options)
+    scores = score(translator.translate(list(sources), progress=True), references, settings)
+    if run.recipe.data.generator is None:
+        scores = [entry for entry in scores if entry.metric != "exact match"]
+    for entry in scores:
+        run.add_score(
+            split=split,
+            metric=entry.metric,
+            score=entry.score,
+            signature=entry.signature,
+            options=options,
+        )
+    return scores
+
+
+def score(
+    translations: Sequence[str], references: Sequence[str], settings: Evaluation
+) -> list[Score]:
+    """Compares translations with one reference each.
+
+    Args:
+        translations: One string per sentence.
+        references: The references, in the same order.
+        settings: Tokenization and case of BLEU.
+
+    Returns:
+        BLEU, chrF and exact match, in percent.
+    """
+    scores = []
+    for metric in (BLEU(tokenize=settings.tokenize, lowercase=settings.lowercase), CHRF()):
+        result = metric.corpus_score(translations, [references])
+        scores.append(Score(result.name, result.score, str(metric.get_signature())))
+    hits = sum(a == b for a, b in zip(translations, references, strict=True))
+    scores.append(Score("exact match", 100 * hits / len(references), f"n:{len(references)}"))
+    return scores

@@ -1,0 +1,315 @@
+"""The right half of Figure 1: the decoder layer, and the stack of them."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer.decoding.cache import Cache, empty_slots, pad, take_slots
+from keras_transformer.layers.attention.full_attention import FullAttention
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(EncoderLayer):
+    """An encoder layer whose self-attention is causal, with cross-attention to the memory (§3.1).
+
+    Without cross-attention it is the layer of GPT.
+
+    Example:
+
+    >>> layer = DecoderLayer(d_model=64, num_heads=4, d_ff=256)
+    >>> y = layer(y, memory=memory, memory_padding_mask=source_ids != 0)
+
+    Args:
+        d_model: Width D of input and output.
+        num_heads: Number of attention heads H.
+        d_ff: Width F of the feed-forward network.
+        use_memory: Whether there is cross-attention. Defaults to True.
+        use_causal_mask: Whether position t attends only to positions up to t. Only then can the
+            layer decode step by step. Defaults to True.
+        **options: Those of `EncoderLayer`, by name. With an `attention_pattern`, cross-attention
+            has `FullAttention()`: all to all, in linear memory too.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+        memory: float tensor `(B, S, D_m)`, the encoder's output. Needed with `use_memory`.
+        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed where padding
+            follows the real tokens, since no real token sees it. Defaults to None: the Keras mask
+            that `x` carries.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: the
+            Keras mask that `memory` carries.
+        return_attention_weights: Whether to return the attention to the memory too. Defaults to
+            False.
+
+    Returns:
+        A float tensor `(B, T, D)`; with `return_attention_weights` also the weights, float
+        `(B, H, T, S)`.
+
+    Raises:
+        ValueError: When called, if there is a memory without `use_memory` or none with it.
+
+    Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
+    """
+
+    options = (*EncoderLayer.options, "use_memory")
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        use_memory: bool = True,
+        use_causal_mask: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(d_model, num_heads, d_ff, use_causal_mask=use_causal_mask, **options)
+        self.use_memory = use_memory
+        if use_memory:
+            pattern = self.attention_pattern and FullAttention()
+            self.cross_attention = self._attention("cross_attention", attention_pattern=pattern)
+            self.cross_attention_residual = self._residual("cross_attention_residual")
+
+    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
+        super().build(x_shape)
+        if self.use_memory:
+            self.cross_attention.build(x_shape, memory_shape)
+            self.cross_attention_residual.build(x_shape)
+
+    @checkpointable
+    def call(
+        self,
+        x: Any,
+        memory: Any = None,
+        padding_mask: Any = None,
+        memory_padding_mask: Any = None,
+        return_attention_weights: bool = False,
+        mask: Any = None,
+        x_mask: Any = None,
+        memory_mask: Any = None,
+    ) -> Any:
+        # Keras fills in the last three: `mask` where `x` is the only tensor.
+        self._check_memory(memory, return_attention_weights)
+        if padding_mask is None:
+            padding_mask = mask if x_mask is None else x_mask
+        x = self._attend(x, padding_mask)
+        if not self.use_memory:
+            return self._transform(x)
+        attended = self.cross_attention(
+            query=self.cross_attention_residual.enter(x),
+            key=memory,
+            padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
+            return_attention_weights=return_attention_weights,
+        )
+        attended, weights = attended if return_attention_weights else (attended, None)
+        x = self._transform(self.cross_attention_residual(x, attended))
+        return (x, weights) if return_attention_weights else x
+
+    def _check_memory(self, memory: Any, needs_weights: bool = False) -> None:
+        if (memory is not None) != self.use_memory or (needs_weights and not self.use_memory):
+            raise ValueError(
+                "A decoder needs `memory` where `use_memory` is True. Where it is False, there is "
+                "neither a memory nor attention to it. "
+                f"Received: use_memory={self.use_memory}, memory={memory}"
+            )
+
+    def step(
+        self,
+        x: Any,
+        cache: Any,
+        projections: dict[str, Any],
+        attention_mask: Any,
+        memory: Any,
+        memory_padding_mask: Any,
+        position: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Decodes one new token per hypothesis.
+
+        Args:
+            x: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence.
+            cache: The self-attention's cache, `MultiHeadAttention.init_cache`.
+            projections: Those of the self-attention, `MultiHeadAttention.fuse_projections`.
+            attention_mask: bool tensor `(B * H, N, L * N)`, see `MultiHeadAttention.step`.
+            memory: The projected memory, `MultiHeadAttention.project_memory`. Unused without
+                `use_memory`.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token. The same.
+            position: Position of the tokens, an int or a 0-d int tensor.
+
+        Returns:
+            A tuple of the output `(B * N, D)`, the updated cache, and the weights of the attention
+            to the memory, float `(B, H, N, S)`, or None.
+        """
+        query = self.self_attention_residual.enter(x)
+        attended, cache = self.self_attention.step(
+            query, cache, projections, attention_mask, position
+        )
+        x = self.self_attention_residual(x, attended)
+        if not self.use_memory:
+            return self._transform(x), cache, None
+        query = self.cross_attention_residual.enter(x)
+        attended, weights = self.cross_attention.attend_step(
+            query, memory, memory_padding_mask, ops.shape(attention_mask)[1]
+        )
+        x = self.cross_attention_residual(x, attended)
+        return self._transform(x), cache, weights
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Decoder(Encoder):
+    """A stack of decoder layers, with a final norm where they are pre-norm (§3.1).
+
+    It also decodes one token at a time: `init_cache`, `step`. A model without an encoder gets its
+    decoding cache from it as well.
+
+    Example:
+
+    >>> decoder = Decoder(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
+    >>> y = decoder(y, memory=memory, memory_padding_mask=source_ids != 0)          # (B, T, 512)
+    >>> gpt = Decoder(12, 768, 12, 3072, use_memory=False, norm_first=True, activation="gelu")
+
+    Args:
+        num_layers: Number of layers, at least 1.
+        d_model: Width D of input and output.
+        num_heads: Number of attention heads H.
+        d_ff: Width F of the feed-forward networks.
+        **options: Those of `DecoderLayer`, by name; all layers share one position encoding.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+        memory, padding_mask, memory_padding_mask: As for `DecoderLayer`.
+        return_attention_weights: Whether to return the last layer's attention to the memory too.
+            Defaults to False.
+
+    Returns:
+        A float tensor `(B, T, D)`; with `return_attention_weights` also the weights, float
+        `(B, H, T, S)`.
+
+    Source: Vaswani et al. 2017, Figure 1 (right); the final norm: Xiong et al. 2020.
+    """
+
+    layer_class = DecoderLayer
+    prefix = "decoder"
+
+    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
+        for layer in self.layers:
+            if not layer.built:
+                layer.build(x_shape, memory_shape)
+        super().build(x_shape)
+
+    def call(
+        self,
+        x: Any,
+        memory: Any = None,
+        padding_mask: Any = None,
+        memory_padding_mask: Any = None,
+        return_attention_weights: bool = False,
+        mask: Any = None,
+        x_mask: Any = None,
+        memory_mask: Any = None,
+    ) -> Any:
+        if padding_mask is None:
+            padding_mask = mask if x_mask is None else x_mask
+        masks = {
+            "padding_mask": padding_mask,
+            "memory_padding_mask": memory_mask
+            if memory_padding_mask is None
+            else memory_padding_mask,
+        }
+        for layer in self.layers[:-1]:
+            x = layer(x, memory=memory, **masks)
+        last = {"return_attention_weights": True} if return_attention_weights else {}
+        x = self.layers[-1](x, memory=memory, **masks, **last)
+        x, *weights = x if return_attention_weights else (x,)
+        return (self._leave(x), *weights) if return_attention_weights else self._leave(x)
+
+    def init_cache(
+        self,
+        batch: Any,
+        beam_size: Any,
+        max_length: int | None,
+        memory: Any = None,
+        memory_padding_mask: Any = None,
+    ) -> Cache:
+        """Lays out the decoding cache before the first token.
+
+        Args:
+            batch: Sentences B.
+            beam_size: Hypotheses N per sentence.
+            max_length: Positions L that will be decoded at most. None: the cache begins with no
+                position and each step makes it longer by one, for loops whose shapes may change.
+            memory: float tensor `(B, S, D_m)`. Needed with `use_memory`.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None:
+                all are.
+
+        Returns:
+            The cache. `beam` holds the slots of each hypothesis, see `take_slots`; `sentence` each
+            layer's keys and values of self-attention, its projected memory and the padding mask;
+            `shared` each layer's fused projections.
+
+        Raises:
+            ValueError: If there is a memory without `use_memory` or none with it, or the layers
+                are not causal.
+        """
+        if not self.layers[0].use_causal_mask:
+            raise ValueError("Only a causal decoder has a cache. Received: use_causal_mask=False")
+        self.layers[0]._check_memory(memory)
+        projected: list[Any] = [()] * self.num_layers
+        if memory is not None:
+            projected = [
+                layer.cross_attention.project_memory(memory, memory) for layer in self.layers
+            ]
+            if memory_padding_mask is None:
+                memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
+        attentions = [layer.self_attention for layer in self.layers]
+        return Cache(
+            beam=empty_slots(batch, beam_size, max_length),
+            sentence={
+                "decoded": [
+                    attention.init_cache(batch, beam_size, max_length) for attention in attentions
+                ],
+                "memory": projected,
+                "padding_mask": () if memory is None else memory_padding_mask,
+            },
+            shared=[attention.fuse_projections() for attention in attentions],
+        )
+
+    def extend_cache(self, cache: Cache, max_length: int) -> Cache:
+        """Returns the cache with the same contents and room for `max_length` positions.
+
+        Search begins with a short cache and extends it as hypotheses grow, so that attention never
+        looks at many positions that are still empty.
+        """
+        beams, length = cache.beam.shape[1:]
+        added = max_length - length
+        decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
+        return cache._replace(
+            beam=pad(cache.beam, 2, added, -1), sentence={**cache.sentence, "decoded": decoded}
+        )
+
+    def step(self, x: Any, cache: Cache, position: Any) -> tuple[Any, Cache, Any]:
+        """Decodes one new token per hypothesis.
+
+        Args:
+            x: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence.
+            cache: What `init_cache`, `extend_cache` or the last `step` returned.
+            position: Position of the tokens, an int or a 0-d int tensor.
+
+        Returns:
+            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's attention to
+            the memory, float `(B, H, N, S)`, or None.
+        """
+        sentence = cache.sentence
+        slots = sentence["decoded"][0].open_position(cache.beam)
+        slots, attention_mask = take_slots(slots, position, self.layers[0].num_heads)
+        decoded, weights = [], None
+        for layer, own, memory, projections in zip(
+            self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
+        ):
+            x, own, weights = layer.step(
+                x, own, projections, attention_mask, memory, sentence["padding_mask"], position
+            )
+            decoded.append(own)
+        cache = Cache(slots, {**sentence, "decoded": decoded}, cache.shared)
+        return self._leave(x), cache, weights

@@ -1,0 +1,271 @@
+"""The left half of Figure 1: the encoder layer, and the stack of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.dense import initializer_config
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
+from keras_transformer.layers.residual_connection import ResidualConnection
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderLayer(keras.layers.Layer):
+    """Self-attention, then a feed-forward network, each with residual and norm (§3.1).
+
+    Example:
+
+    >>> x = EncoderLayer(d_model=64, num_heads=4, d_ff=256)(x, padding_mask=source_ids != 0)
+
+    Args:
+        d_model: Width D of input and output.
+        num_heads: Number of attention heads H.
+        d_ff: Width F of the feed-forward network.
+        dropout_rate: Dropout on the output of each sublayer, in [0, 1). Defaults to 0.1.
+        attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
+        activation: Activation of the feed-forward network. Defaults to `"relu"`.
+        norm_first: Pre-norm instead of the paper's post-norm. Defaults to False.
+        norm_epsilon: Added to the variance by the layer normalizations. Defaults to 1e-6.
+        kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
+        position_encoding: `PositionalEncoding` that acts on queries, keys or scores of
+            self-attention. Defaults to None.
+        attention_pattern: `AttentionPattern` of self-attention, for long sequences. Defaults to
+            None: all to all.
+        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
+
+    Call arguments:
+        x: float tensor `(B, S, D)`.
+        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None: the Keras mask that
+            `x` carries.
+
+    Returns:
+        A float tensor `(B, S, D)`.
+
+    Source: Vaswani et al. 2017, Figure 1 (left).
+    """
+
+    options: tuple[str, ...] = (
+        "d_model",
+        "num_heads",
+        "d_ff",
+        "dropout_rate",
+        "attention_dropout_rate",
+        "activation",
+        "norm_first",
+        "norm_epsilon",
+        "kernel_initializer",
+        "position_encoding",
+        "attention_pattern",
+        "use_causal_mask",
+    )
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        activation: str = "relu",
+        norm_first: bool = False,
+        norm_epsilon: float = 1e-6,
+        kernel_initializer: Any = "glorot_uniform",
+        position_encoding: PositionalEncoding | None = None,
+        attention_pattern: AttentionPattern | None = None,
+        use_causal_mask: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.activation = activation
+        self.norm_first = norm_first
+        self.norm_epsilon = norm_epsilon
+        self.kernel_initializer = initializer_config(kernel_initializer)
+        self.position_encoding = position_encoding
+        self.attention_pattern = attention_pattern
+        self.use_causal_mask = use_causal_mask
+        self.self_attention = self._attention(
+            "self_attention",
+            position_encoding=position_encoding,
+            attention_pattern=attention_pattern,
+        )
+        self.self_attention_residual = self._residual("self_attention_residual")
+        self.feed_forward = FeedForward(
+            d_model,
+            d_ff,
+            activation,
+            self.kernel_initializer,
+            dtype=self.dtype_policy,
+            name="feed_forward",
+        )
+        self.feed_forward_residual = self._residual("feed_forward_residual")
+
+    def _attention(self, name: str, **options: Any) -> MultiHeadAttention:
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            dropout_rate=self.attention_dropout_rate,
+            kernel_initializer=self.kernel_initializer,
+            dtype=self.dtype_policy,
+            name=name,
+            **options,
+        )
+
+    def _residual(self, name: str) -> ResidualConnection:
+        return ResidualConnection(
+            self.dropout_rate,
+            self.norm_first,
+            self.norm_epsilon,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, x_shape: Any) -> None:
+        self.self_attention.build(x_shape)
+        self.self_attention_residual.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_residual.build(x_shape)
+        self.built = True
+
+    @checkpointable
+    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
+        return self._transform(self._attend(x, mask if padding_mask is None else padding_mask))
+
+    def _attend(self, x: Any, padding_mask: Any) -> Any:
+        attended = self.self_attention(
+            query=self.self_attention_residual.enter(x),
+            padding_mask=padding_mask,
+            use_causal_mask=self.use_causal_mask,
+        )
+        return self.self_attention_residual(x, attended)
+
+    def _transform(self, x: Any) -> Any:
+        transformed = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual(x, transformed)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **_config(self, self.options)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(**_with_objects(config))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Encoder(keras.layers.Layer):
+    """A stack of encoder layers, with a final norm where they are pre-norm (§3.1).
+
+    Example:
+
+    >>> encoder = Encoder(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
+    >>> memory = encoder(x, padding_mask=source_ids != 0)                           # (B, S, 512)
+
+    Args:
+        num_layers: Number of layers, at least 1.
+        d_model: Width D of input and output.
+        num_heads: Number of attention heads H.
+        d_ff: Width F of the feed-forward networks.
+        **options: Those of `EncoderLayer`, by name; all layers share one position encoding.
+
+    Call arguments:
+        x: float tensor `(B, S, D)`.
+        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None: the Keras mask that
+            `x` carries.
+
+    Returns:
+        A float tensor `(B, S, D)`.
+
+    Raises:
+        ValueError: If `num_layers` is less than 1.
+
+    Attributes:
+        layers: The layers; every option of theirs is an attribute of the stack too.
+        norm: The final norm; None where the layers are post-norm.
+
+    Source: Vaswani et al. 2017, Figure 1 (left); the final norm: Xiong et al. 2020.
+    """
+
+    layer_class: type[EncoderLayer] = EncoderLayer
+    prefix = "encoder"
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
+        if num_layers < 1:
+            raise ValueError(f"`num_layers` must be at least 1. Received: num_layers={num_layers}")
+        self.supports_masking = True
+        self.num_layers = num_layers
+        options = {**options, "dtype": self.dtype_policy}
+        self.layers: list[Any] = [
+            self.layer_class(d_model, num_heads, d_ff, name=f"{self.prefix}_layer_{i}", **options)
+            for i in range(1, num_layers + 1)
+        ]
+        for option in self.layer_class.options:
+            setattr(self, option, getattr(self.layers[0], option))
+        self.norm = None
+        if self.layers[0].norm_first:
+            epsilon, dtype = self.layers[0].norm_epsilon, self.dtype_policy
+            self.norm = LayerNormalization(epsilon, dtype=dtype, name=f"{self.prefix}_norm")
+
+    def build(self, x_shape: Any) -> None:
+        for layer in self.layers:
+            if not layer.built:
+                layer.build(x_shape)
+        if self.norm is not None and not self.norm.built:
+            self.norm.build(x_shape)
+        self.built = True
+
+    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
+        padding_mask = mask if padding_mask is None else padding_mask
+        for layer in self.layers:
+            x = layer(x, padding_mask=padding_mask)
+        return self._leave(x)
+
+    def _leave(self, x: Any) -> Any:
+        return x if self.norm is None else self.norm(x)
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("num_layers", *self.layer_class.options)
+        return {**super().get_config(), **_config(self, names)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(**_with_objects(config))
+
+
+_OBJECTS = ("position_encoding", "attention_pattern")
+
+
+def _config(layer: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The attributes of these names; position encoding and attention pattern serialized."""
+    config = {name: getattr(layer, name) for name in names}
+    objects = {name: keras.saving.serialize_keras_object(config[name]) for name in _OBJECTS}
+    return {**config, **objects}
+
+
+def _with_objects(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with position encoding and attention pattern as objects."""
+    objects = {name: keras.saving.deserialize_keras_object(config.get(name)) for name in _OBJECTS}
+    return {**config, **objects}

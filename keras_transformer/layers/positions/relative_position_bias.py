@@ -1,0 +1,113 @@
+"""Positions as a learned bias on the scores for each range of distances."""
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.positions.positional_encoding import (
+    PositionalEncoding,
+    position_encoding,
+)
+
+
+@position_encoding("t5")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RelativePositionBias(PositionalEncoding):
+    """Adds a learned scalar per head and bucket of distances to the scores, as T5 does.
+
+    Short distances have a bucket each; the others share buckets whose widths grow geometrically up
+    to `max_distance`, and all beyond it share the last one. An encoder looks both ways, with half
+    of the buckets for each side; a decoder looks back, with all of them. One layer serves all
+    layers of a stack; encoder and decoder have one each.
+
+    Example:
+
+    >>> bias = RelativePositionBias(num_heads=8)
+    >>> attention = MultiHeadAttention(d_model=64, num_heads=8, position_encoding=bias)
+
+    Args:
+        num_heads: Number of attention heads H.
+        bidirectional: Whether keys after the query have buckets of their own. If False, they share
+            the bucket of distance 0. Defaults to True.
+        num_buckets: Number of buckets, even. Defaults to 32.
+        max_distance: Distance in tokens from which all share a bucket; more than `num_buckets / 2`.
+            Defaults to 128.
+
+    Raises:
+        ValueError: If `num_buckets` or `max_distance` is out of its range.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
+    Text-to-Text Transformer", §2.1.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        bidirectional: bool = True,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if num_buckets % 2 or not 4 <= num_buckets < 2 * max_distance:
+            raise ValueError(
+                "`num_buckets` must be even, at least 4, and less than `2 * max_distance`. "
+                f"Received: num_buckets={num_buckets}, max_distance={max_distance}"
+            )
+        self.num_heads = num_heads
+        self.bidirectional = bidirectional
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        # Not in `build`: attention layers ask for the bias and never call the layer.
+        self.relative_attention_bias = self.add_weight(
+            name="relative_attention_bias",
+            shape=(num_buckets, num_heads),
+            initializer="glorot_uniform",
+            autocast=False,
+        )
+
+    def score_bias(self, distance: Any) -> Any:
+        count = self.num_buckets // 2 if self.bidirectional else self.num_buckets
+        table = ops.convert_to_tensor(_buckets(count, self.max_distance), "int32")
+        size = ops.abs(distance) if self.bidirectional else ops.maximum(distance, 0)
+        buckets = ops.take(table, ops.minimum(size, self.max_distance), axis=0)
+        if self.bidirectional:
+            buckets = ops.where(distance < 0, buckets + count, buckets)
+        bias = ops.take(self.relative_attention_bias, buckets, axis=0)
+        return ops.cast(ops.moveaxis(bias, -1, 0), "float32")
+
+    def for_decoder(self) -> PositionalEncoding:
+        sizes = (self.num_buckets, self.max_distance)
+        name = f"decoder_{self.name}"
+        return type(self)(self.num_heads, False, *sizes, dtype=self.dtype_policy, name=name)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "bidirectional": self.bidirectional,
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+        }
+
+
+@functools.cache
+def _buckets(count: int, max_distance: int) -> np.ndarray:
+    """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
+
+    Half of the buckets hold one distance each. From there, bucket `single + k` begins at distance
+    single * (max_distance / single)^(k / shared), compared in integers, which do not round.
+    """
+    single = count // 2
+    shared = count - single
+
+    def bucket(n: int) -> int:
+        begun = [
+            n**shared * single**k >= max_distance**k * single**shared for k in range(1, shared)
+        ]
+        return n if n < single else single + sum(begun)
+
+    return np.array([bucket(n) for n in range(max_distance + 1)])

@@ -1,0 +1,36 @@
+"""What commands share."""
+
+import os
+
+import pytest
+
+from keras_transformer.cli.common import as_line, count_lines, writer
+from keras_transformer.errors import UserError
+
+
+def test_a_text_with_line_ends_stays_on_one_line():
+    assert as_line("a\nb\r\nc\u2028d") == "a b  c\u2028d"
+
+
+def test_only_regular_files_are_counted(tmp_path):
+    file, pipe = tmp_path / "file", tmp_path / "pipe"
+    file.touch()
+    os.mkfifo(pipe)
+    assert count_lines(["a", "b"], file) == 2
+    assert count_lines(["a", "b"], file, pipe) is None
+    assert count_lines(["a", "b"], None) is None
+
+
+def test_text_goes_to_standard_output_or_to_a_file(tmp_path, capsys):
+    with writer(None) as write:
+        write("a\n")
+    assert capsys.readouterr().out == "a\n"
+    with writer(tmp_path / "out") as write:
+        write("ü\n")
+        assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out").read_text("utf-8") == "ü\n"
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path):
+    with pytest.raises(UserError, match="cannot be written: Is a directory$"), writer(tmp_path):
+        raise AssertionError("the work has begun")

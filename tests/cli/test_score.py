@@ -1,0 +1,28 @@
+"""`keras-transformer score`."""
+
+import math
+
+from support.command_line import fails, invoke, succeeds
+
+
+def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("one two\nthree\n\n")
+    target.write_text("eins zwei\ndrei\nnull\n")
+    result = invoke("score", run, source, target)
+    assert result.exit_code == 0
+    scores = [line.split("\t") for line in result.stdout.splitlines()]
+    assert len(scores) == 3 and all(float(score) < 0 for score, _ in scores)
+    nats, tokens = -sum(float(score) for score, _ in scores), sum(int(n) for _, n in scores)
+    figures = succeeds("score", run, source, target, "--summary")
+    assert figures in result.stderr
+    figures = dict(line.split("\t") for line in figures.splitlines())
+    assert (figures["pairs"], figures["tokens"]) == ("3", str(tokens))
+    assert math.isclose(float(figures["nats per token"]), nats / tokens, abs_tol=2e-4)
+    assert math.isclose(float(figures["perplexity"]), math.exp(nats / tokens), rel_tol=2e-4)
+
+
+def test_nothing_to_score(run, tmp_path):
+    (tmp_path / "empty").write_text("")
+    message = fails("score", run, tmp_path / "empty", tmp_path / "empty")
+    assert message.endswith("contain no pairs")

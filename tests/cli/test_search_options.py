@@ -1,0 +1,47 @@
+"""Search options on the command line."""
+
+import pytest
+from support.command_line import fails, invoke
+
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+
+
+def test_every_option_of_search_is_on_the_command_line_with_its_description():
+    shown = " ".join(invoke("translate", "--help").stdout.split())
+    for kind in (SearchOptions, SamplingOptions):
+        for name, field in kind.model_fields.items():
+            flag = "--sample" if name == "num_samples" else f"--{name.replace('_', '-')}"
+            assert f" {flag} " in shown
+            assert name == "num_samples" or field.description in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--n-best", 3, "--beam-size", 2), "n_best must be at most beam_size"),
+        (("--top-k", 3), "only --sample and --mbr take --top-k"),
+        (("--seed", 3), "only --sample and --mbr take --seed"),
+        (("--sample", 2, "--beam-size", 2), "only beam search takes --beam-size"),
+        (("--mbr", 2, "--alignments"), "only beam search takes --alignments"),
+        (("--mbr", 2, "--sample", 2), "exclude each other"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(run, arguments, message):
+    assert message in fails("translate", run, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--beam-size", 0),
+        ("--length-penalty", -0.1),
+        ("--temperature", 0),
+        ("--top-p", 1.1),
+        ("--seed", 2**64),
+        ("--seed", -1),
+    ],
+)
+def test_values_out_of_range_are_refused(option, value):
+    result = invoke("translate", "run", option, value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr

@@ -1,0 +1,86 @@
+"""`keras-transformer train`."""
+
+import pytest
+from support.command_line import fails, invoke, succeeds
+
+import keras_transformer.training
+
+
+@pytest.fixture
+def train(recipe, data, tmp_path):
+    return ("train", recipe, "--data-dir", data, "--run", tmp_path / "run")
+
+
+def test_a_run_holds_all_that_the_design_names(finished):
+    names = {path.name for path in (finished / "run").iterdir()}
+    assert names == {"recipe.yaml", "tokenizer", "store", "checkpoints", "model.keras", "logs"}
+    steps = [path.name for path in sorted((finished / "run" / "checkpoints").iterdir())]
+    assert steps == ["step-00000002", "step-00000004"]
+
+
+def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished, run):
+    train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
+    assert "continue it with --resume" in fails(*train)
+    changed = fails(*train, "--resume", "--set", "training.steps=5")
+    assert "differ in training.steps (4 and 5)" in changed
+    (run / "model.keras").unlink()
+    succeeds(*train, "--resume")
+    assert (run / "model.keras").exists()
+
+
+def test_resume_of_nothing_is_refused(recipe, data, tmp_path):
+    message = fails("train", recipe, "--data-dir", data, "--run", tmp_path / "new", "--resume")
+    assert message == f"{tmp_path / 'new'} is no run folder: it holds no recipe.yaml"
+
+
+def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keras_transformer.training, "train", interrupt)
+    folder = tmp_path / "a run"
+    result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
+    assert result.exit_code == 130
+    assert f"train {recipe} --run '{folder}' --set seed=3 --set " in result.stderr
+    assert result.stderr.endswith("--resume\n")
+
+
+def test_a_defect_keeps_its_traceback(recipe, data, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(keras_transformer.training, "train", fail)
+    result = invoke("train", recipe, "--data-dir", data, "--run", tmp_path / "run")
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_files_of_unequal_length(train, data):
+    with (data / "train.de").open("a") as file:
+        file.write("zu viel\n")
+    message = fails(*train)
+    assert "train.en with 100" in message and "train.de with 101" in message
+
+
+def test_nothing_but_empty_lines(train, data):
+    (data / "train.de").write_text("\n" * 100)
+    assert "empty" in fails(*train)
+
+
+def test_invalid_utf8_in_a_file(train, data):
+    (data / "train.de").write_bytes(b"gut\nschlecht \xff\n")
+    assert "train.de, line 2: text must be UTF-8" in fails(*train)
+
+
+def test_vocabulary_too_large_for_the_text(train):
+    assert "vocabulary" in fails(*train, "--set", "tokenizer.vocabulary_size=50000")
+
+
+def test_unknown_recipe_key(train):
+    message = fails(*train, "--set", "training.warmup=3")
+    assert "unknown key training.warmup; did you mean training.warmup_steps?" in message
+
+
+def test_missing_file(train, data, tmp_path):
+    (data / "val.de").unlink()
+    assert "val.de" in fails(*train)
+    assert not (tmp_path / "run").exists()

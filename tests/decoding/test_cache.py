@@ -1,0 +1,69 @@
+"""What search does with a cache, and the two ways to keep keys and values."""
+
+import numpy as np
+import pytest
+from keras import ops
+from support.contract import to_numpy
+
+from keras_transformer.decoding.cache import (
+    Cache,
+    FixedKeyValues,
+    GrowingKeyValues,
+    empty_slots,
+    take_slots,
+)
+
+B, N, H, K, K_V = 2, 3, 2, 5, 7
+
+
+def test_reordering_moves_hypotheses_and_nothing_else():
+    beam = np.arange(B * N * 2).reshape(B, N, 2)
+    cache = Cache({"state": ops.convert_to_tensor(beam)}, ops.arange(B), "shared")
+    moved = cache.reorder(ops.convert_to_tensor([[2, 0, 0], [1, 1, 2]], "int32"))
+    expected = [beam[0, [2, 0, 0]], beam[1, [1, 1, 2]]]
+    np.testing.assert_array_equal(to_numpy(moved.beam["state"]), expected)
+    assert moved.sentence is cache.sentence and moved.shared == "shared"
+
+
+def test_sentences_are_taken_with_all_their_rows():
+    """Leaves of the sentences may have one row, or one per head."""
+    heads = np.arange(4 * H * 3).reshape(4 * H, 3)
+    sentence = {"memory": ops.arange(4), "keys": [ops.convert_to_tensor(heads)]}
+    cache = Cache(ops.reshape(ops.arange(4 * N), (4, N)), sentence, "shared")
+    taken = cache.take_sentences(ops.convert_to_tensor([3, 1], "int32"), 4)
+    assert to_numpy(taken.beam).tolist() == [[9, 10, 11], [3, 4, 5]]
+    assert to_numpy(taken.sentence["memory"]).tolist() == [3, 1]
+    np.testing.assert_array_equal(to_numpy(taken.sentence["keys"][0]), heads[[6, 7, 2, 3]])
+    assert taken.shared == "shared"
+
+
+@pytest.mark.parametrize("kind", [FixedKeyValues, GrowingKeyValues])
+def test_keys_and_values_are_in_the_slots_that_they_were_written_to(kind):
+    """Two positions, in a cache that is extended between them."""
+    generator = np.random.default_rng(0)
+    keys, values = (generator.normal(size=(2, B * H, N, d)).astype("float32") for d in (K, K_V))
+    slots = empty_slots(B, N, 1 if kind is FixedKeyValues else None)
+    cache = kind.empty(B * H, K, K_V, N, "float32")
+    for position in range(2):
+        if position == 1 and kind is FixedKeyValues:
+            cache = cache.extend(N)
+            slots = ops.pad(slots, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
+        slots = cache.open_position(slots)
+        slots, mask = take_slots(slots, position, H)
+        cache = cache.write(
+            *map(ops.convert_to_tensor, (keys[position], values[position])), position * N
+        )
+    key = (
+        np.swapaxes(to_numpy(cache.key), -1, -2) if cache.key_is_transposed else to_numpy(cache.key)
+    )
+    np.testing.assert_array_equal(key, np.concatenate(keys, axis=1))
+    np.testing.assert_array_equal(to_numpy(cache.value), np.concatenate(values, axis=1))
+    assert to_numpy(slots).tolist() == [[[n, n] for n in range(N)]] * B
+    np.testing.assert_array_equal(to_numpy(mask), [np.tile(np.eye(N, dtype=bool), (1, 2))] * B * H)
+
+
+def test_the_mask_follows_hypotheses_that_changed_places():
+    slots, _ = take_slots(empty_slots(1, 2, 3), 0, 1)
+    slots, mask = take_slots(ops.flip(slots, axis=1), 1, 1)
+    # Slots of the first position, then of the second; the third is empty.
+    assert to_numpy(mask)[0].astype(int).tolist() == [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]

@@ -1,0 +1,69 @@
+"""Sentences of more pieces than the model takes."""
+
+import pytest
+
+from keras_transformer.decoding.long_sentences import source_parts, split_overlong
+
+
+class Words:
+    """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""
+
+    eos_id = 99
+
+    def encode_source(self, texts):
+        return [[len(word) for word in text.split() if word != "zwsp"] for text in texts]
+
+
+def at_most(words):
+    return lambda text: len(text.split()) <= words
+
+
+def test_what_fits_stays_whole():
+    assert split_overlong("One. Two. Three.", at_most(3)) == ["One. Two. Three."]
+
+
+def test_sentences_become_parts():
+    text = 'Is it so? "Yes," he said. Then... no'
+    assert split_overlong(text, at_most(5)) == ["Is it so?", '"Yes," he said.', "Then...", "no"]
+
+
+def test_a_long_sentence_is_halved_between_words_until_it_fits():
+    parts = split_overlong("a b c d e f g. Short one.", at_most(2))
+    assert parts == ["a", "b c", "d e", "f g.", "Short one."]
+
+
+def test_east_asian_sentences_end_without_a_space():
+    parts = split_overlong("你好吗？我很好。谢谢你。", lambda text: len(text) <= 6)
+    assert parts == ["你好吗？", "我很好。", "谢谢你。"]
+
+
+def test_a_long_word_is_halved_between_characters():
+    assert split_overlong("abcdefgh", lambda text: len(text) <= 3) == ["ab", "cd", "ef", "gh"]
+    assert split_overlong("ab", lambda text: False) == ["a", "b"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 17])
+def test_nothing_is_lost(limit):
+    text = "One two, three. Four five six seven! Eight? " + "word " * 30 + "end."
+    parts = split_overlong(text.strip(), at_most(limit))
+    assert " ".join(parts).split() == text.split()
+    assert all(len(part.split()) <= limit for part in parts)
+
+
+def test_parts_know_sentence_number_and_words():
+    sentences = [" a bb ", "", "one two. three four five", "zwsp"]
+    assert source_parts(sentences, Words(), 4, "split") == [
+        (0, 0, [1, 2, 99], 2),
+        (2, 0, [3, 4, 99], 2),
+        (2, 1, [5, 4, 4, 99], 3),
+    ]
+
+
+def test_as_many_pieces_as_the_model_takes_with_eos_are_not_overlong():
+    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 99], 3)]
+
+
+def test_cutting_keeps_the_beginning_and_warns():
+    with pytest.warns(UserWarning, match="first 2 of 3 pieces are translated of 'aa b cc'"):
+        parts = source_parts(["aa b cc"], Words(), 3, "truncate")
+    assert parts == [(0, 0, [2, 1, 99], 3)]

@@ -1,0 +1,38 @@
+"""Options are frozen, validated and equal by value."""
+
+import pytest
+
+from keras_transformer import SamplingOptions, SearchOptions
+
+
+def test_equal_options_are_one_key():
+    """A compiled search is kept by its options."""
+    assert {SearchOptions(beam_size=5): "compiled"}[SearchOptions(beam_size=5)] == "compiled"
+    assert SearchOptions(beam_size=5) != SearchOptions(beam_size=6)
+
+
+def test_options_are_frozen_and_replaced_ones_are_validated():
+    options = SearchOptions(beam_size=5, n_best=3)
+    with pytest.raises(ValueError, match="frozen"):
+        options.beam_size = 2
+    assert options.replace(n_best=5) == SearchOptions(beam_size=5, n_best=5)
+    with pytest.raises(ValueError, match="Received: n_best=6, beam_size=5"):
+        options.replace(n_best=6)
+
+
+@pytest.mark.parametrize(
+    "kind, name, value",
+    [
+        (SearchOptions, "beam_size", 0),
+        (SearchOptions, "beam_sise", 4),
+        (SearchOptions, "length_penalty", float("nan")),
+        (SearchOptions, "coverage_penalty", float("inf")),
+        (SearchOptions, "temperature", 1.0),
+        (SamplingOptions, "temperature", float("nan")),
+        (SamplingOptions, "beam_size", 4),
+        (SamplingOptions, "min_length", 0),
+    ],
+)
+def test_unknown_options_and_values_out_of_range_are_refused(kind, name, value):
+    with pytest.raises(ValueError, match=name):
+        kind(**{name: value})

@@ -1,0 +1,53 @@
+"""Buckets of distances against those of T5, one number at a time."""
+
+import numpy as np
+import pytest
+from keras import ops
+from support import reference
+from support.contract import assert_layer_contract, to_numpy
+
+from keras_transformer.layers import MultiHeadAttention, RelativePositionBias
+
+B, T, D, H = 2, 5, 12, 3
+
+
+def test_contract(tmp_path):
+    """Of the attention that it is for: the layer itself returns the embeddings."""
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+    arguments = {"d_model": D, "num_heads": H, "position_encoding": RelativePositionBias(H)}
+    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("num_buckets, max_distance", [(32, 128), (12, 50)])
+def test_buckets_are_those_of_t5(bidirectional, num_buckets, max_distance):
+    layer = RelativePositionBias(1, bidirectional, num_buckets, max_distance)
+    layer.relative_attention_bias.assign(np.arange(num_buckets)[:, None])
+    distance = np.arange(-300, 301)
+    found = to_numpy(layer.score_bias(ops.convert_to_tensor(distance, "int32")))[0]
+    expected = [reference.t5_bucket(-d, bidirectional, num_buckets, max_distance) for d in distance]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_buckets_by_hand():
+    """16 buckets a side: 8 single distances, then 8, 12, 16, 23, 32, 46, 64, 91 and beyond."""
+    layer = RelativePositionBias(1)
+    layer.relative_attention_bias.assign(np.arange(32)[:, None])
+    distance = ops.convert_to_tensor([0, 7, 11, 12, 15, 16, 22, 23, 90, 91, 999, -1, -999], "int32")
+    found = to_numpy(layer.score_bias(distance))[0].tolist()
+    assert found == [0, 7, 8, 9, 9, 10, 10, 11, 14, 15, 15, 17, 31]
+
+
+def test_a_decoder_gets_a_table_of_its_own():
+    encoder = RelativePositionBias(H, name="positions")
+    decoder = encoder.for_decoder()
+    assert not decoder.bidirectional
+    assert decoder.relative_attention_bias is not encoder.relative_attention_bias
+    bias = to_numpy(decoder.score_bias(ops.convert_to_tensor([0, -1, -7], "int32")))
+    np.testing.assert_array_equal(bias, np.repeat(bias[:, :1], 3, axis=1))
+
+
+@pytest.mark.parametrize("num_buckets, max_distance", [(31, 128), (2, 128), (32, 16)])
+def test_buckets_that_cannot_be_are_refused(num_buckets, max_distance):
+    with pytest.raises(ValueError, match=f"num_buckets={num_buckets}, max_distance={max_distance}"):
+        RelativePositionBias(H, num_buckets=num_buckets, max_distance=max_distance)

@@ -1,0 +1,207 @@
+"""The right half of Figure 1."""
+
+import keras
+import numpy as np
+import pytest
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
+
+from keras_transformer.layers import Decoder, DecoderLayer, RotaryPositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import (
+    POSITION_ENCODINGS,
+    new_position_encoding,
+)
+
+B, N, S, T, H, D, F = 2, 2, 7, 5, 3, 12, 11
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+@pytest.fixture
+def memory():
+    return np.random.default_rng(1).normal(size=(B, S, D)).astype("float32")
+
+
+@pytest.fixture
+def memory_padding_mask():
+    return np.arange(S)[None, :] < np.array([[4], [S]])
+
+
+def make_layer(norm_first=False, rotary=False, **arguments):
+    encoding = RotaryPositionalEncoding() if rotary else None
+    layer = DecoderLayer(D, H, F, norm_first=norm_first, position_encoding=encoding, **arguments)
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+def test_contract(x, memory, memory_padding_mask, tmp_path):
+    arguments = {"d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0, "norm_first": True}
+    inputs = {"x": x, "memory": memory, "memory_padding_mask": memory_padding_mask}
+    assert_layer_contract(DecoderLayer, arguments, inputs, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_agrees_with_reference(x, memory, memory_padding_mask, norm_first, rotary):
+    layer = make_layer(norm_first, rotary)
+    expected = reference.decoder_layer(
+        weights_of(layer),
+        x,
+        memory,
+        memory_padding_mask[:, None, :],
+        H,
+        norm_first=norm_first,
+        rotary=rotary,
+    )
+    output = layer(x, memory=memory, memory_padding_mask=memory_padding_mask)
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+def test_future_tokens_do_not_affect_past(x, memory):
+    layer = make_layer()
+    whole = to_numpy(layer(x, memory=memory))
+    x[:, 3:] += 1
+    changed = to_numpy(layer(x, memory=memory))
+    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-6)
+    assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
+
+
+def test_padding_changes_nothing(x, memory, memory_padding_mask):
+    layer = make_layer()
+    target_padding_mask = np.arange(T)[None, :] < np.array([[T], [3]])
+    masks = {"padding_mask": target_padding_mask, "memory_padding_mask": memory_padding_mask}
+    whole = to_numpy(layer(x, memory=memory, **masks))
+    x[~target_padding_mask] = 100
+    memory[~memory_padding_mask] = 100
+    changed = to_numpy(layer(x, memory=memory, **masks))
+    real = target_padding_mask
+    np.testing.assert_allclose(changed[real], whole[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_cached_equals_full_decoding(memory, memory_padding_mask, norm_first, rotary):
+    layer = make_layer(norm_first, rotary)
+    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
+    beams = range(N)
+    full = [
+        to_numpy(layer(x[:, n], memory=memory, memory_padding_mask=memory_padding_mask))
+        for n in beams
+    ]
+    cache = layer.self_attention.init_cache(B, beam_size=N, max_length=T)
+    projections = layer.self_attention.fuse_projections()
+    projected = layer.cross_attention.project_memory(memory, memory)
+    for position in range(T):
+        is_own = np.eye(N, dtype=bool)[:, None] & (np.arange(T) <= position)[None, :, None]
+        output, cache, weights = layer.step(
+            x[:, :, position].reshape(B * N, D),
+            cache,
+            projections,
+            np.broadcast_to(is_own.reshape(N, T * N), (B * H, N, T * N)),
+            projected,
+            memory_padding_mask,
+            position,
+        )
+        assert weights.shape == (B, H, N, S)
+        for n in beams:
+            found = to_numpy(output).reshape(B, N, D)[:, n]
+            np.testing.assert_allclose(found, full[n][:, position], atol=1e-5)
+
+
+def test_attention_weights_are_those_of_the_source(x, memory, memory_padding_mask):
+    """They add up to 1 over the real tokens, and with one token in sight it gets all."""
+    layer = make_layer()
+    inputs = {"memory": memory, "memory_padding_mask": memory_padding_mask}
+    output, weights = layer(x, **inputs, return_attention_weights=True)
+    np.testing.assert_array_equal(to_numpy(output), to_numpy(layer(x, **inputs)))
+    weights = to_numpy(weights)
+    assert weights.shape == (B, H, T, S)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-6)
+    assert not weights[0, ..., 4:].any()
+    one = {"memory": memory, "memory_padding_mask": np.arange(S)[None] == np.array([[2], [5]])}
+    _, weights = layer(x, **one, return_attention_weights=True)
+    np.testing.assert_array_equal(to_numpy(weights)[:, 0, 0].argmax(axis=-1), [2, 5])
+
+
+def test_dropout_acts_in_training_only(x, memory):
+    layer = make_layer(dropout_rate=0.5)
+    inference = to_numpy(layer(x, memory=memory))
+    np.testing.assert_array_equal(to_numpy(layer(x, memory=memory)), inference)
+    assert np.abs(to_numpy(layer(x, memory=memory, training=True)) - inference).max() > 0.01
+
+
+@pytest.mark.parametrize("use_memory", [False, True])
+def test_contract_of_the_stack(x, memory, memory_padding_mask, use_memory, tmp_path):
+    arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0}
+    inputs = {"x": x}
+    if use_memory:
+        inputs = {**inputs, "memory": memory, "memory_padding_mask": memory_padding_mask}
+    arguments = {**arguments, "use_memory": use_memory, "norm_first": True}
+    assert_layer_contract(Decoder, arguments, inputs, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+def test_a_decoder_without_memory_decodes_step_by_step_what_it_computes_at_once(name):
+    """Hypotheses change places after each step; the last two steps have a longer cache."""
+    encoding = new_position_encoding(name, {"max_length": T, "num_heads": H}).for_decoder()
+    encoding.build((None, None, D))
+    decoder = Decoder(2, D, H, F, use_memory=False, norm_first=True, position_encoding=encoding)
+    decoder.build((None, None, D))
+    randomize(decoder)
+    generator = np.random.default_rng(2)
+    tokens = generator.normal(size=(B, N, T, D)).astype("float32")
+    moves = generator.permuted(np.tile(np.arange(N), (T, B, 1)), axis=-1).astype("int32")
+    cache, path = decoder.init_cache(B, N, T - 2), np.zeros((B, N, 0, D), "float32")
+    for position in range(T):
+        if position == T - 2:
+            cache = decoder.extend_cache(cache, T)
+        path = np.concatenate([path, tokens[:, :, position, None]], axis=2)
+        expected = to_numpy(decoder(path.reshape(B * N, -1, D)))[:, -1]
+        output, cache, weights = decoder.step(path[:, :, -1].reshape(-1, D), cache, position)
+        assert weights is None
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+        cache = cache.reorder(keras.ops.convert_to_tensor(moves[position]))
+        path = np.take_along_axis(path, moves[position][:, :, None, None], axis=1)
+
+
+def test_memories_that_carry_a_mask_hide_padding(x, memory, memory_padding_mask):
+    stack, masking = Decoder(2, D, H, F), keras.layers.Masking()
+    memory[~memory_padding_mask] = 0
+    x[0, 3:] = 0
+    inputs = [keras.Input((None, D)), keras.Input((None, D))]
+    model = keras.Model(inputs, stack(masking(inputs[0]), memory=masking(inputs[1])))
+    masks = {"padding_mask": np.any(x != 0, axis=-1), "memory_padding_mask": memory_padding_mask}
+    expected = to_numpy(stack(x, memory=memory, **masks))
+    np.testing.assert_allclose(to_numpy(model([x, memory])), expected, atol=1e-5)
+    assert np.abs(to_numpy(stack(x, memory=memory)) - expected).max() > 1e-3
+
+
+def test_memory_is_there_where_it_is_used_and_nowhere_else(x, memory):
+    with pytest.raises(ValueError, match="Received: use_memory=True, memory=None"):
+        DecoderLayer(D, H, F)(x)
+    without = Decoder(1, D, H, F, use_memory=False)
+    with pytest.raises(ValueError, match="Received: use_memory=False"):
+        without(x, memory=memory)
+    with pytest.raises(ValueError, match="Received: use_memory=False"):
+        without.init_cache(B, N, T, memory)
+    with pytest.raises(ValueError, match="Received: use_memory=False"):
+        without(x, return_attention_weights=True)
+
+
+def test_only_a_causal_decoder_has_a_cache(x, memory):
+    stack = Decoder(1, D, H, F, use_causal_mask=False)
+    last = x.copy()
+    last[:, -1] += 1
+    changed = to_numpy(stack(last, memory=memory)) - to_numpy(stack(x, memory=memory))
+    assert np.abs(changed[:, 0]).max() > 1e-4
+    with pytest.raises(ValueError, match="use_causal_mask=False"):
+        stack.init_cache(B, N, T, memory)
+
+
+def test_memory_may_have_a_width_of_its_own(x):
+    wide = np.ones((B, S, 17), "float32")
+    assert Decoder(1, D, H, F)(x, memory=wide).shape == (B, T, D)

@@ -1,0 +1,1 @@
+"""Helpers and test doubles; nothing here is collected as a test."""

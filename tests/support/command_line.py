@@ -1,0 +1,25 @@
+"""The command line in this process, for tests."""
+
+from click.testing import CliRunner, Result
+
+from keras_transformer.cli import main
+
+
+def invoke(*arguments, input=None) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=input)
+
+
+def succeeds(*arguments, input=None) -> str:
+    """Runs a command and returns its standard output."""
+    result = invoke(*arguments, input=input)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*arguments, input=None) -> str:
+    """Runs a command that fails with status 2 and returns its one line of error message."""
+    result = invoke(*arguments, input=input)
+    assert result.exit_code == 2, result.output
+    *_, line = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line.removeprefix("Error: ")

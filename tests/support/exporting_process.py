@@ -1,0 +1,295 @@
+"""What tests of the SavedModel need TensorFlow for, on any backend: one process for all of them.
+
+`python -m support.exporting_process FOLDER` exports a small model with random weights to
+FOLDER/model/1, saves it as FOLDER/model.keras and FOLDER/tokenizer, and writes
+FOLDER/answers.json. tests/ must be in PYTHONPATH.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer import SearchOptions, search
+from keras_transformer.data import Tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.export import saved_model
+from keras_transformer.export.clean_process import run_signatures
+from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
+from keras_transformer.export.serving_files import operations
+from keras_transformer.models import Transformer
+from support.contract import randomize
+from support.small_models import new_model
+
+WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
+PAIRS = [(word, word[::-1].upper()) for word in WORDS]
+SENTENCES = ["a bad cab", "", "fed a deaf face", " dab\u3000", "each fad add bead", "zzz 😀"]
+BEAM_SIZE, LONGEST = 3, 24
+
+TEXTS = [
+    "",
+    " \t\n",
+    "a bad cab",
+    "\u3000 a\u2003bad  cab\x85\x1f",
+    "\x1c a \u200b\ufeff",
+    "😀👩‍👩‍👧 a",
+    "한국어 텍스트",
+    "العربية \u202eabc\u202c",
+    "a\x00b\x07c",
+    "é e\u0301 ﬁ ① ½",
+    "▁a ▁ <s> </s> <unk> <pad>",
+    "ba" * 5000,
+]
+BYTES = [b"\xff\xfe a \xc3", b"\xed\xa0\x80bad", b"a\xe2\x82", b"\x80 cab \x80"]
+
+
+def random_texts():
+    """Strings of characters from all over Unicode, but for the halves of surrogate pairs."""
+    generator = random.Random(0)
+    for limit in (0x80, 0x3100, 0x110000):
+        for _ in range(30):
+            codes = [generator.randrange(1, limit) for _ in range(generator.randrange(1, 9))]
+            yield "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
+
+
+def tokenizer_answers(tokenizer):
+    """Ids of texts and of bytes, and texts and pieces of random ids, by the operations."""
+    graph = GraphTokenizer(tokenizer)
+    texts = [*TEXTS, *random_texts()]
+    generator = np.random.default_rng(0)
+    ids = generator.integers(1, tokenizer.target_vocabulary_size, (20, 7))
+    ids[np.arange(7) >= generator.integers(0, 8, (20, 1))] = tokenizer.pad_id
+    ids = ids.astype("int32")
+    return {
+        "texts": texts,
+        "source_ids": graph.encode_source(tf.constant(texts)).to_list(),
+        "target_ids": graph.encode_target(tf.constant(texts)).to_list(),
+        "bytes": [text.hex() for text in BYTES],
+        "bytes_ids": graph.encode_source(tf.constant(BYTES)).to_list(),
+        "ids": ids.tolist(),
+        "decoded": [text.decode() for text in graph.decode_target(tf.constant(ids)).numpy()],
+        "pieces": [[piece.decode() for piece in row] for row in graph.pieces(ids).numpy()],
+    }
+
+
+def chunk_answers():
+    """Rows doubled, with the greatest length of their chunk; -7 where nothing is given."""
+
+    @tf.function(autograph=False)
+    def double(rows, lengths):
+        return map_length_chunks(
+            lambda rows, longest: [2 * rows[:, :longest], tf.fill(tf.shape(rows)[:1], longest)],
+            [rows],
+            lengths,
+            8,
+            [tf.fill(tf.shape(rows), -7), tf.zeros_like(lengths)],
+        )
+
+    lengths = tf.constant([1, 4, 2, 5, 2, 1, 9])
+    rows = tf.reshape(tf.range(63), (7, 9))
+    found = [values.numpy().tolist() for values in double(rows, lengths)]
+    empty = [values.shape.as_list() for values in double(rows[:0], lengths[:0])]
+    return {"rows": rows.numpy().tolist(), "found": found, "empty": empty}
+
+
+def growing_answers(model):
+    """Search over both kinds of cache, and what it needs of TensorFlow."""
+    source_ids = tf.constant([[5, 9, 3, 0], [7, 8, 11, 3]])
+    options = SearchOptions(beam_size=2, n_best=2)
+
+    def searching(max_length):
+        return lambda source_ids: search(model, source_ids, max_length=max_length, options=options)
+
+    answers = {}
+    for name, max_length in (("grows", tf.constant(6)), ("fixed", 6)):
+        function = tf.function(searching(max_length), autograph=False, jit_compile=name == "fixed")
+        concrete = function.get_concrete_function(source_ids)
+        found = concrete(source_ids)
+        answers[name] = {
+            "ids": found.ids.numpy().tolist(),
+            "scores": found.scores.numpy().tolist(),
+            "operations": operations(concrete.graph.as_graph_def()),
+        }
+    return answers
+
+
+def failing_answers(model, tokenizer, folder):
+    """What is left and said where the SavedModel would translate otherwise than the model."""
+    run, saved_model.run_signatures = saved_model.run_signatures, wrong_translations
+    save, saved_model._save = saved_model._save, save_nothing
+    try:
+        saved_model.export_saved_model(model, tokenizer, folder / "model", sentences=["a bad cab"])
+    except UserError as error:
+        return {"error": str(error), "left": [path.name for path in (folder / "model").iterdir()]}
+    finally:
+        saved_model.run_signatures, saved_model._save = run, save
+
+
+def refused_answers(version):
+    """The messages of requests for logits that fail."""
+    loaded = tf.saved_model.load(str(version))
+    messages = []
+    for source_ids, target_ids in (
+        ([[5, 40, 3]], [[2, 6]]),
+        ([[5, -1, 3]], [[2, 6]]),
+        ([[5, 3]], [[2, 40]]),
+        ([[5] * (LONGEST + 1)], [[2, 6]]),
+        ([[5, 3]], [[2] * (LONGEST + 2)]),
+    ):
+        try:
+            loaded.signatures["encode_tokens"](
+                source_ids=tf.constant(source_ids), target_ids=tf.constant(target_ids)
+            )
+        except tf.errors.InvalidArgumentError as error:
+            messages.append(error.message)
+        else:
+            messages.append(None)
+    return messages
+
+
+def save_nothing(graph, version):
+    version.mkdir()
+    (version / "saved_model.pb").touch()
+    return [], 0
+
+
+def wrong_translations(version, calls):
+    assert (version / "saved_model.pb").is_file()
+    nothing = [["nonsense"] * 4]
+    return [
+        {"translation": ["nonsense"], "score": [0.5]},
+        {"translations": nothing, "scores": [[0.5] * 4]},
+    ]
+
+
+def main(folder: Path) -> None:
+    keras.utils.set_random_seed(0)
+    joint = Tokenizer.train(PAIRS, 40)
+    separate = Tokenizer.train(PAIRS, 18, "unigram", joint=False, normalization="identity")
+    model = Transformer(40, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=LONGEST)
+    randomize(model)
+    model.save(folder / "model.keras")
+    joint.save(folder / "tokenizer")
+    separate.save(folder / "separate_tokenizer")
+    exported = saved_model.export_saved_model(
+        model,
+        joint,
+        folder / "model",
+        options=SearchOptions(beam_size=BEAM_SIZE),
+        sentences=SENTENCES,
+    )
+    answers = {
+        "exported": {**exported._asdict(), "directory": str(exported.directory)},
+        "joint": tokenizer_answers(joint),
+        "separate": tokenizer_answers(separate),
+        "chunks": chunk_answers(),
+        "growing": growing_answers(new_model("t5")),
+        "signatures": signature_answers(exported.directory),
+        "defaults": default_answers(exported.directory),
+        "served": served_answers(exported.directory),
+        "failing": failing_answers(model, joint, folder),
+        "refused": refused_answers(exported.directory),
+    }
+    (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
+
+
+def default_answers(version):
+    """What the signatures put where a request leaves an input out."""
+    saved = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
+    return {
+        name: {key: values_of(proto) for key, proto in signature.defaults.items()}
+        for name, signature in saved.meta_graphs[0].signature_def.items()
+        if signature.defaults
+    }
+
+
+def served_answers(version):
+    """What TensorFlow Serving's own classes read; None where they are not installed."""
+    try:
+        from tensorflow_serving.apis import prediction_log_pb2
+        from tensorflow_serving.config import model_server_config_pb2
+    except ImportError:
+        return None
+    config = text_format.Parse(
+        (version.parent / "models.config").read_text(), model_server_config_pb2.ModelServerConfig()
+    )
+    records = tf.data.TFRecordDataset(version / "assets.extra" / "tf_serving_warmup_requests")
+    logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in records]
+    requests = [log.predict_log.request for log in logs]
+    return {
+        "models": [
+            [model.name, model.base_path, model.model_platform]
+            for model in config.model_config_list.config
+        ],
+        "warmup": [
+            {
+                "model": request.model_spec.name,
+                "signature": request.model_spec.signature_name,
+                "inputs": {key: values_of(proto) for key, proto in request.inputs.items()},
+            }
+            for request in requests
+        ],
+    }
+
+
+def values_of(proto):
+    values = tf.make_ndarray(proto).tolist()
+    return [value.decode() if isinstance(value, bytes) else value for value in values]
+
+
+def nbest(texts, beam_sizes, length_penalties, max_lengths):
+    return (
+        "translate_nbest",
+        {
+            "text": texts,
+            "beam_size": beam_sizes,
+            "length_penalty": length_penalties,
+            "max_length": max_lengths,
+        },
+    )
+
+
+def signature_answers(version):
+    """Calls of the exported model by their names."""
+    rows = list(
+        zip(
+            SENTENCES,
+            [1, 2, -1, 4, 2, 99],
+            [0.0, 1.0, -1.0, 0.6, 2.0, -1.0],
+            [-1, 5, 4, 2, -1, 999],
+            strict=True,
+        )
+    )
+    source_ids, target_ids = [[5, 9, 3, 0], [7, 8, 11, 3]], [[2, 6, 7], [2, 9, 0]]
+    calls = {
+        "default": ("serving_default", {"text": SENTENCES}),
+        "nbest": nbest(SENTENCES, *([value] * len(SENTENCES) for value in (-1, -1.0, -1))),
+        "long": ("serving_default", {"text": ["bad " * 2000, "bad " * 30]}),
+        "together": nbest(*(list(column) for column in zip(*rows, strict=True))),
+        **{f"alone {i}": nbest(*([value] for value in row)) for i, row in enumerate(rows)},
+        "left out": ("translate_nbest", {"text": SENTENCES}),
+        "score": (
+            "score",
+            {"source": ["a bad cab", "fed", "fed"], "target": ["A", "BA" * 500, ""]},
+        ),
+        "logits": ("encode_tokens", {"source_ids": source_ids, "target_ids": target_ids}),
+        "some invalid": (
+            "encode_tokens",
+            {"source_ids": [source_ids[0], [5, 40, 3, 0]], "target_ids": [[2, 6, 7], [2, -1, 0]]},
+        ),
+    }
+    found = run_signatures(version, list(calls.values()))
+    return {
+        name: {"inputs": call[1], "outputs": outputs}
+        for (name, call), outputs in zip(calls.items(), found, strict=True)
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

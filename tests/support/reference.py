@@ -1,0 +1,367 @@
+"""The whole Transformer in plain NumPy, forward only: the truth the package is held to.
+
+It knows nothing of Keras. Everything is float64 and written as the papers write it, one function a
+formula, never the fast way. `weights` is a nested dictionary of arrays, keyed by the names of
+layers and sublayers; masks are boolean, True = may attend. Shape letters as everywhere: B batch,
+S source, T target, D d_model, H heads, K d_k, V vocabulary.
+"""
+
+import math
+
+import numpy as np
+
+LAYER_NORM_EPSILON = 1e-6
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def relu(x):
+    return np.maximum(x, 0.0)
+
+
+def gelu(x):
+    return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
+
+
+ACTIVATIONS = {"relu": relu, "gelu": gelu}
+
+
+def dense(weights, x):
+    return x @ weights["kernel"] + weights.get("bias", 0.0)
+
+
+def layer_normalization(weights, x):
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + LAYER_NORM_EPSILON) * weights["gamma"] + weights["beta"]
+
+
+# --- Embeddings (§3.4) and positions (§3.5) --------------------------------------------------
+
+
+def token_embedding(weights, ids):
+    matrix = weights["embeddings"]
+    return matrix[ids] * math.sqrt(matrix.shape[1])
+
+
+def output_projection(weights, x):
+    return x @ weights["embeddings"].T
+
+
+def angles(length, size, offset=0):
+    """(T, size / 2): position / 10000^(2i / size)."""
+    position = np.arange(offset, offset + length)[:, None]
+    two_i = np.arange(0, size, 2)[None, :]
+    return position / 10000.0 ** (two_i / size)
+
+
+def sinusoids(length, d_model, offset=0):
+    """(T, D): sine at even features, cosine at odd ones."""
+    table = np.zeros((length, d_model))
+    table[:, 0::2] = np.sin(angles(length, d_model, offset))
+    table[:, 1::2] = np.cos(angles(length, d_model, offset))[:, : d_model // 2]
+    return table
+
+
+def half_split_sinusoids(length, d_model, offset=0):
+    """(T, D): all sines, then all cosines."""
+    table = sinusoids(length, d_model, offset)
+    return np.concatenate([table[:, 0::2], table[:, 1::2]], axis=-1)
+
+
+def index(length, offset=0):
+    """(T, 1)."""
+    return np.arange(offset, offset + length)[:, None].astype("float64")
+
+
+def binary_digits(length, num_digits, offset=0):
+    """(T, num_digits), lowest digit first."""
+    rows = [
+        [int(digit) for digit in reversed(f"{position:0{num_digits}b}"[-num_digits:])]
+        for position in range(offset, offset + length)
+    ]
+    return np.array(rows, "float64")
+
+
+def add_features(x, features):
+    """One feature is added to all D; several are added to the first ones."""
+    if features.shape[-1] == 1:
+        return x + features
+    x = x.copy()
+    x[..., : features.shape[-1]] += features[:, : x.shape[-1]]
+    return x
+
+
+def append_features(weights, x, features):
+    features = np.broadcast_to(features, (*x.shape[:2], features.shape[-1]))
+    return dense(weights["projection"], np.concatenate([x, features], axis=-1))
+
+
+def encode_positions(weights, x, encoding, max_length=None, offset=0):
+    """Adds positions to the embeddings (B, T, D); those of attention leave them unchanged."""
+    length, d_model = x.shape[1:]
+    if encoding in ("none", "rotary", "alibi", "t5"):
+        return x
+    if encoding == "sinusoidal":
+        return x + sinusoids(length, d_model, offset)
+    if encoding == "sinusoidal_half_split":
+        return x + half_split_sinusoids(length, d_model, offset)
+    if encoding == "learned":
+        return x + weights["position_embeddings"][offset : offset + length]
+    scheme = encoding.removesuffix("_concatenated")
+    if scheme == "index":
+        features = index(length, offset)
+    elif scheme == "normalized_index":
+        features = index(length, offset) / max_length
+    elif scheme == "binary":
+        features = binary_digits(length, len(f"{max_length - 1:b}"), offset)
+    else:
+        raise ValueError(encoding)
+    if encoding.endswith("_concatenated"):
+        return append_features(weights, x, features)
+    return add_features(x, features)
+
+
+def rotate(heads, offset=0):
+    """Turns the pair (2i, 2i + 1) of features of (..., T, K) by its angle, as complex numbers."""
+    length, size = heads.shape[-2:]
+    pairs = heads[..., 0::2] + 1j * heads[..., 1::2]
+    pairs = pairs * np.exp(1j * angles(length, size, offset))
+    return np.stack([pairs.real, pairs.imag], axis=-1).reshape(heads.shape)
+
+
+def alibi_slopes(num_heads):
+    """The rule of the authors: every second slope of the next power of two fills up."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    start = 2 ** (-8 / power)
+    slopes = [start * start**i for i in range(power)]
+    if power < num_heads:
+        slopes += alibi_slopes(2 * power)[0::2][: num_heads - power]
+    return slopes
+
+
+def t5_bucket(relative_position, bidirectional, num_buckets=32, max_distance=128):
+    """As in Mesh TensorFlow, one number at a time: the key's position minus the query's."""
+    bucket = 0
+    n = -relative_position
+    if bidirectional:
+        num_buckets //= 2
+        bucket += (n < 0) * num_buckets
+        n = abs(n)
+    else:
+        n = max(n, 0)
+    max_exact = num_buckets // 2
+    if n < max_exact:
+        return bucket + n
+    share = np.log(np.float32(n) / max_exact) / np.float32(math.log(max_distance / max_exact))
+    large = max_exact + int(np.float32(share) * (num_buckets - max_exact))
+    return bucket + min(large, num_buckets - 1)
+
+
+def score_bias(weights, encoding, num_heads, length, bidirectional):
+    """(H, T, T), added to the scores of self-attention."""
+    distance = np.arange(length)[:, None] - np.arange(length)
+    if encoding == "alibi":
+        return -np.array(alibi_slopes(num_heads))[:, None, None] * np.abs(distance)
+    if encoding == "t5":
+        buckets = np.vectorize(lambda d: t5_bucket(-d, bidirectional))(distance)
+        return np.moveaxis(weights["relative_attention_bias"][buckets], -1, 0)
+    return np.zeros((num_heads, 1, 1))
+
+
+# --- Attention (§3.2) ------------------------------------------------------------------------
+
+
+def padding_mask(ids, pad_id=0):
+    return ids != pad_id
+
+
+def causal_mask(length):
+    """(T, T): query t may attend to keys 0 to t."""
+    query, key = np.arange(length)[:, None], np.arange(length)[None, :]
+    return key <= query
+
+
+def pattern_mask(length, pattern, window):
+    """(T, T): which distances a pattern of self-attention has."""
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length)[None, :])
+    if pattern == "local":
+        return distance <= window
+    if pattern == "strided":
+        return (distance <= window) | (distance % window == 0)
+    return np.ones((length, length), bool)
+
+
+def attention_weights(scores, mask):
+    return softmax(np.where(mask, scores, -1e9))
+
+
+def scaled_dot_product_attention(query, key, value, mask=True, use_scale=True, bias=0.0):
+    scores = query @ np.swapaxes(key, -1, -2)  # (..., T, S)
+    if use_scale:
+        scores = scores / math.sqrt(query.shape[-1])
+    weights = attention_weights(scores + bias, mask)
+    return weights @ value, weights
+
+
+def additive_attention(weights, query, key, value, mask=True):
+    """(B, T, D_q), (B, S, D_k), (B, S, D_v) to (B, T, D_v): v^T tanh(W q + U k)."""
+    queries = dense(weights["query_projection"], query)[:, :, None, :]
+    keys = dense(weights["key_projection"], key)[:, None, :, :]
+    scores = dense(weights["score_projection"], np.tanh(queries + keys))[..., 0]  # (B, T, S)
+    probabilities = attention_weights(scores, mask)
+    return probabilities @ value, probabilities
+
+
+def self_attention(weights, x, mask=True, use_scale=True):
+    return scaled_dot_product_attention(
+        dense(weights["query_projection"], x),
+        dense(weights["key_projection"], x),
+        dense(weights["value_projection"], x),
+        mask,
+        use_scale,
+    )
+
+
+def multi_head_attention(
+    weights, query, key, value, num_heads, mask=True, use_scale=True, rotary=False, bias=None
+):
+    """`mask` broadcasts to (B, T, S), `bias` is (H, T, S).
+
+    Head h owns columns h * K to (h + 1) * K of the kernels.
+    """
+    queries = np.split(dense(weights["query_projection"], query), num_heads, axis=-1)
+    keys = np.split(dense(weights["key_projection"], key), num_heads, axis=-1)
+    values = np.split(dense(weights["value_projection"], value), num_heads, axis=-1)
+    outputs, probabilities = [], []
+    bias = np.zeros((num_heads, 1, 1)) if bias is None else bias
+    for q, k, v, b in zip(queries, keys, values, bias, strict=True):
+        if rotary:
+            q, k = rotate(q), rotate(k)
+        output, probability = scaled_dot_product_attention(q, k, v, mask, use_scale, b)
+        outputs.append(output)
+        probabilities.append(probability)
+    joined = np.concatenate(outputs, axis=-1)
+    return dense(weights["output_projection"], joined), np.stack(probabilities, axis=1)
+
+
+# --- Layers (§3.1, §3.3) ---------------------------------------------------------------------
+
+
+def feed_forward(weights, x, activation="relu"):
+    return dense(weights["outer"], ACTIVATIONS[activation](dense(weights["inner"], x)))
+
+
+def residual(weights, x, sublayer, norm_first):
+    if norm_first:
+        return x + sublayer(layer_normalization(weights["norm"], x))
+    return layer_normalization(weights["norm"], x + sublayer(x))
+
+
+def encoder_layer(
+    weights, x, mask, num_heads, activation="relu", norm_first=False, rotary=False, bias=None
+):
+    def attend(x):
+        attention = weights["self_attention"]
+        return multi_head_attention(attention, x, x, x, num_heads, mask, rotary=rotary, bias=bias)[
+            0
+        ]
+
+    def transform(x):
+        return feed_forward(weights["feed_forward"], x, activation)
+
+    x = residual(weights["self_attention_residual"], x, attend, norm_first)
+    return residual(weights["feed_forward_residual"], x, transform, norm_first)
+
+
+def decoder_layer(
+    weights,
+    x,
+    memory,
+    memory_mask,
+    num_heads,
+    activation="relu",
+    norm_first=False,
+    rotary=False,
+    bias=None,
+    allowed=True,
+):
+    causal = causal_mask(x.shape[1]) & allowed
+
+    def attend_to_self(x):
+        attention = weights["self_attention"]
+        return multi_head_attention(
+            attention, x, x, x, num_heads, causal, rotary=rotary, bias=bias
+        )[0]
+
+    def attend_to_memory(x):
+        attention = weights["cross_attention"]
+        return multi_head_attention(attention, x, memory, memory, num_heads, memory_mask)[0]
+
+    def transform(x):
+        return feed_forward(weights["feed_forward"], x, activation)
+
+    x = residual(weights["self_attention_residual"], x, attend_to_self, norm_first)
+    x = residual(weights["cross_attention_residual"], x, attend_to_memory, norm_first)
+    return residual(weights["feed_forward_residual"], x, transform, norm_first)
+
+
+# --- The model (Figure 1) --------------------------------------------------------------------
+
+
+def transformer(weights, config, source_ids, target_ids):
+    """(B, S), (B, T) to logits (B, T, V). `config` holds the arguments of the model."""
+    joint = config["target_vocabulary_size"] is None
+    source_embedding = weights["embedding" if joint else "source_embedding"]
+    target_embedding = weights["embedding" if joint else "target_embedding"]
+    memory_mask = padding_mask(source_ids, config["pad_id"])[:, None, :]  # (B, 1, S)
+    layer_arguments = {
+        "num_heads": config["num_heads"],
+        "activation": config["activation"],
+        "norm_first": config["norm_first"],
+        "rotary": config["position_encoding"] == "rotary",
+    }
+
+    def allowed(ids):
+        return pattern_mask(ids.shape[1], config["attention_pattern"], config["attention_window"])
+
+    def bias(positions, ids, bidirectional):
+        encoding, length = config["position_encoding"], ids.shape[1]
+        return score_bias(
+            weights.get(positions), encoding, config["num_heads"], length, bidirectional
+        )
+
+    def embed(embedding, ids):
+        vectors = token_embedding(embedding, ids)
+        encoding, max_length = config["position_encoding"], config["max_length"]
+        return encode_positions(weights.get("positions"), vectors, encoding, max_length)
+
+    memory = embed(source_embedding, source_ids)
+    for i in range(1, config["num_layers"] + 1):
+        memory = encoder_layer(
+            weights[f"encoder_layer_{i}"],
+            memory,
+            memory_mask & allowed(source_ids),
+            **layer_arguments,
+            bias=bias("positions", source_ids, True),
+        )
+    if config["norm_first"]:
+        memory = layer_normalization(weights["encoder_norm"], memory)
+
+    x = embed(target_embedding, target_ids)
+    for i in range(1, (config["num_decoder_layers"] or config["num_layers"]) + 1):
+        x = decoder_layer(
+            weights[f"decoder_layer_{i}"],
+            x,
+            memory,
+            memory_mask,
+            **layer_arguments,
+            bias=bias("decoder_positions", target_ids, False),
+            allowed=allowed(target_ids),
+        )
+    if config["norm_first"]:
+        x = layer_normalization(weights["decoder_norm"], x)
+    return output_projection(target_embedding, x)

@@ -1,0 +1,40 @@
+"""Compiled searches whose request and options are plain arguments."""
+
+import functools
+
+from keras_transformer import (
+    Request,
+    SamplingOptions,
+    SearchOptions,
+    SearchResult,
+    compile_function,
+    search,
+)
+from support.contract import to_numpy
+
+
+@functools.cache
+def _compiled(model):
+    return compile_function(search, model)
+
+
+def _search(kind, model, arrays, max_length, rules, arguments):
+    request = {name: arguments.pop(name) for name in Request._fields if name in arguments}
+    result = _compiled(model)(
+        Request(*arrays, **request),
+        max_length=max_length,
+        options=kind(**arguments),
+        rules=tuple(rules),
+    )
+    return SearchResult(*map(to_numpy, result))
+
+
+def beam_search(model, *arrays, max_length, rules=(), **arguments):
+    """The hypotheses as NumPy arrays; `arrays` and `arguments` are the request and the options."""
+    return _search(SearchOptions, model, arrays, max_length, rules, arguments)
+
+
+def sample(model, source_ids, random_numbers, *arrays, max_length, rules=(), **arguments):
+    """As `beam_search`, for samples."""
+    arguments["random_numbers"] = random_numbers
+    return _search(SamplingOptions, model, (source_ids, *arrays), max_length, rules, arguments)

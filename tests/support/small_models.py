@@ -1,0 +1,60 @@
+"""One small Transformer for every switch of the model, and inputs for them."""
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
+from keras_transformer.models import Transformer
+from support.contract import randomize
+
+B, S, T, V, TARGET_V, LENGTH = 2, 7, 5, 13, 17, 11
+SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
+    "pre_norm": {"norm_first": True},
+    "gelu": {"activation": "gelu"},
+    "other_depth": {"num_decoder_layers": 1},
+    "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
+    "full_attention": {"attention_pattern": "full"},
+    "local_attention": {"attention_pattern": "local", "attention_window": 2},
+    "strided_attention": {"attention_pattern": "strided", "attention_window": 3},
+    "all_at_once": {
+        "target_vocabulary_size": TARGET_V,
+        "norm_first": True,
+        "activation": "gelu",
+        "position_encoding": "rotary",
+        "pad_id": 5,
+    },
+}
+
+
+def new_model(variant: str = "sinusoidal", **overrides: Any) -> Transformer:
+    """A model with random weights, the same on every backend."""
+    model = Transformer(V, **{**SIZES, **VARIANTS[variant], **overrides})
+    randomize(model)
+    return model
+
+
+@functools.cache
+def small_model(variant: str = "sinusoidal") -> Transformer:
+    """A model that tests share, and therefore must not change."""
+    keras.utils.set_random_seed(0)
+    return new_model(variant)
+
+
+def inputs_of(model: Transformer, batch: int = B, source: int = S, target: int = T) -> dict:
+    """Random ids; the first sentence is two tokens shorter than the others."""
+    generator = np.random.default_rng(1)
+    target_size = model.target_vocabulary_size or model.vocabulary_size
+    sizes = {"source_ids": (source, model.vocabulary_size), "target_ids": (target, target_size)}
+    inputs = {}
+    for name, (length, vocabulary_size) in sizes.items():
+        real = np.delete(np.arange(vocabulary_size), model.pad_id)
+        ids = generator.choice(real, (batch, length)).astype("int32")
+        ids[0, max(length - 2, 1) :] = model.pad_id
+        inputs[name] = ids
+    return inputs

@@ -1,0 +1,81 @@
+"""A stand-in for tensorflow_model_server, which no package registry ships: not for production.
+
+Tests and load trials use it on machines without Docker. It speaks the server's REST and gRPC
+protocols with the official protocol buffers and takes flags of the same names. It loads the newest
+version in the folder, sends it the warm-up requests that come with it, and batches requests by
+the same batching parameters. It replaces the version when a newer one appears. It is written in
+Python, serves one model, supports only predict, metadata and status requests, and has no metrics,
+no TLS and no limit on the size of a request.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+
+EXAMPLES = """examples:
+  PYTHONPATH=tests python -m support.stand_in_server --model_name quickstart \\
+      --model_base_path saved_models/quickstart
+  PYTHONPATH=tests python -m support.stand_in_server --model_name multi30k \\
+      --model_base_path saved_models/multi30k \\
+      --batching_parameters_file saved_models/multi30k/batching_parameters.txt
+
+It prints its ports as one line of JSON once it listens. The model may still be loading then.
+"""
+
+
+def main() -> None:
+    arguments = _arguments()
+    from support.stand_in_server.batching import BatchingParameters
+    from support.stand_in_server.grpc_server import start_grpc_server
+    from support.stand_in_server.rest_server import RestServer
+    from support.stand_in_server.servable import Model
+
+    batching = None
+    if arguments.batching_parameters_file:
+        batching = BatchingParameters.read(arguments.batching_parameters_file)
+    elif arguments.enable_batching:
+        batching = BatchingParameters()
+    model = Model(arguments.model_name, arguments.model_base_path.resolve(), batching)
+    rest_server = RestServer(model, arguments.host, arguments.rest_api_port)
+    grpc_server, grpc_port = start_grpc_server(model, arguments.host, arguments.port)
+    ports = {"port": grpc_port, "rest_api_port": rest_server.server_address[1]}
+    print(json.dumps(ports), flush=True)
+    threading.Thread(target=model.watch, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        rest_server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        grpc_server.stop(None)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model_name", required=True)
+    parser.add_argument(
+        "--model_base_path", type=Path, required=True, help="folder with a folder for each version"
+    )
+    parser.add_argument(
+        "--host", default="localhost", help="address to listen on; default: this machine only"
+    )
+    parser.add_argument("--port", type=int, default=8500, help="for gRPC; 0: any; default: 8500")
+    parser.add_argument(
+        "--rest_api_port", type=int, default=8501, help="for REST; 0: any; default: 8501"
+    )
+    parser.add_argument("--enable_batching", action="store_true", help="put requests together")
+    parser.add_argument(
+        "--batching_parameters_file", type=Path, help="text protobuf; implies --enable_batching"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
