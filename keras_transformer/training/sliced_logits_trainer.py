@@ -109,6 +109,11 @@ class SlicedLogitsTrainer(keras.Model):
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
+        layers = list(self._flatten_layers())
+        regularized = any(getattr(x, "regularizer", None) for x in self.trainable_weights)
+        self._adds_losses = lambda: (
+            regularized or self._losses_override or any(layer._losses for layer in layers)
+        )
 
     def make_train_function(self, force: bool = False) -> None:
         if force or not self.train_function:
@@ -152,7 +157,8 @@ class SlicedLogitsTrainer(keras.Model):
         self.accuracy.add(metric_sums[2], total)
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
-        for additional in self.losses:  # of regularizers and `add_loss`, once over all replicas
+        # Of regularizers and `add_loss`, once over all replicas; `losses` is slow to find none.
+        for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         return loss
 
