@@ -8,10 +8,10 @@ LengthPenaltyForm = Literal["wu", "power"]
 
 
 class DecodingOptions(BaseModel):
-    """What beam search and sampling have in common.
+    """The options that beam search and sampling share: frozen, validated and hashable.
 
-    Options are frozen, validated and hashable. The command line makes its options of these fields,
-    and a compiled search is compiled once for every distinct set of options.
+    The command line makes its options from these fields. A search is compiled once for each
+    distinct set of options.
 
     Raises:
         ValueError: If an option is unknown, out of its range, infinite or not a number.
@@ -35,7 +35,7 @@ class DecodingOptions(BaseModel):
     )
 
     def replace(self, **changes: Any) -> Self:
-        """Returns options with some values changed, validated again."""
+        """Returns a validated copy with some values changed."""
         return type(self)(**{**dict(self), **changes})
 
 

@@ -13,15 +13,18 @@ from tqdm import tqdm
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.available_chunks import available_chunks
 from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded, pair_batches
-from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
+from keras_transformer.decoding.hypothesis import (
+    Hypothesis,
+    expected_utilities,
+    join_hypotheses,
+    word_alignment,
+)
 from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
-from keras_transformer.decoding.minimum_bayes_risk import expected_utilities
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import StagedSearch, make_strategy
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.target_constraints import TargetConstraints, Words
-from keras_transformer.decoding.word_alignment import word_alignment
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
