@@ -78,11 +78,7 @@ class Ensemble:
         return extend_cache
 
     def step(
-        self,
-        token_ids: Any,
-        cache: Cache,
-        position: Any,
-        return_attention_weights: bool = False,
+        self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam; see `Searchable.step`.
 

@@ -146,11 +146,7 @@ def count_tokens(ids: Any, pad_id: int) -> Any:
 
 
 def top_k_tokens(
-    scores: Any,
-    k: int,
-    offsets: Any = None,
-    excluded: Collection[int] = (),
-    maxima: Any = None,
+    scores: Any, k: int, offsets: Any = None, excluded: Collection[int] = (), maxima: Any = None
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
