@@ -11,9 +11,9 @@ from keras import ops
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
 from keras_transformer.decoding.required_words import (
+    Candidates,
     allocate_beams,
     constrained_candidates,
-    num_required_tokens,
 )
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
@@ -22,10 +22,10 @@ from keras_transformer.decoding.steps import (
     TokenRule,
     apply_rules,
     block_maxima,
-    count_tokens,
     empty_ids,
     log_normalizer,
     next_log_probabilities,
+    search_result,
     take_columns,
     top_k_tokens,
     widen_ids,
@@ -40,68 +40,30 @@ MIN_COVERAGE = 1e-6
 
 
 class Live(NamedTuple):
-    """The N hypotheses of each sentence that are not finished.
+    """The N hypotheses of each sentence that are not finished."""
 
-    Attributes:
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        log_probabilities: float32 `(B, N)`, descending; minus infinity = no hypothesis. All are
-            minus infinity once the sentence is closed.
-        coverage: float32 `(B, N, S)`, the attention that each source token got from all tokens of a
-            hypothesis; zeros `(B, N, 1)` without a coverage penalty.
-    """
-
-    ids: Any
+    ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet
+    # float32 `(B, N)`, descending; minus infinity = no hypothesis, or the sentence is closed
     log_probabilities: Any
+    # float32 `(B, N, S)`, sum of the attention to each source token; `(B, N, 1)` if not needed
     coverage: Any
 
 
 class Finished(NamedTuple):
-    """The M best finished hypotheses of each sentence.
+    """The M best finished hypotheses of each sentence."""
 
-    Attributes:
-        ids: int32 `(B, M, 1 + L)`, bos first, padding after the end.
-        log_probabilities: float32 `(B, M)`.
-        scores: float32 `(B, M)`, descending; minus infinity = no hypothesis.
-    """
-
-    ids: Any
-    log_probabilities: Any
-    scores: Any
+    ids: Any  # int32 `(B, M, 1 + L)`, bos first, padding after the end
+    log_probabilities: Any  # float32 `(B, M)`
+    scores: Any  # float32 `(B, M)`, descending; minus infinity = no hypothesis
 
 
 class BeamState(NamedTuple):
-    """The state of beam search between two steps, beside the model's cache.
+    """The state of beam search between two steps, beside the model's cache."""
 
-    Attributes:
-        position: int32 `()`, tokens decoded so far.
-        live: The hypotheses that are not finished.
-        finished: The best finished hypotheses.
-        num_finished: int32 `(B, G)`, all finished hypotheses of each group, also those no longer
-            among the best.
-    """
-
-    position: Any
+    position: Any  # int32 `()`, tokens decoded so far
     live: Live
     finished: Finished
-    num_finished: Any
-
-
-class Candidates(NamedTuple):
-    """Continuations of the live hypotheses by one token, M of them per sentence.
-
-    Attributes:
-        ids: int32 `(B, M, 1 + L)`.
-        log_probabilities: float32 `(B, M)`, descending if `banks` is None.
-        parents: int32 `(B, M)`, the beams that they continue.
-        banks: int32 `(B, M)`, number of required tokens present; None without required tokens.
-        missing: int32 `(B, M)`, number of required tokens missing; None without required tokens.
-    """
-
-    ids: Any
-    log_probabilities: Any
-    parents: Any
-    banks: Any = None
-    missing: Any = None
+    num_finished: Any  # int32 `(B, G)`, all that finished in each group, not only the best
 
 
 @dataclass(frozen=True)
@@ -124,14 +86,7 @@ class BeamSearch:
     choose one after another. The log-probability of a token falls by `diversity_penalty` for each
     beam of an earlier group that has chosen it. Hypotheses of different groups can be equal.
 
-    Args:
-        options: The options of the search.
-        rules: Token rules, applied in this order.
-        num_beams: Beams N, an int or a 0-d int tensor.
-        num_results: Hypotheses to return, an int or a 0-d int tensor, at most `num_beams`.
-        bos_id: Id of the beginning of a sentence.
-        eos_id: Id of the end of a sentence.
-        pad_id: Id of padding.
+    `num_beams` and `num_results` may be 0-d int tensors. `num_results` is at most `num_beams`.
 
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
         2016, algorithm 1, for groups.
@@ -250,15 +205,8 @@ class BeamSearch:
         if self.options.num_beam_groups > 1:
             finished = _merge_finished([finished], self.num_results)
         scores = _mask_unused_beams(finished.scores, beam_sizes)
-        exists = scores > IMPOSSIBLE
-        ids = ops.where(exists[:, :, None], finished.ids[:, :, 1:], self.pad_id)
-        return SearchResult(
-            ids=ids,
-            scores=scores,
-            log_probabilities=_mask_unused_beams(finished.log_probabilities, beam_sizes),
-            lengths=count_tokens(ids, self.pad_id),
-            steps=state.position,
-        )
+        log_probabilities = _mask_unused_beams(finished.log_probabilities, beam_sizes)
+        return search_result(finished.ids, scores, log_probabilities, state.position, self.pad_id)
 
     def _divisor(self, request: Request, length: Any) -> Any:
         own = request.length_penalties
@@ -274,20 +222,18 @@ class BeamSearch:
             # Adding the normalizer to the totals saves a pass over all tokens.
             maxima = block_maxima(logits)
             normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
+            totals = live.log_probabilities - normalizer
+            special = self.pad_id, self.bos_id
             return _most_probable(
-                live,
-                live.log_probabilities - normalizer,
-                logits,
-                position + 1,
-                excluded=(self.pad_id, self.bos_id),
-                maxima=maxima,
+                live, totals, logits, position + 1, excluded=special, maxima=maxima
             )
         tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
         tokens = tokens if penalties is None else tokens - penalties
         tokens = apply_rules(tokens, live.ids, position, rules)
         if request.required_ids is None:
             return _most_probable(live, live.log_probabilities, tokens, position + 1)
-        return _constrained(live, tokens, position, request.required_ids, self.eos_id, self.pad_id)
+        ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
+        return constrained_candidates(*live[:2], tokens, position, request.required_ids, **ids)
 
     def _select(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
@@ -295,9 +241,7 @@ class BeamSearch:
         """Chooses the next live hypotheses and the finished ones among the candidates.
 
         `bonus`, float32 `(B, N)`, at most 0, is added to the scores of hypotheses that finish now.
-
-        Returns:
-            The next state, and the beams `(B, N)` that its live hypotheses continue.
+        Returns the next state, and the beams `(B, N)` that its live hypotheses continue.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
@@ -333,8 +277,6 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
     The larger the exponent `length_penalty`, the longer the translations. `form` is `"wu"`: ((5 +
     length) / 6) ** length_penalty; or `"power"`: length ** length_penalty, as in CTranslate2 and
     Hugging Face, the mean log-probability of a token if the exponent is 1.
-
-    Source: Wu et al. 2016, eq. 14.
     """
     length = ops.cast(length, "float32")
     return ops.power((5.0 + length) / 6.0 if form == "wu" else length, length_penalty)
@@ -345,8 +287,6 @@ def coverage_score(coverage: Any, padding_mask: Any) -> Any:
 
     It is the sum over the source tokens of log(min(attention that the token got, 1)), from
     `coverage` `(B, N, S)` and `padding_mask` `(B, S)`, True = real token.
-
-    Source: Wu et al. 2016, eq. 14.
     """
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
@@ -371,23 +311,6 @@ def _most_probable(
     log_probabilities, parents, tokens = top_k_tokens(next_tokens, count, totals, **of_tokens)
     ids = write_at(take_columns(live.ids, parents), tokens, position)
     return Candidates(ids, log_probabilities, parents)
-
-
-def _constrained(
-    live: Live, next_tokens: Any, position: Any, required_ids: Any, eos_id: int, pad_id: int
-) -> Candidates:
-    """The most probable continuations, and those by the next required tokens."""
-    found = constrained_candidates(
-        live.ids,
-        live.log_probabilities,
-        next_tokens,
-        position,
-        required_ids,
-        eos_id=eos_id,
-        pad_id=pad_id,
-    )
-    missing = num_required_tokens(required_ids, pad_id)[:, None] - found.banks
-    return Candidates(*found, missing)
 
 
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:

@@ -12,17 +12,11 @@ MIN_BATCHES_OF_LONG_LIST = 4
 
 
 class LengthBatch(NamedTuple):
-    """Sequences that are processed together.
+    """Sequences that are processed together."""
 
-    Attributes:
-        indices: Indices of the sequences, at most B.
-        rows: Number of rows B.
-        width: Positions of each row, at least the length of the longest sequence.
-    """
-
-    indices: list[int]
-    rows: int
-    width: int
+    indices: list[int]  # which sequences, at most B
+    rows: int  # number of rows B
+    width: int  # positions of each row, at least the length of the longest sequence
 
 
 def length_batches(
@@ -74,10 +68,7 @@ def pair_batches(
         The indices of the sources, and int32 ids `(B, S)` and `(B, N, S)`; last rows may be
         padding.
     """
-    lengths = [
-        max(len(source), *map(len, of_source))
-        for source, of_source in zip(sources, targets, strict=True)
-    ]
+    lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):
         source_ids = padded([sources[index] for index in indices], rows, width, pad_id)
         columns = zip(*(targets[index] for index in indices), strict=True)

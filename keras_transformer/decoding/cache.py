@@ -51,14 +51,10 @@ class FixedKeyValues(NamedTuple):
     of `take_slots` selects the slots of each hypothesis. XLA updates these shapes in place and
     multiplies them without a transposition. The memory of cross-attention has the same layout, with
     axes for B and H and one slot per source token.
-
-    Attributes:
-        key: float tensor `(B * H, K, L * N)`.
-        value: float tensor `(B * H, L * N, K_v)`.
     """
 
-    key: Any
-    value: Any
+    key: Any  # float `(B * H, K, L * N)`
+    value: Any  # float `(B * H, L * N, K_v)`
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "FixedKeyValues":
@@ -135,8 +131,7 @@ def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     `slots`, int32 `(B, N, L)`, holds for each position the slot of the hypothesis's key and value;
     -1 where nothing is written yet. Search reorders it with the hypotheses.
 
-    Returns:
-        The updated slots, and a bool mask `(B * H, N, L * N)`: True for the slots of a hypothesis.
+    Returns the updated slots, and a bool mask `(B * H, N, L * N)`, True for a hypothesis's slots.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")

@@ -93,19 +93,11 @@ class Ensemble:
             ),
             strict=True,
         )
-        _check_vocabularies(logits)
+        if len(set(sizes := [x.shape[-1] for x in logits])) > 1:
+            raise ValueError(f"All models must have the same target vocabulary. Received: {sizes}")
         total = functools.reduce(ops.logaddexp, [ops.log_softmax(x, axis=-1) for x in logits])
         mean_weights = [sum(of_models) / len(of_models) for of_models in weights]
         return total - math.log(len(logits)), _join(parts), *mean_weights
-
-
-def _check_vocabularies(logits: Sequence[Any]) -> None:
-    sizes = [x.shape[-1] for x in logits]
-    if len(set(sizes)) > 1:
-        raise ValueError(
-            "The models of an ensemble must have one target vocabulary. "
-            f"Received: models with target vocabularies of {sizes} tokens"
-        )
 
 
 def _join(caches: Sequence[Cache]) -> Cache:

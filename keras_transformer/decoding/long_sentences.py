@@ -15,19 +15,12 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")
 
 
 class SourcePart(NamedTuple):
-    """A sentence, or one part of an overlong sentence.
+    """A sentence, or one part of an overlong sentence."""
 
-    Attributes:
-        sentence: Index of the sentence.
-        number: Index of the part in its sentence.
-        ids: Source pieces and eos.
-        words: Number of words.
-    """
-
-    sentence: int
-    number: int
-    ids: list[int]
-    words: int
+    sentence: int  # index of the sentence
+    number: int  # index of the part in its sentence
+    ids: list[int]  # source pieces and eos
+    words: int  # number of words
 
 
 def source_parts(
@@ -35,8 +28,7 @@ def source_parts(
 ) -> list[SourcePart]:
     """Encodes sentences; one with at least `max_length` pieces is split or truncated.
 
-    Returns:
-        The parts in the order of the text. A blank sentence has none.
+    Returns the parts in the order of the text; a blank sentence has none.
     """
     texts = [sentence.strip() for sentence in sentences]
     found = []

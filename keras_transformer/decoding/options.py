@@ -63,7 +63,7 @@ class SearchOptions(DecodingOptions):
     coverage_penalty: float = Field(
         0.0,
         ge=0,
-        description="Weight of the coverage penalty. The larger, the less of the source is lost.",
+        description="Weight of the coverage penalty. Larger values cover more of the source.",
     )
     n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
     num_beam_groups: int = Field(
@@ -77,18 +77,14 @@ class SearchOptions(DecodingOptions):
     )
 
     @model_validator(mode="after")
-    def _groups_of_beams(self) -> Self:
+    def _check_beams(self) -> Self:
         groups, penalty = self.num_beam_groups, self.diversity_penalty
         if self.beam_size % groups or (groups > 1) != (penalty > 0):
             raise ValueError(
-                "num_beam_groups must divide beam_size, and diversity_penalty must be above 0 with "
-                f"several groups and only then. Received: num_beam_groups={groups}, "
+                "num_beam_groups must divide beam_size. diversity_penalty must be above 0 if there "
+                f"are several groups, otherwise 0. Received: num_beam_groups={groups}, "
                 f"diversity_penalty={penalty}, beam_size={self.beam_size}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _n_best_within_beam_size(self) -> Self:
         if self.n_best > self.beam_size:
             raise ValueError(
                 "n_best must be at most beam_size. "

@@ -20,6 +20,7 @@ from keras import ops
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
     best_token,
+    count_tokens,
     take_columns,
     top_k_tokens,
     write_at,
@@ -27,20 +28,15 @@ from keras_transformer.decoding.steps import (
 from keras_transformer.decoding.token_rules import NO_TOKEN, last_tokens
 
 
-class ConstrainedCandidates(NamedTuple):
-    """Continuations of the live hypotheses by one token, M of them per sentence, not sorted.
+class Candidates(NamedTuple):
+    """Continuations of the live hypotheses by one token, M of them per sentence."""
 
-    Attributes:
-        ids: int32 `(B, M, 1 + L)`.
-        log_probabilities: float32 `(B, M)`; minus infinity for duplicates and missing candidates.
-        parents: int32 `(B, M)`, the beams that they continue.
-        banks: int32 `(B, M)`; equal to `num_required_tokens` once all sequences are met.
-    """
-
-    ids: Any
+    ids: Any  # int32 `(B, M, 1 + L)`
+    # float32 `(B, M)`; descending without required tokens; minus infinity = no candidate
     log_probabilities: Any
-    parents: Any
-    banks: Any
+    parents: Any  # int32 `(B, M)`, the beams that they continue
+    banks: Any = None  # int32 `(B, M)`; None without required tokens
+    missing: Any = None  # int32 `(B, M)`, required tokens that are missing; None without any
 
 
 def constrained_candidates(
@@ -52,7 +48,7 @@ def constrained_candidates(
     *,
     eos_id: int,
     pad_id: int,
-) -> ConstrainedCandidates:
+) -> Candidates:
     """Continues the live hypotheses with the most probable and with the required tokens.
 
     The candidates are the 2N most probable continuations, the most probable one of every
@@ -60,14 +56,8 @@ def constrained_candidates(
     N + NC. Eos is possible once all sequences are met. For a sentence without sequences the first N
     of `allocate_beams` are the N most probable continuations.
 
-    Args:
-        live_ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        live_log_probabilities: float32 `(B, N)`, minus infinity = no hypothesis.
-        next_tokens: float32 `(B, N, V)`, log-probabilities of the next token.
-        position: int32 `()`, tokens decoded so far.
-        required_ids: int32 `(B, C, W)`; all padding = no sequence.
-        eos_id: Id of the end of a sentence.
-        pad_id: Id of padding.
+    `live_ids` and `live_log_probabilities` are those of `Live`, `next_tokens` are float32
+    log-probabilities `(B, N, V)`, `required_ids` are int32 `(B, C, W)`; all padding = no sequence.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
@@ -80,11 +70,13 @@ def constrained_candidates(
     log_probabilities, parents, tokens = _continuations(totals, required)
     is_duplicate = _is_duplicate(parents * next_tokens.shape[-1] + tokens)
     ids = write_at(take_columns(live_ids, parents), tokens, position + 1)
-    return ConstrainedCandidates(
+    banks = banks_of(ids, position + 1, required_ids, pad_id)
+    return Candidates(
         ids=ids,
         log_probabilities=ops.where(is_duplicate, IMPOSSIBLE, log_probabilities),
         parents=parents,
-        banks=banks_of(ids, position + 1, required_ids, pad_id),
+        banks=banks,
+        missing=num_required_tokens(required_ids, pad_id)[:, None] - banks,
     )
 
 
@@ -95,14 +87,9 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     then the second of each, and so on. So the beams that a small bank does not use go to other
     banks.
 
-    Args:
-        log_probabilities: float32 `(B, M)`, minus infinity = must not be chosen.
-        banks: int32 `(B, M)`.
-        beam_size: Candidates N to choose, at most M.
-
-    Returns:
-        int32 `(B, N)`, the indices by descending log-probability. If there are too few candidates,
-        the last ones have minus infinity.
+    Log-probabilities and banks are `(B, M)`; minus infinity = must not be chosen.
+    Returns int32 indices `(B, N)` by descending log-probability; the last ones have minus infinity
+    if there are too few candidates.
 
     Source: Post & Vilar 2018, §3.3.
     """
@@ -124,7 +111,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
     """The next token of each sequence, int32 `(B, N, C)`; -1 if it is met or all padding."""
-    lengths = _lengths(required_ids, pad_id)
+    lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
     tokens = ops.sum(ops.where(is_next, required_ids[:, None], 0), axis=-1)
@@ -133,7 +120,7 @@ def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int
 
 def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
     """The banks, int32 `(B, M)`, of the hypotheses `ids`, int32 `(B, M, 1 + L)`."""
-    lengths = _lengths(required_ids, pad_id)
+    lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_met = met == lengths[:, None]
     return ops.sum(ops.where(is_met, met, 0), axis=-1) + ops.max(ops.where(is_met, 0, met), axis=-1)
@@ -141,11 +128,7 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
 
 def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
     """The bank, int32 `(B,)`, of hypotheses that have met all sequences `(B, C, W)`."""
-    return ops.sum(_lengths(required_ids, pad_id), axis=-1)
-
-
-def _lengths(required_ids: Any, pad_id: int) -> Any:
-    return ops.sum(ops.cast(required_ids != pad_id, "int32"), axis=-1)
+    return ops.sum(count_tokens(required_ids, pad_id), axis=-1)
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
@@ -184,13 +167,11 @@ def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
     of_required = ops.where(is_required, of_required, IMPOSSIBLE)
     columns = ops.arange(beams, dtype="int32")
     parents = [ops.zeros_like(best_tokens) + columns, ops.zeros_like(required) + columns[:, None]]
+    sequences = range(required.shape[-1])
     kinds = (
         top_k_tokens(totals, 2 * beams),
         (best, parents[0], best_tokens),
-        *(
-            (of_required[..., c], parents[1][..., c], tokens[..., c])
-            for c in range(required.shape[-1])
-        ),
+        *((of_required[..., c], parents[1][..., c], tokens[..., c]) for c in sequences),
     )
     log_probabilities, parents, tokens = (
         ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True)

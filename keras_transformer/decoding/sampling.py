@@ -15,9 +15,9 @@ from keras_transformer.decoding.steps import (
     SearchResult,
     TokenRule,
     apply_rules,
-    count_tokens,
     empty_ids,
     next_log_probabilities,
+    search_result,
     top_k_tokens,
     widen_ids,
     write_at,
@@ -32,20 +32,12 @@ SMALLEST_LOG_WEIGHT = -87.0
 
 
 class SampleState(NamedTuple):
-    """The state of sampling between two steps, beside the model's cache.
+    """The state of sampling between two steps, beside the model's cache."""
 
-    Attributes:
-        position: int32 `()`, tokens drawn so far.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is drawn yet.
-        log_probabilities: float32 `(B, N)` of the tokens drawn so far; minus infinity = the rules
-            allowed the sample no token.
-        is_open: bool `(B, N)`, False once the sample has ended.
-    """
-
-    position: Any
-    ids: Any
-    log_probabilities: Any
-    is_open: Any
+    position: Any  # int32 `()`, tokens drawn so far
+    ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is drawn yet
+    log_probabilities: Any  # float32 `(B, N)`; minus infinity = the rules allowed no token
+    is_open: Any  # bool `(B, N)`, False once the sample has ended
 
 
 @dataclass(frozen=True)
@@ -66,13 +58,6 @@ class Sampling:
     Hypotheses keep the order of their random numbers. A score is the log-probability of the sample
     under the model, before temperature, `top_k`, `top_p` and rules. A sample that the rules allow
     no token is empty and scores minus infinity.
-
-    Args:
-        options: The options of sampling.
-        rules: Token rules, applied in this order.
-        bos_id: Id of the beginning of a sentence.
-        eos_id: Id of the end of a sentence.
-        pad_id: Id of padding.
 
     Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
     """
@@ -151,14 +136,9 @@ class Sampling:
 
     def result(self, request: Request, state: SampleState) -> SearchResult:
         """Returns the samples so far."""
-        exists = state.log_probabilities > IMPOSSIBLE
-        ids = ops.where(exists[:, :, None], state.ids[:, :, 1:], self.pad_id)
-        return SearchResult(
-            ids=ids,
-            scores=state.log_probabilities,
-            log_probabilities=state.log_probabilities,
-            lengths=count_tokens(ids, self.pad_id),
-            steps=state.position,
+        log_probabilities = state.log_probabilities
+        return search_result(
+            state.ids, log_probabilities, log_probabilities, state.position, self.pad_id
         )
 
 

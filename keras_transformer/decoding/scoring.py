@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
@@ -13,17 +12,11 @@ from keras_transformer.errors import UserError
 
 
 class PairScores(NamedTuple):
-    """The log-probabilities that a model gives the targets of pairs.
+    """The log-probabilities that a model gives the targets of pairs."""
 
-    Attributes:
-        token_log_probabilities: float32 `(B, T)`, nats per label; 0 where the label is padding.
-        log_probabilities: float32 `(B,)`, their sums: nats per sentence.
-        lengths: int32 `(B,)`, labels that are not padding, eos included.
-    """
-
-    token_log_probabilities: Any
-    log_probabilities: Any
-    lengths: Any
+    token_log_probabilities: Any  # float32 `(B, T)`, nats per label; 0 where the label is padding
+    log_probabilities: Any  # float32 `(B,)`, their sums: nats per sentence
+    lengths: Any  # int32 `(B,)`, labels that are not padding, eos included
 
 
 def score_pairs(
@@ -115,17 +108,17 @@ class Scorer:
             UserError: If a sentence or a translation is longer than the model accepts.
             ValueError: If there are not as many translations as sentences.
         """
-        tokenizer = self.tokenizer
+        tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
         sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]
         targets = [tokenizer.frame_target(ids) for ids in self._encode("target", translations)]
         scores = [PairScore(0.0, 0)] * len(sources)
         for indices, source_ids, target_ids in pair_batches(
-            sources, targets, self.tokens_per_batch, self.model.max_length, tokenizer.pad_id
+            sources, targets, self.tokens_per_batch, self.model.max_length, pad_id
         ):
-            found = self._score(source_ids, target_ids[:, 0], target_ids[:, 1])
+            found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
+            _, log_probabilities, lengths = map(ops.convert_to_numpy, found)
             for row, index in enumerate(indices):
-                log_probability = float(found.log_probabilities[row])
-                scores[index] = PairScore(log_probability, int(found.lengths[row]))
+                scores[index] = PairScore(float(log_probabilities[row]), int(lengths[row]))
             if progress:
                 progress(len(indices))
         return scores
@@ -140,7 +133,3 @@ class Scorer:
                     f"Received: {len(ids):,} pieces of {text[:40]!r}..."
                 )
         return encoded
-
-    def _score(self, *arrays: np.ndarray) -> PairScores:
-        scores = self._score_pairs(*arrays, pad_id=self.tokenizer.pad_id)
-        return PairScores(*map(ops.convert_to_numpy, scores))

@@ -101,9 +101,8 @@ def make_strategy(
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
         return Sampling(options, rules, **ids)
-    if beam_size is None:
-        return BeamSearch(options, rules, options.beam_size, options.n_best, **ids)
-    return BeamSearch(options, rules, beam_size, beam_size, **ids)
+    sizes = (options.beam_size, options.n_best) if beam_size is None else (beam_size, beam_size)
+    return BeamSearch(options, rules, *sizes, **ids)
 
 
 class StagedSearch:
@@ -217,8 +216,7 @@ def _advance(
 ) -> tuple[Any, Cache, SearchResult, Any]:
     """Decodes until `length` tokens, or until at most `max_open` sentences are open.
 
-    Returns:
-        The state, the cache, the result so far, and a bool mask `(B,)` of the open sentences.
+    Returns the state, the cache, the result so far, and a bool mask `(B,)` of the open sentences.
     """
     state, cache = ops.while_loop(
         lambda state, _: ops.logical_and(
@@ -252,7 +250,6 @@ def _empty_result(batch: int, strategy: Strategy, max_length: int) -> SearchResu
 def _write_rows(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
     """Writes the result of the sentences `rows` into `found`; its ids may be shorter."""
     found.ids[rows, :, : result.ids.shape[-1]] = result.ids
-    found.scores[rows] = result.scores
-    found.log_probabilities[rows] = result.log_probabilities
-    found.lengths[rows] = result.lengths
+    for array, values in zip(found[1:4], result[1:4], strict=True):
+        array[rows] = values
     found.steps[...] = result.steps

@@ -145,6 +145,15 @@ def count_tokens(ids: Any, pad_id: int) -> Any:
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
 
 
+def search_result(
+    ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
+) -> SearchResult:
+    """Returns a result without bos; hypotheses that score minus infinity are all padding."""
+    exists = scores > IMPOSSIBLE
+    ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
+    return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
+
+
 def top_k_tokens(
     scores: Any, k: int, offsets: Any = None, excluded: Collection[int] = (), maxima: Any = None
 ) -> tuple[Any, Any, Any]:
@@ -154,16 +163,11 @@ def top_k_tokens(
     tokens with the largest maxima. A single `ops.top_k` over all tokens takes several times as long
     on a CPU. Equal scores keep the order of the backend's `top_k`.
 
-    Args:
-        scores: float tensor `(B, N, V)`.
-        k: At most N * V: an int, or a 0-d tensor where shapes may be unknown.
-        offsets: float tensor `(B, N)`, added to the scores of each hypothesis; None for zeros.
-        excluded: Ids of tokens whose scores count as minus infinity.
-        maxima: `block_maxima(scores)`, if they are known already.
+    `scores` are float `(B, N, V)`, `offsets` `(B, N)` are added to the scores of each hypothesis,
+    the scores of `excluded` tokens count as minus infinity, and `maxima` are `block_maxima(scores)`
+    if they are known already. `k` is an int, or a 0-d tensor where shapes may be unknown.
 
-    Returns:
-        Three tensors `(B, k)`: the scores, descending; int32 indices of the hypotheses; int32
-        tokens.
+    Returns three tensors `(B, k)`: scores, descending; int32 hypotheses; int32 tokens.
     """
     scores = ops.convert_to_tensor(scores)
     beam_size, vocabulary_size = ops.shape(scores)[1:]

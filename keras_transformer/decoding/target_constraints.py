@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.buckets import power_of_two
+from keras_transformer.decoding.buckets import padded, power_of_two
 from keras_transformer.decoding.long_sentences import SourcePart
 
 Words = Sequence[Sequence[str]]
@@ -18,13 +18,8 @@ class TargetConstraints:
     "cat" is found in "cats" if that is "▁cat" and "s"; it is not found in "Cat", nor as other
     pieces of the same letters. If a sentence is split, its first part gets the prefix.
 
-    Args:
-        tokenizer: Has `encode_target` and `pad_id`.
-        parts: All parts of all sentences.
-        count: Number of sentences.
-        prefixes: A string for each sentence, "" for none; or None.
-        forbidden: A list of words for each sentence, or None.
-        required: A list of words for each sentence, or None.
+    `prefixes`, `forbidden` and `required` are those of `Translator.translate`, for `count`
+    sentences that were split into `parts`.
 
     Raises:
         TypeError: If the words of a sentence are a string instead of a list.
@@ -70,13 +65,9 @@ class TargetConstraints:
     def _prefix_ids(self, parts: Sequence[SourcePart], rows: int) -> np.ndarray | None:
         if not any(self._prefixes):
             return None
-        shape = (rows, power_of_two(max(map(len, self._prefixes))))
-        prefix_ids = np.full(shape, self._pad_id, "int32")
-        for row, part in enumerate(parts):
-            if part.number == 0:
-                ids = self._prefixes[part.sentence]
-                prefix_ids[row, : len(ids)] = ids
-        return prefix_ids
+        width = power_of_two(max(map(len, self._prefixes)))
+        ids = [[] if part.number else self._prefixes[part.sentence] for part in parts]
+        return padded(ids, rows, width, self._pad_id)
 
     def _sequences(
         self, words: list[list[list[int]]], parts: Sequence[SourcePart], rows: int
@@ -87,8 +78,7 @@ class TargetConstraints:
         width = power_of_two(max(len(ids) for sequences in words for ids in sequences))
         array = np.full((rows, count, width), self._pad_id, "int32")
         for row, part in enumerate(parts):
-            for column, ids in enumerate(words[part.sentence]):
-                array[row, column, : len(ids)] = ids
+            array[row] = padded(words[part.sentence], count, width, self._pad_id)
         return array
 
 

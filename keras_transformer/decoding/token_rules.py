@@ -20,7 +20,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.decoding.options import DecodingOptions
-from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule
+from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule, count_tokens
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1
@@ -169,11 +169,11 @@ def rules_of_options(options: DecodingOptions, eos_id: int) -> tuple[TokenRule, 
 
 def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
     """Returns the prefixes and the forbidden sequences of a request as token rules."""
-    demands = ((force_prefix, request.prefix_ids), (forbid_sequences, request.forbidden_ids))
+    rules = ((force_prefix, request.prefix_ids), (forbid_sequences, request.forbidden_ids))
     return tuple(
-        lambda *state, rule=rule, demanded=demanded: rule(*state, demanded, pad_id)
-        for rule, demanded in demands
-        if demanded is not None
+        lambda *state, rule=rule, constraint_ids=ids: rule(*state, constraint_ids, pad_id)
+        for rule, ids in rules
+        if ids is not None
     )
 
 
@@ -208,7 +208,7 @@ def forbid_sequences(
     num_sequences, width = forbidden_ids.shape[1:]
     if num_sequences == 0 or width == 0:
         return log_probabilities
-    lengths = ops.sum(ops.cast(forbidden_ids != pad_id, "int32"), axis=-1)  # (B, C)
+    lengths = count_tokens(forbidden_ids, pad_id)  # (B, C)
     recent = last_tokens(ids, position, width - 1)
     is_complete = (lengths > 0)[:, None]
     for back in range(1, width):

@@ -89,7 +89,7 @@ class Translator:
         self.overlong = overlong
         self.tokens_per_batch = tokens_per_batch
         self._search = StagedSearch(model)
-        self._source_attention = compile_function(_source_attention, model)
+        self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
     def translate(
         self,
@@ -141,6 +141,7 @@ class Translator:
             forbidden: As in `translate`.
             alignments: Whether to align the words of source and translations, see `word_alignment`.
                 Defaults to False.
+            progress: As in `translate`.
 
         Returns:
             One list per sentence, in the same order, of hypotheses with different ids, best first.
@@ -352,23 +353,12 @@ class Translator:
 
 
 class _Batch(NamedTuple):
-    """Sources that are decoded together.
+    """Sources that are decoded together."""
 
-    Attributes:
-        parts: At most B parts; rows without a part are padding.
-        source_ids: int32 `(B, S)`.
-        max_lengths: int32 `(B,)`, largest number of tokens of each translation.
-        max_length: Largest possible value of `max_lengths` for sources of S tokens.
-    """
-
-    parts: list[SourcePart]
-    source_ids: np.ndarray
-    max_lengths: np.ndarray
-    max_length: int
-
-
-def _source_attention(model: Any, *ids: Any) -> Any:
-    return model.source_attention(*ids)
+    parts: list[SourcePart]  # at most B; rows without a part are padding
+    source_ids: np.ndarray  # int32 `(B, S)`
+    max_lengths: np.ndarray  # int32 `(B,)`, largest number of tokens of each translation
+    max_length: int  # largest possible value of `max_lengths` for sources of S tokens
 
 
 def _num_sentences(parts: list[SourcePart]) -> int:

@@ -141,7 +141,7 @@ def test_candidates_are_the_probable_and_the_required_once_each(seed):
             wanted |= {(beam, token) for token in tokens}
         best = {divmod(int(x), size) for x in np.argsort(-totals.ravel())[: 2 * beams]}
         wanted |= best | {(beam, int(np.argmax(totals[beam]))) for beam in range(beams)}
-        new_ids, log_probabilities, parents, _ = (x[row] for x in found)
+        new_ids, log_probabilities, parents, *_ = (x[row] for x in found)
         is_real = log_probabilities > -INF
         pairs = list(zip(parents[is_real], new_ids[is_real, position + 1], strict=True))
         assert sorted(pairs) == sorted(wanted)
