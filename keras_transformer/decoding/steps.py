@@ -11,8 +11,7 @@ IMPOSSIBLE = float("-inf")
 # Tokens in a block of `top_k_tokens`.
 BLOCK = 64
 
-# Called with the log-probabilities `(B, N, V)` of the next token, the ids `(B, N, 1 + L)` and the
-# number of tokens decoded so far, `()`; returns log-probabilities, minus infinity = forbidden.
+# `token_rules` describes the call arguments and the result.
 TokenRule = Callable[[Any, Any, Any], Any]
 
 
