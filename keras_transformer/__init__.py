@@ -25,7 +25,7 @@ if TYPE_CHECKING or "keras" in sys.modules:
     )
     from keras_transformer.decoding.cache import Cache
     from keras_transformer.decoding.ensemble import Ensemble
-    from keras_transformer.decoding.hypothesis import Hypothesis
+    from keras_transformer.decoding.hypothesis import Hypothesis, word_alignment
     from keras_transformer.decoding.options import SamplingOptions, SearchOptions
     from keras_transformer.decoding.sampling import random_numbers
     from keras_transformer.decoding.scoring import Scorer, score_pairs
@@ -38,7 +38,6 @@ if TYPE_CHECKING or "keras" in sys.modules:
         RepetitionPenalty,
     )
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.decoding.word_alignment import word_alignment
     from keras_transformer.errors import UserError
     from keras_transformer.layers import (
         AdditiveAttention,
