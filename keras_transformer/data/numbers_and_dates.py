@@ -1,4 +1,4 @@
-"""Numbers and dates written out in two languages: real language without a corpus."""
+"""Numbers and dates in words, in two languages: a translation task without a corpus."""
 
 import copy
 import datetime
@@ -17,9 +17,9 @@ FIRST_DAY = datetime.date(1700, 1, 1)
 DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
 
 _SHARE_OF_DATES = 0.25
-_SMALL_NUMBER = 1_000  # numbers well below it are all about equally likely to be drawn
+_SMALL_NUMBER = 1_000  # n is drawn with a probability proportional to 1 / (n + _SMALL_NUMBER)
 
-# What Babel leaves out where a day or a month is written in figures.
+# Rules for the words of a date that Babel lacks, since it writes days and years in figures.
 _PATTERNS = {"de": "EEEE, 'der' d. MMMM y"}
 _ORDINAL_DAYS = {"en"}
 _ORDINAL_FIRST_DAYS = {"fr", "it"}
@@ -30,33 +30,23 @@ _IRREGULAR_MONTHS = {"ko": {"육월": "유월", "십월": "시월"}}
 def generate_pairs(
     count: int, source_language: str = "en", target_language: str = "de", seed: int = 0
 ) -> list[tuple[str, str]]:
-    """Draw numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
+    """Draws numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
 
-    Three quarters are numbers, small ones more often than large ones, so that all lengths occur;
-    the rest are dates with their weekday. num2words and Babel write them; the extra `quickstart`
-    installs both.
-
-    Example:
-
-    ```python
-    pairs = generate_pairs(51_500, "en", "de", seed=1)
-    test, validation, train = pairs[:1_000], pairs[1_000:1_500], pairs[1_500:]
-    # ("Monday, January fifth, seventeen eighty-nine",
-    #  "Montag, der fünfte Januar siebzehnhundertneunundachtzig")
-    ```
+    Three quarters are numbers, small ones more often than large ones; the rest are dates with their
+    weekday. num2words and Babel, from the extra `quickstart`, write them.
 
     Args:
-        count: how many pairs, all different, in random order; there are 1,146,097.
-        source_language: code of a language that num2words and Babel both know, such as "en",
-            "de", "fr" or "ko".
-        target_language: another such code.
-        seed: decides what is drawn, an integer >= 0.
+        count: Number of pairs, all different, in random order; at most 1,146,097.
+        source_language: Code of a language of num2words and Babel, such as "en", "de" or "ko".
+        target_language: Another such code.
+        seed: Random seed, an integer >= 0.
 
     Returns:
-        `count` pairs of (source, target) text.
+        Pairs such as ("Monday, January fifth, seventeen eighty-nine",
+        "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
 
     Raises:
-        UserError: if num2words or Babel is not installed, or does not know a language.
+        UserError: If num2words or Babel is not installed, or does not know a language.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise ValueError(f"count must be in 0 ... {NUMBERS + DAYS:,}. Received: count={count}")
@@ -65,13 +55,13 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Distinct items: n for the number n, NUMBERS + n for day n of the four centuries."""
+    """Distinct items: n is the number n, NUMBERS + n is day n after FIRST_DAY."""
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)
     weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
     weights[:NUMBERS] *= (1 - _SHARE_OF_DATES) / weights[:NUMBERS].sum()
     weights[NUMBERS:] = _SHARE_OF_DATES / DAYS
-    # The largest of log(weight) + Gumbel noise are a weighted draw without replacement.
+    # The items with the largest log(weight) + Gumbel noise: weighted draw without replacement.
     keys = np.log(weights) + rng.gumbel(size=len(weights))
     return rng.permutation(np.argpartition(-keys, count - 1)[:count]).tolist() if count else []
 
@@ -127,10 +117,7 @@ class _Writer:
 
 
 def _converter(language: str) -> Any:
-    """The converter of num2words, without its names of powers that we never reach.
-
-    It tries all of them, up to 10**600, for every number; without them it is four times as fast.
-    """
+    """The converter of num2words, which is four times as fast without numbers up to 10**600."""
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:
