@@ -202,9 +202,7 @@ def _flush_entry(path: Path) -> None:
 def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     name, size = member.filename, member.file_size
     if name in ("config.json", "metadata.json") and size > _MOST_JSON_BYTES:
-        raise ValueError(
-            f"{name} must have at most {_MOST_JSON_BYTES:,} bytes. Received: {size:,}"
-        )
+        raise ValueError(f"{name} must have at most {_MOST_JSON_BYTES:,} bytes. Received: {size:,}")
     if member.compress_type == zipfile.ZIP_STORED:
         return  # as Keras writes it
     if member.compress_type != zipfile.ZIP_DEFLATED:
@@ -215,6 +213,4 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     del unbounded.CRC  # Keras checks it
     with archive.open(unbounded) as file:
         if sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) > size:
-            raise ValueError(
-                f"{name} must have {size:,} bytes, as stated. Received: more"
-            )
+            raise ValueError(f"{name} must have {size:,} bytes, as stated. Received: more")
