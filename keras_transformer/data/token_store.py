@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,8 @@ class TokenStore:
     @property
     def report(self) -> str:
         """One line: how many pairs were kept, and how many dropped for each reason."""
-        kept = f"{self._size:,} pairs kept"
-        if not self.dropped:
-            return kept
-        return f"{kept}, {sum(self.dropped.values()):,} left out: {_list_reasons(self.dropped)}"
+        kept, dropped = f"{self._size:,} pairs kept", sum(self.dropped.values())
+        return f"{kept}, {dropped:,} left out: {_list_reasons(self.dropped)}" if dropped else kept
 
     def _map(self, name: str, dtype: np.dtype, count: int) -> np.ndarray:
         path = self.directory / name
@@ -171,7 +170,8 @@ def _write(
     directory: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int, progress: bool
 ) -> None:
     digest = _digest(tokenizer, max_length)
-    dtype = _smallest_dtype(tokenizer)
+    largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
+    dtype = np.dtype("<u2" if largest <= 2**16 else "<u4")
     dropped: Counter[str] = Counter()
     source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
     with source, target, tqdm(desc="encoding", unit=" pairs", disable=not progress) as bar:
@@ -195,23 +195,16 @@ def _write(
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
-class _SideWriter:
+class _SideWriter(ExitStack):
     """Appends the ids and offsets of one side to their files."""
 
     def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
-        self.count = 0
-        self._end = 0
+        super().__init__()
+        self.count = self._end = 0
         self._dtype = dtype
-        self._ids = (directory / f"{side}.ids").open("wb")
-        self._offsets = (directory / f"{side}.offsets").open("wb")
+        self._ids = self.enter_context((directory / f"{side}.ids").open("wb"))
+        self._offsets = self.enter_context((directory / f"{side}.offsets").open("wb"))
         self._offsets.write(np.zeros(1, "<i8").tobytes())
-
-    def __enter__(self) -> "_SideWriter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ids.close()
-        self._offsets.close()
 
     def append(self, sentences: list[list[int]]) -> None:
         lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
@@ -244,11 +237,6 @@ def _encode(
 
 def _list_reasons(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
-
-
-def _smallest_dtype(tokenizer: Tokenizer) -> np.dtype:
-    largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-    return np.dtype("<u2" if largest <= 2**16 else "<u4")
 
 
 def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
