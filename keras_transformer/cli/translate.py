@@ -6,34 +6,18 @@ from typing import Any, NamedTuple
 
 import click
 
-from keras_transformer.cli.common import (
-    as_line,
-    count_lines,
-    existing_file,
-    file_argument,
-    output_option,
-    progress_bar,
-    run_argument,
-    scores_option,
-    warning_lines,
-    writer,
-)
-from keras_transformer.cli.search_options import (
-    checked,
-    flags,
-    sampling_options,
-    search_options,
-    take_options,
-)
+from keras_transformer.cli import common
+from keras_transformer.cli import search_options as options_of_search
+from keras_transformer.cli.search_options import flags, take_options
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
 
 @click.command("translate")
-@run_argument
-@file_argument
-@output_option
-@search_options
+@common.run_argument
+@common.file_argument
+@common.output_option
+@options_of_search.search_options
 @click.option(
     "--overlong",
     type=click.Choice(["split", "truncate"]),
@@ -52,17 +36,17 @@ from keras_transformer.errors import UserError
 @click.option(
     "--prefix",
     "prefixes",
-    type=existing_file,
+    type=common.existing_file,
     help="File with one line per sentence: the beginning of its translation.",
 )
 @click.option(
     "--required",
-    type=existing_file,
+    type=common.existing_file,
     help="File with one line per sentence: words its translation must contain, separated by tabs.",
 )
 @click.option(
     "--forbidden",
-    type=existing_file,
+    type=common.existing_file,
     help="File with one line per sentence: words its translation must not contain, separated by "
     "tabs.",
 )
@@ -79,14 +63,14 @@ from keras_transformer.errors import UserError
     help="Minimum Bayes risk decoding: sample N translations and write the one with the highest "
     "expected chrF.",
 )
-@sampling_options
+@options_of_search.sampling_options
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
     default=0,
     help="Random seed of sampling.",
 )
-@scores_option
+@common.scores_option
 @click.option(
     "--alignments",
     is_flag=True,
@@ -118,15 +102,15 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     sampling = take_options(options, SamplingOptions)
     _check_decoding_mode(search, sampling, **options)
     files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
-    with writer(output) as write:
+    with common.writer(output) as write:
         inputs = [file, *(path for path in files if path)]
-        total = count_lines(read_source(file, *files), *inputs)
+        total = common.count_lines(read_source(file, *files), *inputs)
         translator = _new_translator(run, options, {} if samples else search)
         if samples:
             shared = {name: search[name] for name in DecodingOptions.model_fields if name in search}
             options["sampling"] = SamplingOptions(num_samples=samples, **shared, **sampling)
         del options["sample"]
-        with progress_bar(total, output) as bar, warning_lines():
+        with common.progress_bar(total, output) as bar, common.warning_lines():
             lines = read_source(file, *files)
             for text in translate_lines(translator, lines, progress=bar.update, **options):
                 write(text)
@@ -159,7 +143,7 @@ def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) 
     from keras_transformer.run import Run
 
     runs = [Run.open(path) for path in (run, *options.pop("others"))]
-    search_options = checked(runs[0].recipe.evaluation.search_options, **search)
+    search_options = options_of_search.checked(runs[0].recipe.evaluation.search_options, **search)
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
@@ -238,13 +222,8 @@ def translate_lines(
     for chunk in available_chunks(lines, STREAMED_LINES):
         if sampling:
             draw = translator.translate_mbr if mbr else translator.sample
-            found = draw(
-                [line.sentence for line in chunk],
-                sampling,
-                seed=seed,
-                first_index=first_index,
-                progress=progress,
-            )
+            place = {"seed": seed, "first_index": first_index}
+            found = draw([line.sentence for line in chunk], sampling, progress=progress, **place)
         else:
             found = _search(translator, chunk, alignments=alignments, progress=progress)
         yield "".join(_text(hypothesis, scores) for best in found for hypothesis in best)
@@ -264,7 +243,7 @@ def _search(translator: Any, chunk: Sequence[_Line], **options: Any) -> Any:
 
 def _text(hypothesis: Any, scores: bool) -> str:
     fields = [f"{hypothesis.score:.4f}"] if scores else []
-    fields.append(as_line(hypothesis.text))
+    fields.append(common.as_line(hypothesis.text))
     if hypothesis.alignment is not None:
         fields.append(" ".join(f"{source}-{target}" for source, target in hypothesis.alignment))
     return "\t".join(fields) + "\n"

@@ -57,17 +57,18 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
             than 1 MiB, the files have different numbers of lines, or a TSV line does not have two
             fields. The message names the file and the line.
     """
-    if target_path is None:
-        return _TabSeparated(Path(source_path))
-    return _LineAligned(Path(source_path), Path(target_path))
+    return _ParallelText(source_path, target_path)
 
 
 @dataclass
-class _LineAligned:
-    source_path: Path
-    target_path: Path
+class _ParallelText:
+    source_path: str | Path
+    target_path: str | Path | None
 
     def __iter__(self) -> Iterator[Pair]:
+        if self.target_path is None:
+            yield from self._tab_separated()
+            return
         sources, targets = read_lines(self.source_path), read_lines(self.target_path)
         for aligned in itertools.count():
             source, target = next(sources, None), next(targets, None)
@@ -84,17 +85,12 @@ class _LineAligned:
                     f"{self.target_path} with {target_count:,}"
                 )
 
-
-@dataclass
-class _TabSeparated:
-    path: Path
-
-    def __iter__(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self.path), start=1):
+    def _tab_separated(self) -> Iterator[Pair]:
+        for number, line in enumerate(read_lines(self.source_path), start=1):
             fields = line.split("\t")
             if len(fields) != 2:
                 raise CorpusError(
-                    f"{self.path}, line {number:,}: a line must be source, tab, target. "
+                    f"{self.source_path}, line {number:,}: a line must be source, tab, target. "
                     f"Received: {len(fields)} fields"
                 )
             yield fields[0], fields[1]

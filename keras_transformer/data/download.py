@@ -15,8 +15,7 @@ from keras_transformer.errors import UserError
 
 # The largest parallel corpora in one file have a few gigabytes.
 MOST_BYTES = 8 * 1024**3
-MOST_SECONDS = 4 * 60 * 60.0
-CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 60.0
+MOST_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS = 4 * 60 * 60.0, 10.0, 60.0
 MOST_REDIRECTS = 10
 _CHUNK_BYTES = 64 * 1024
 
@@ -48,10 +47,8 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         if not path.is_file() or _sha256(path) != sha256:
             _fetch_verified(url, path, sha256)
     except Exception as error:  # requests, urllib3 and the system each have their own
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"{url} cannot be fetched; give a folder by --data-dir: {reason}"
-        ) from error
+        message = f"{url} cannot be fetched; give a folder by --data-dir: {error}"
+        raise UserError(" ".join(message.split())) from error
     return path
 
 

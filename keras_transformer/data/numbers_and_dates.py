@@ -16,6 +16,7 @@ NUMBERS = 1_000_000  # 0 ... 999,999
 FIRST_DAY = datetime.date(1700, 1, 1)
 DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
 
+_MISSING = "{} is missing: pip install keras3-transformer[quickstart]"
 _SHARE_OF_DATES = 0.25
 _SMALL_NUMBER = 1_000  # n is drawn with a probability proportional to 1 / (n + _SMALL_NUMBER)
 
@@ -111,9 +112,8 @@ class _Writer:
         return self._converter.to_cardinal(day)
 
     def _write_year(self, year: int) -> str:
-        if self._language in _YEARS_IN_HUNDREDS:
-            return self._converter.to_year(year)
-        return self._converter.to_cardinal(year)
+        in_hundreds = self._language in _YEARS_IN_HUNDREDS
+        return self._converter.to_year(year) if in_hundreds else self._converter.to_cardinal(year)
 
 
 def _converter(language: str) -> Any:
@@ -121,9 +121,7 @@ def _converter(language: str) -> Any:
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:
-        raise UserError(
-            "num2words is missing: pip install keras3-transformer[quickstart]"
-        ) from None
+        raise UserError(_MISSING.format("num2words")) from None
     if language not in CONVERTER_CLASSES:
         raise UserError(f"num2words must know the language. Received: language={language!r}")
     converter = copy.copy(CONVERTER_CLASSES[language])
@@ -136,7 +134,7 @@ def _locale(language: str) -> "Locale":
     try:
         from babel import Locale, UnknownLocaleError
     except ImportError:
-        raise UserError("Babel is missing: pip install keras3-transformer[quickstart]") from None
+        raise UserError(_MISSING.format("Babel")) from None
     try:
         return Locale.parse(language)
     except (UnknownLocaleError, ValueError):
