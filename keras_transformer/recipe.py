@@ -79,9 +79,7 @@ class Data(_Section):
     generator: Generator | None = None
     directory: Path | None = Field(None, description="Folder of the files; --data-dir sets it.")
     download: Download | None = None
-    max_length: int = Field(
-        256, gt=0, description="Pieces per sentence. Training and validation drop longer pairs."
-    )
+    max_length: int = Field(256, gt=0, description="Pieces per sentence; longer pairs are dropped.")
 
     @model_validator(mode="after")
     def _files_or_generator(self) -> "Data":
@@ -190,9 +188,7 @@ class Training(_Section):
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
         "none", description="How to use several devices or processes."
     )
-    model_shards: int = Field(
-        1, gt=0, description="Number of devices that share the weights, with model_parallel."
-    )
+    model_shards: int = Field(1, gt=0, description="With model_parallel: shards of the weights.")
     checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
     keep_checkpoints: int = Field(5, gt=0, description="Checkpoints kept on disk.")
     early_stopping_patience: int | None = Field(
@@ -262,9 +258,8 @@ class Recipe(_Section):
 
     def to_yaml(self) -> str:
         """The recipe in YAML, with all defaults; `load_recipe` can read it."""
-        return yaml.safe_dump(
-            self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True
-        )
+        tree = self.model_dump(mode="json", exclude_none=True)
+        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
         """Keys that differ, such as "training.steps (1000 and 2000)".
@@ -273,11 +268,8 @@ class Recipe(_Section):
         """
         mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
         keys = [key for key in mine | others if mine.get(key) != others.get(key)]
-        return [
-            f"{key} ({mine.get(key)!r} and {others.get(key)!r})"
-            for key in keys
-            if key not in ("data.directory", "training.distribution", "training.model_shards")
-        ]
+        ignored = ("data.directory", "training.distribution", "training.model_shards")
+        return [f"{x} ({mine.get(x)!r} and {others.get(x)!r})" for x in keys if x not in ignored]
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:

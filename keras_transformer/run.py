@@ -133,10 +133,8 @@ class Run:
         if not folder.is_dir():
             with atomic_write(folder) as partial:
                 _generate(self.recipe, data.generator, partial)
-        return (
-            folder / f"{split}.{data.source_language}",
-            folder / f"{split}.{data.target_language}",
-        )
+        sides = (data.source_language, data.target_language)
+        return folder / f"{split}.{sides[0]}", folder / f"{split}.{sides[1]}"
 
     def scores(self) -> list[dict[str, Any]]:
         """All entries of scores.json, oldest first."""

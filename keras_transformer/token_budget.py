@@ -144,13 +144,9 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     """
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(tokens)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=errors,
-            text=True,
-        )
+        words = [sys.executable, "-m", __name__, str(tokens)]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": errors}
+        child = subprocess.Popen(words, text=True, **pipes)
         assert child.stdin
         with child.stdin:
             child.stdin.write(recipe.model_dump_json())
@@ -220,17 +216,14 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
         trainer.train_on_batch(inputs, target_ids, weights)
         seconds = time.perf_counter() - begin
     peak = _peak_of_gpu()
+    unit = 1 if sys.platform == "darwin" else 1024
+    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return {
-        "mebibytes": (_peak_of_process() if peak is None else peak) / _MEBIBYTE,
+        "mebibytes": (of_process if peak is None else peak) / _MEBIBYTE,
         "seconds": seconds * micro_batches,
         "tokens_per_s": rows * target / seconds,
         "on_gpu": peak is not None,
     }
-
-
-def _peak_of_process() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _peak_of_gpu() -> int | None:

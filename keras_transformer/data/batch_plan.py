@@ -87,10 +87,8 @@ class BatchPlan:
             store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
         )
         self._shapes = [self._shape(*width) for width in widths]
-        self._members = [
-            np.flatnonzero(bucket_of_pair == bucket).astype(np.int32)
-            for bucket in range(len(widths))
-        ]
+        buckets = range(len(widths))
+        self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         self._kept, self._slots = self._lay_out()
         # The micro-batches of a step may be in two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
@@ -112,10 +110,8 @@ class BatchPlan:
 
     def tokens(self, step: int) -> int:
         """Number of real target tokens of an optimizer step: pieces and eos, no padding."""
-        micro_batches = (self._slot(step, micro)[1] for micro in range(self.accumulation_steps))
-        return sum(
-            int(self.store.lengths("target", pairs).sum()) + len(pairs) for pairs in micro_batches
-        )
+        slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]
+        return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
         """Returns one micro-batch of an optimizer step.
@@ -184,14 +180,10 @@ class BatchPlan:
     def _wider(self, bucket: int) -> int:
         """The next bucket in whose shape the sentences of this one fit."""
         _, source_length, target_length = self._shapes[bucket]
-        return next(
-            (
-                index
-                for index, shape in enumerate(self._shapes[bucket + 1 :], start=bucket + 1)
-                if shape.source_length >= source_length and shape.target_length >= target_length
-            ),
-            bucket,
-        )
+        for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
+            if source >= source_length and target >= target_length:
+                return wider
+        return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
         """The pairs of a pass in the order that the slots divide; the order of the slots."""

@@ -174,8 +174,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()
-    arguments = (items, arrived, is_abandoned)
-    threading.Thread(target=_take, args=arguments, daemon=True).start()
+    threading.Thread(target=_take, args=(items, arrived, is_abandoned), daemon=True).start()
     end = None
     try:
         while end is None:
@@ -197,10 +196,9 @@ def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threa
             _put(arrived, item, is_abandoned)
             if is_abandoned.is_set():
                 return
+        _put(arrived, _End(None), is_abandoned)
     except BaseException as error:  # re-raised in the thread that reads the queue
         _put(arrived, _End(error), is_abandoned)
-    else:
-        _put(arrived, _End(None), is_abandoned)
 
 
 def _put(arrived: "queue.Queue[Any]", item: Any, is_abandoned: threading.Event) -> None:

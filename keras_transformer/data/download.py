@@ -66,8 +66,7 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
         complete = Path(partial) / path.name
         with complete.open("wb") as file:
             _fetch_in_time(url, file)
-        received = _sha256(complete)
-        if received != sha256:
+        if (received := _sha256(complete)) != sha256:
             raise ValueError(f"its SHA-256 must be {sha256}. Received: {received}")
         os.replace(complete, path)
 
@@ -97,11 +96,9 @@ def _fetch_in_time(url: str, file: BinaryIO) -> None:
 def _fetch(url: str, file: BinaryIO) -> None:
     with _open(url) as response:
         size = int(response.headers.get("Content-Length", 0))
-        # A gzipped file stays gzipped.
-        chunks = response.raw.stream(_CHUNK_BYTES, decode_content=False)
         title = Path(file.name).name
         with tqdm(total=size or None, desc=title, unit="B", unit_scale=True) as bar:
-            for chunk in chunks:
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # keeps gzip
                 bar.update(len(chunk))
                 if max(size, bar.n) > MOST_BYTES:
                     raise ValueError(f"it must have at most {MOST_BYTES:,} bytes. Received: more")

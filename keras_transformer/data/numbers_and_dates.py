@@ -83,9 +83,7 @@ class _Writer:
     def write(self, item: int) -> str:
         if item < NUMBERS:
             return self._converter.to_cardinal(item)
-        return self._write_date(FIRST_DAY + datetime.timedelta(days=item - NUMBERS))
-
-    def _write_date(self, date: datetime.date) -> str:
+        date = FIRST_DAY + datetime.timedelta(days=item - NUMBERS)
         return "".join(
             self._write_field(field, date) if field else quoted or other
             for quoted, field, other in self._tokens

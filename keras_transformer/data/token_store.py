@@ -134,9 +134,8 @@ class TokenStore:
         lengths = self.lengths(side, pairs)
         ends = np.cumsum(lengths)
         starts = self._offsets[side][pairs]
-        return self._ids[side][
-            np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
-        ]
+        places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
+        return self._ids[side][places]
 
     @property
     def report(self) -> str:
@@ -186,12 +185,8 @@ def _write(
             f"no pair is left to learn from: {dropped.total():,} read, "
             f"{_list_reasons(dropped) or 'the text is empty'}"
         )
-    summary = {
-        "pairs": source.count,
-        "dtype": dtype.str,
-        "fingerprint": digest.hexdigest(),
-        "dropped": dropped,
-    }
+    summary = {"pairs": source.count, "dtype": dtype.str}
+    summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 

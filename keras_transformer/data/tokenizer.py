@@ -78,11 +78,8 @@ class Tokenizer:
             UserError: If the text is empty, or has too few different words or too many different
                 characters for the vocabulary size. The message names a possible size.
         """
-        options: dict[str, Any] = {
-            "vocab_size": vocabulary_size,
-            "model_type": model_type,
-            "normalization_rule_name": normalization,
-        }
+        options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
+        options["normalization_rule_name"] = normalization
         if joint:
             return cls(_train((line for pair in pairs for line in pair), **options))
         if isinstance(pairs, Iterator):
@@ -177,14 +174,6 @@ class Tokenizer:
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """Ids of the pieces of each target sentence, without bos and eos."""
         return _encode(self._target, sentences)
-
-    def frame_source(self, pieces: Sequence[int]) -> list[int]:
-        """Input of the encoder: pieces and eos."""
-        return [*pieces, EOS_ID]
-
-    def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Input of the decoder (bos and pieces), and labels (pieces and eos)."""
-        return [BOS_ID, *pieces], [*pieces, EOS_ID]
 
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Target sentences from ids; pad, bos and eos give no text, unk gives "⁇"."""

@@ -24,9 +24,7 @@ def separate_tokenizer():
     return Tokenizer.train(SENTENCES, vocabulary_size=60, joint=False)
 
 
-def test_frames_are_what_encoder_decoder_and_loss_take(tokenizer):
-    assert tokenizer.frame_source([7, 8]) == [7, 8, 3]
-    assert tokenizer.frame_target([7, 8]) == ([2, 7, 8], [7, 8, 3])
+def test_fits_counts_bos_or_eos():
     assert [fits([7, 8], length) for length in (2, 3)] == [False, True]
 
 
