@@ -11,7 +11,7 @@ from keras import ops
 from tqdm import tqdm
 
 from keras_transformer._backend.compile_function import compile_function
-from keras_transformer.data.available_chunks import available_chunks
+from keras_transformer.data.corpus import available_chunks
 from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded, pair_batches
 from keras_transformer.decoding.hypothesis import (
     Hypothesis,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_transformer.data.available_chunks import available_chunks
+from keras_transformer.data.corpus import available_chunks
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import (
     Endpoint,

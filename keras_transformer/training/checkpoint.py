@@ -16,9 +16,8 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.without_tensorflow import without_tensorflow
-from keras_transformer._files import atomic_write, read_json
+from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.keras_file import read_config
 from keras_transformer.run import checkpoint_folders
 
 _MODEL = "model.keras"
