@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.transformer_adam import inner_optimizer
+from keras_transformer.training.optimizer import inner_optimizer
 
 
 class Reporter(Protocol):

@@ -29,8 +29,8 @@ from keras_transformer.training.checkpoint import (
 )
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.distribution.distribution import Action
+from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.tensorboard import TensorBoardWriter
-from keras_transformer.training.transformer_adam import ema_as_weights, inner_optimizer
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
 

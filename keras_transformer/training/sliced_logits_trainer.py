@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
+from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.masked_crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 
 _LOGIT_BYTES = 4

@@ -17,12 +17,11 @@ from keras_transformer.training.checkpoint import (
     average_checkpoints,
     checkpoint_path,
 )
+from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.fit import fit
-from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
+from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-from keras_transformer.training.transformer_adam import TransformerAdam
-from keras_transformer.training.transformer_schedule import TransformerSchedule
 from keras_transformer.training.validation import TranslationValidation
 
 

@@ -15,7 +15,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.models.presets import PRESETS
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run
-from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
+from keras_transformer.training.crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
 Action = Callable[[Any, int, dict[str, Any]], Any]

@@ -11,8 +11,8 @@ from keras import ops
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
+from keras_transformer.training.crossentropy import sliced_crossentropy
 from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
-from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 BATCH, MODEL = "batch", "model"
 
