@@ -1,4 +1,4 @@
-"""Schedule, loss, metrics and optimizer; checkpoints; the loop, and training by a recipe."""
+"""Loss, metrics, optimizer and schedule; checkpoints; the training loop; training by a recipe."""
 
 from keras_transformer._backend.freed_memory import keep_freed_memory
 from keras_transformer.training.checkpoint import (
