@@ -192,7 +192,7 @@ class TransformerAdam(_BackendAdam):
     def _update_averages(self) -> None:
         step = ops.cast(self.iterations + 1, "float32")
         rate = (self.ema_momentum - 1.0) / ops.expm1(math.log(self.ema_momentum) * step)
-        for variable, average in _averaged(self):
+        for variable, average in averaged_weights(self):
             difference = ops.stop_gradient(variable - average)
             average.assign(average + ops.cast(rate, average.dtype) * difference)
 
@@ -202,7 +202,7 @@ class TransformerAdam(_BackendAdam):
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)
         if self.use_ema:  # On JAX, weight and average would share memory; `fit` donates both.
-            for _, average in _averaged(self):
+            for _, average in averaged_weights(self):
                 average.assign(ops.copy(average))
 
 
@@ -218,13 +218,13 @@ def ema_as_weights(model: Any) -> Iterator[None]:
 
 def _exchange(optimizer: Any) -> None:
     if optimizer.use_ema:
-        for variable, average in _averaged(optimizer):
+        for variable, average in averaged_weights(optimizer):
             value = np.array(ops.convert_to_numpy(variable))
             variable.assign(average)
             average.assign(value)
 
 
-def _averaged(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
     """Pairs of a weight and its moving average."""
     averages = optimizer._model_variables_moving_average
     return zip(optimizer._trainable_variables, averages, strict=True)
