@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,13 +10,6 @@ from tqdm import tqdm
 
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.optimizer import inner_optimizer
-
-
-class Reporter(Protocol):
-    """What shows training figures, such as a progress bar or an event file."""
-
-    def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """Show figures and texts, by name, after `step` optimizer steps."""
 
 
 class StepCallback(keras.callbacks.Callback):
@@ -98,7 +91,7 @@ class StepReports(StepCallback):
     fetched from the device.
 
     Args:
-        reporters: Objects that receive the reports.
+        reporters: Objects with a method `report(step, values)`: progress bar, event file.
         tokens: Function from an optimizer step, counted from 0, to its real target tokens. None
             reports the speed in steps per second instead of tokens per second.
         every: Optimizer steps between reports.
@@ -107,7 +100,7 @@ class StepReports(StepCallback):
 
     def __init__(
         self,
-        reporters: Sequence[Reporter],
+        reporters: Sequence[Any],
         tokens: Callable[[int], int] | None = None,
         every: int = 50,
         distribution: Distribution | None = None,

@@ -75,19 +75,8 @@ def save_checkpoint(
     and dropout need no state: they are functions of seed and step (see `BatchPlan` and `Reseed`).
     Other files in `directory` are kept.
 
-    Args:
-        directory: Folder of the checkpoints.
-        model: Compiled Keras model.
-        step: Integer, optimizer steps made.
-        keep: Integer, how many of the newest checkpoints to keep.
-        history: Validation losses up to this step.
-        keep_best: Integer, how many checkpoints with the lowest losses to keep as well.
-
-    Returns:
-        The new checkpoint's folder.
-
-    Raises:
-        UserError: If the disk is full; earlier checkpoints are kept.
+    The newest `keep` checkpoints are kept, and the `keep_best` ones with the lowest losses in
+    `history`. If the disk is full, that is a `UserError` and earlier checkpoints are kept.
     """
     directory = Path(directory)
     path = checkpoint_path(directory, step)
@@ -121,16 +110,10 @@ def load_history(path: str | Path) -> ValidationHistory:
 
 
 def load_checkpoint(path: str | Path, model: Any) -> int:
-    """Load weights and optimizer state of a checkpoint into a model.
+    """Load a checkpoint into the compiled model that was saved, or one built alike.
 
-    Without the code of the model, use `keras.saving.load_model(path / "model.keras")`.
-
-    Args:
-        path: Folder of one checkpoint.
-        model: The compiled model that was saved, or one built alike.
-
-    Returns:
-        The optimizer steps made.
+    Returns the optimizer steps made. Without the code of the model, use
+    `keras.saving.load_model(path / "model.keras")`.
 
     Raises:
         UserError: If the checkpoint is incomplete, damaged, of another model or an older release.

@@ -121,9 +121,8 @@ def sliced_crossentropy(
 ) -> Any:
     """Project states to the vocabulary and sum their losses, a slice of the tokens at a time.
 
-    The loop computes the gradient of each slice together with its loss, then discards the logits.
-    It needs three products with `embeddings`, as without slices, and memory for the logits of
-    `slice_size` tokens.
+    The loop computes the gradient of each slice together with its loss, then discards the logits:
+    three products with `embeddings`, as without slices, and the logits of `slice_size` tokens.
 
     Args:
         states: Float tensor (M, D), the decoder's output for M tokens; with `r_drop` (2M, D), the
@@ -133,9 +132,9 @@ def sliced_crossentropy(
         weights: float32 tensor (M,), at least 0; 0 for padding. They get no gradient.
         slice_size: Tokens per slice, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop. If not 0, each loss is the mean over two passes with different
+        r_drop: Weight α of R-Drop, 0 for none: each loss is the mean of two passes with different
             dropout masks, plus α/4 of the sum of the two Kullback-Leibler divergences between
-            their distributions (half of Liang et al., 2021, eq. 4). 0: one pass.
+            their distributions (half of Liang et al., 2021, eq. 4).
         needs_gradient: False to skip the gradients, which saves two products.
 
     Returns:

@@ -110,9 +110,10 @@ def fit(
             raises its own error then).
     """
     _check(model, validation, patience, keep_best)
-    _check_positive(
-        steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints
-    )
+    counts = {"steps": steps, "checkpoint_every": checkpoint_every}
+    for name, count in {**counts, "keep_checkpoints": keep_checkpoints}.items():
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
     directory, distribution = Path(directory), distribution or Distribution()
     folder = directory / "checkpoints"
     step, history = _begin(model, folder, resume, distribution)
@@ -128,7 +129,10 @@ def fit(
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
         measure = _measuring(validation, [*reporters, history])
-        save = _saving(folder, keep_checkpoints, history, keep_best)
+
+        def save(model: Any, step: int, logs: dict[str, Any]) -> None:
+            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
+
         stack.enter_context(distribution.fitting())
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
@@ -162,12 +166,6 @@ def _check(model: Any, validation: Any, patience: int | None, keep_best: int) ->
             "`model` must be compiled with `steps_per_execution=1`, and built, such as by "
             f"`keras.Input`. Received: compiled={model.compiled}, built={model.built}"
         )
-
-
-def _check_positive(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={number}")
 
 
 def _begin(
@@ -213,10 +211,6 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 
     return action
-
-
-def _saving(folder: Path, keep: int, history: ValidationHistory, keep_best: int) -> Action:
-    return lambda model, step, logs: save_checkpoint(folder, model, step, keep, history, keep_best)
 
 
 def _stopping(

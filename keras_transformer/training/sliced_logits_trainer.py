@@ -126,12 +126,7 @@ class SlicedLogitsTrainer(keras.Model):
             return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Return the loss, float32 (), and update the metrics."""
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
@@ -140,9 +135,9 @@ class SlicedLogitsTrainer(keras.Model):
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
             ops.reshape(ops.cast(y, "int32"), (-1,)),
             ops.reshape(weights, (-1,)),
-            self.slice_size,
-            self.token_loss.label_smoothing,
-            self.r_drop if training else 0.0,
+            slice_size=self.slice_size,
+            label_smoothing=self.token_loss.label_smoothing,
+            r_drop=self.r_drop if training else 0.0,
             needs_gradient=training,
         )
         metric_sums = ops.stop_gradient(sums)

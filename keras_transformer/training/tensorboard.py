@@ -12,18 +12,7 @@ class TensorBoardWriter:
     """Writes scalars and texts to one TensorBoard event file per process, without TensorFlow.
 
     A resumed run starts a new file. TensorBoard then hides what the stopped process wrote from
-    `first_step` on.
-
-    Example:
-
-    ```python
-    with TensorBoardWriter("logs") as writer:
-        writer.report(1, {"loss": 5.0, "learning_rate": 1e-4})
-    ```
-
-    Args:
-        directory: Folder of the event files, made if missing.
-        first_step: Integer, the first optimizer step to be reported.
+    optimizer step `first_step` on.
     """
 
     def __init__(self, directory: str | Path, first_step: int = 0) -> None:

@@ -43,7 +43,7 @@ class Distribution:
     rank = 0
     shard = Shard()
     gradient_parts = 1
-    crossentropy = staticmethod(sliced_crossentropy)
+    crossentropy: Callable[..., Any] = staticmethod(sliced_crossentropy)
 
     @property
     def is_chief(self) -> bool:
@@ -141,7 +141,7 @@ def start(recipe: Recipe) -> Distribution:
 
     `none` is one process on one device. `data_parallel` gives every device a shard of each batch.
     `model_parallel` (JAX) also splits the weights over `training.model_shards` devices. Call it
-    before any model is made; later calls return the distribution of the first one.
+    before any model is made; more calls return the same object.
 
     Raises:
         UserError: If the backend does not support what the recipe asks for.
@@ -180,12 +180,12 @@ def _refuse_launcher(backend: str) -> None:
 
 def _check(recipe: Recipe, backend: str) -> None:
     training = recipe.training
-    if training.distribution == "model_parallel" and backend != "jax":
-        raise UserError(
-            f"training.distribution=model_parallel needs KERAS_BACKEND=jax; {backend} supports "
-            "data_parallel"
-        )
     if training.distribution == "model_parallel":
+        if backend != "jax":
+            raise UserError(
+                f"training.distribution=model_parallel needs KERAS_BACKEND=jax; {backend} supports "
+                "data_parallel"
+            )
         _check_sizes(recipe)
     if backend == "tensorflow" and training.accumulation_steps > 1:
         raise UserError(

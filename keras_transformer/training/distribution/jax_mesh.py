@@ -55,24 +55,15 @@ class JaxMesh(Distribution):
             trainer.optimizer.build(trainer.trainable_variables)
 
     def crossentropy(
-        self,
-        states: Any,
-        embeddings: Any,
-        labels: Any,
-        weights: Any,
-        slice_size: int,
-        label_smoothing: float,
-        r_drop: float,
-        needs_gradient: bool = True,
+        self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
     ) -> Any:
         """The sum over replicas of `sliced_crossentropy` of their tokens.
 
         Otherwise XLA would compute every slice of the logits in every replica. XLA cannot compile
         this function if the weights are split as well; `sliced_crossentropy` is used then.
         """
-        settings = (slice_size, label_smoothing, r_drop, needs_gradient)
         if self._distribution.device_mesh.shape[1] > 1:
-            return sliced_crossentropy(states, embeddings, labels, weights, *settings)
+            return sliced_crossentropy(states, embeddings, labels, weights, **settings)
         import jax
         from jax.sharding import PartitionSpec
 
@@ -81,7 +72,7 @@ class JaxMesh(Distribution):
 
         def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
             data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
-            return jax.lax.psum(sliced_crossentropy(*data, *settings), BATCH)
+            return jax.lax.psum(sliced_crossentropy(*data, **settings), BATCH)
 
         in_replicas = jax.shard_map(
             of_replica,
