@@ -85,7 +85,7 @@ class StopAfter(StepCallback):
 
 
 class StepReports(StepCallback):
-    """Reports loss, metrics, learning rate, gradient norm and speed every few optimizer steps.
+    """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
 
     Loss and metrics are means over the steps since the last report. Between reports nothing is
     fetched from the device.
@@ -94,8 +94,6 @@ class StepReports(StepCallback):
         reporters: Objects with a method `report(step, values)`: progress bar, event file.
         tokens: Function from an optimizer step, counted from 0, to its real target tokens. None
             reports the speed in steps per second instead of tokens per second.
-        every: Optimizer steps between reports.
-        distribution: Gives the metrics over all replicas.
     """
 
     def __init__(
@@ -125,8 +123,7 @@ class StepReports(StepCallback):
         self._report(self.step)
 
     def _begin_window(self, steps: int) -> None:
-        self._first = steps
-        self._begin = time.perf_counter()
+        self._first, self._begin = steps, time.perf_counter()
 
     def _report(self, steps: int) -> None:
         metrics = self.distribution.metrics(self.model)

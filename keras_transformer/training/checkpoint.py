@@ -73,10 +73,9 @@ def save_checkpoint(
     optimizer state) and `state.json` (the step, the SHA-256 of `model.keras`, and the validation
     losses so far). It is written under another name, then renamed, so it is always complete. Data
     and dropout need no state: they are functions of seed and step (see `BatchPlan` and `Reseed`).
-    Other files in `directory` are kept.
 
     The newest `keep` checkpoints are kept, and the `keep_best` ones with the lowest losses in
-    `history`. If the disk is full, that is a `UserError` and earlier checkpoints are kept.
+    `history`. A full disk raises `UserError`, before any checkpoint is removed.
     """
     directory = Path(directory)
     path = checkpoint_path(directory, step)
@@ -112,11 +111,8 @@ def load_history(path: str | Path) -> ValidationHistory:
 def load_checkpoint(path: str | Path, model: Any) -> int:
     """Load a checkpoint into the compiled model that was saved, or one built alike.
 
-    Returns the optimizer steps made. Without the code of the model, use
-    `keras.saving.load_model(path / "model.keras")`.
-
-    Raises:
-        UserError: If the checkpoint is incomplete, damaged, of another model or an older release.
+    Returns the optimizer steps made. Raises `UserError` if the checkpoint is incomplete, damaged,
+    of another model or of an older release.
     """
     step, _ = _check_loadable(Path(path))
     if not model.optimizer.built:
@@ -143,10 +139,8 @@ def _load_weights(path: Path, model: Any) -> None:
 def newest_checkpoint(directory: str | Path) -> Path | None:
     """Find the newest undamaged checkpoint's folder; None if there is no checkpoint.
 
-    Newer, damaged checkpoints give a warning and are renamed to `damaged-step-...`.
-
-    Raises:
-        UserError: If all checkpoints are damaged; they are not renamed then.
+    Newer, damaged checkpoints give a warning and are renamed to `damaged-step-...`. If all are
+    damaged, they are not renamed, and that is a `UserError`.
     """
     damaged: dict[Path, UserError] = {}
     for path in reversed(checkpoint_folders(directory)):
@@ -165,11 +159,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 
 def verify_checkpoint(path: str | Path) -> int:
-    """Check that a checkpoint is unchanged since it was written; returns its optimizer steps.
-
-    Raises:
-        UserError: If a file is missing or changed.
-    """
+    """Optimizer steps of a checkpoint; `UserError` if a file is missing or has changed."""
     path = Path(path)
     try:
         state = _read_state(path)
@@ -224,8 +214,7 @@ def average_checkpoints(
 def load_checkpoint_model(path: str | Path) -> Any:
     """Read the model of a checkpoint without its optimizer, with the EMA weights if it has them.
 
-    Raises:
-        UserError: If the checkpoint is incomplete, damaged or of an older release.
+    Raises `UserError` if the checkpoint is incomplete, damaged or of an older release.
     """
     _, config = _check_loadable(Path(path))
     file = Path(path) / _MODEL

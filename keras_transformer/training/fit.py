@@ -27,8 +27,7 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
     save_checkpoint,
 )
-from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.distribution.distribution import Action
+from keras_transformer.training.distribution.distribution import Action, Distribution
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
@@ -80,19 +79,15 @@ def fit(
         steps: Optimizer steps in all, those before a stop included.
         checkpoint_every: Optimizer steps between checkpoints; this is one Keras epoch.
         keep_checkpoints: How many of the newest checkpoints to keep.
-        keep_best: How many checkpoints with the lowest validation losses to keep as well.
-            Defaults to 0.
-        validation: What to measure at each checkpoint: a list of batches for `model.evaluate`, or
-            a function of (model, step) that returns numbers and Markdown texts by name. Defaults
-            to None: nothing.
+        keep_best: How many checkpoints of lowest validation loss to keep as well. Defaults to 0.
+        validation: What to measure at each checkpoint: batches for `model.evaluate`, or a function
+            of (model, step) that returns numbers and Markdown texts by name. Defaults to None.
         patience: Stop early after this many checkpoints without a lower validation loss (`"loss"`
             of `validation`). Defaults to None: never.
-        callbacks: Keras callbacks. They are called after validation, whose results are in `logs`
-            as `val_loss` and so on, and before the checkpoint is written. Their own state is not
-            saved.
+        callbacks: Keras callbacks. At a checkpoint, they are called after validation (its results
+            are in `logs` as `val_loss` and so on) and before saving. Their state is not saved.
         seed: Seed of the dropout masks, an integer >= 0.
-        resume: Whether to resume from checkpoints in `directory`. Defaults to True; if False, it
-            must not contain any.
+        resume: Whether to resume from checkpoints in `directory`; if False, there must be none.
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write `logs/`.
@@ -109,11 +104,8 @@ def fit(
         ValueError: If an argument is out of range or has no effect, or the batches end (TensorFlow
             raises its own error then).
     """
-    _check(model, validation, patience, keep_best)
     counts = {"steps": steps, "checkpoint_every": checkpoint_every}
-    for name, count in {**counts, "keep_checkpoints": keep_checkpoints}.items():
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
+    _check(model, validation, patience, keep_best, keep_checkpoints=keep_checkpoints, **counts)
     directory, distribution = Path(directory), distribution or Distribution()
     folder = directory / "checkpoints"
     step, history = _begin(model, folder, resume, distribution)
@@ -129,10 +121,7 @@ def fit(
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
         measure = _measuring(validation, [*reporters, history])
-
-        def save(model: Any, step: int, logs: dict[str, Any]) -> None:
-            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
-
+        save = _saving(folder, keep_checkpoints, history, keep_best)
         stack.enter_context(distribution.fitting())
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
@@ -155,7 +144,9 @@ def fit(
     return history
 
 
-def _check(model: Any, validation: Any, patience: int | None, keep_best: int) -> None:
+def _check(
+    model: Any, validation: Any, patience: int | None, keep_best: int, **counts: int
+) -> None:
     if validation is None and (patience is not None or keep_best):
         raise ValueError(
             "`patience` and `keep_best` need `validation`. "
@@ -166,6 +157,9 @@ def _check(model: Any, validation: Any, patience: int | None, keep_best: int) ->
             "`model` must be compiled with `steps_per_execution=1`, and built, such as by "
             f"`keras.Input`. Received: compiled={model.compiled}, built={model.built}"
         )
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
 
 
 def _begin(
@@ -213,6 +207,10 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
     return action
 
 
+def _saving(folder: Path, *kept: Any) -> Action:
+    return lambda model, step, logs: save_checkpoint(folder, model, step, *kept)
+
+
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
@@ -227,12 +225,9 @@ def _stopping(
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:
     """A function of (model, step) that evaluates the model on `batches`."""
-
-    def measure(model: Any, step: int) -> dict[str, Any]:
-        data = fit_data(batches, model)
-        return model.evaluate(data, steps=len(batches), verbose=0, return_dict=True)
-
-    return measure
+    return lambda model, step: model.evaluate(
+        fit_data(batches, model), steps=len(batches), verbose=0, return_dict=True
+    )
 
 
 def array_batches(

@@ -97,8 +97,7 @@ class TransformerAdam(_BackendAdam):
     It differs from `keras.optimizers.Adam` in its defaults and in these points:
 
     - A schedule is called with the number of optimizer steps; Keras counts micro-batches.
-    - `gradient_norm` holds the global norm of the last step's gradient, summed over micro-batches
-      and before clipping.
+    - `gradient_norm` holds the global norm of the last step's gradient, before clipping.
     - If a batch contains a token twice, the gradients of its embedding are summed before they are
       squared, on TensorFlow too.
     - If `reduce_gradients` is set, replicas clip and measure the sum of their gradients.
@@ -114,14 +113,12 @@ class TransformerAdam(_BackendAdam):
 
     Args:
         learning_rate: Float or `keras.optimizers.schedules.LearningRateSchedule`.
-        beta_1: Float, decay of the first moment.
-        beta_2: Float, decay of the second moment.
+        beta_1, beta_2: Floats, decay of the first and of the second moment.
         epsilon: Float, added to the root of the second moment.
         **kwargs: As for `keras.optimizers.Adam`.
 
     Attributes:
-        reduce_gradients: Function that sums a list of gradients over all replicas, or None. See
-            `keras_transformer.training.distribution`.
+        reduce_gradients: Function that sums a list of gradients over all replicas, or None.
 
     Source:
         Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization.
@@ -159,8 +156,7 @@ class TransformerAdam(_BackendAdam):
         if self.reduce_gradients:
             grads = self.reduce_gradients(grads)
         flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
-        squares = [ops.sum(ops.square(gradient)) for gradient in flat]
-        norm = ops.sqrt(sum(squares))
+        norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in flat))
         self.gradient_norm.assign(norm)
         if not self.global_clipnorm:
             return super()._clip_gradients(grads)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TensorBoardWriter:
-    """Writes scalars and texts to one TensorBoard event file per process, without TensorFlow.
+    """Writes scalars and texts to one TensorBoard event file per process, in `directory`.
 
     A resumed run starts a new file. TensorBoard then hides what the stopped process wrote from
     optimizer step `first_step` on.
@@ -35,14 +35,11 @@ class TensorBoardWriter:
         self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
         self._records.flush()
 
-    def close(self) -> None:
-        self._records.close()
-
     def __enter__(self) -> "TensorBoardWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._records.close()
 
 
 def _value(tag: str, value: float | str) -> dict[str, Any]:

@@ -48,8 +48,7 @@ def train(
         callbacks: Keras callbacks, as for `fit`. Defaults to none.
 
     Raises:
-        UserError: If the text cannot be read or encoded, a checkpoint is damaged or of another
-            model, or the disk is full.
+        UserError: If the text or a checkpoint cannot be used, or the disk is full.
     """
     keep_freed_memory()
     recipe, settings = run.recipe, run.recipe.training
@@ -115,8 +114,8 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
 def _tokenizer(run: Run) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if run.recipe.training.initial_run:
-        tokenizer = Run.open(run.recipe.training.initial_run).tokenizer()
+    if initial_run := run.recipe.training.initial_run:
+        tokenizer = Run.open(initial_run).tokenizer()
     else:
         settings = run.recipe.tokenizer
         tokenizer = Tokenizer.train(

@@ -65,10 +65,7 @@ class Distribution:
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
-        """Set a `keras.random.SeedGenerator`'s state, to another one in every replica.
-
-        Replica 0 gets the state of a single process; `seed` is in [0, 2 ** 31).
-        """
+        """Set a seed generator's state, a different one in each replica; `seed` is below 2 ** 31."""
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
@@ -120,20 +117,19 @@ def on_copy(
         alone: Function that returns a context in which the copy can be used.
     """
 
+    def variables(trainer: Any) -> list[Any]:
+        return [*trainer.weights, *trainer.optimizer.variables]
+
     def act(trainer: Any, step: int, logs: dict[str, Any]) -> None:
-        values = [read(variable) for variable in _variables(trainer)]
+        values = [read(variable) for variable in variables(trainer)]
         if copy is None:
             return
         with alone():
-            for variable, value in zip(_variables(copy), values, strict=True):
+            for variable, value in zip(variables(copy), values, strict=True):
                 variable.assign(value)
             action(copy, step, logs)
 
     return act
-
-
-def _variables(trainer: Any) -> list[Any]:
-    return [*trainer.weights, *trainer.optimizer.variables]
 
 
 def start(recipe: Recipe) -> Distribution:
@@ -141,14 +137,16 @@ def start(recipe: Recipe) -> Distribution:
 
     `none` is one process on one device. `data_parallel` gives every device a shard of each batch.
     `model_parallel` (JAX) also splits the weights over `training.model_shards` devices. Call it
-    before any model is made; more calls return the same object.
-
-    Raises:
-        UserError: If the backend does not support what the recipe asks for.
+    before any model is made. Raises `UserError` if the backend does not support the settings.
     """
     kind, backend = recipe.training.distribution, keras.config.backend()
     if kind == "none":
-        _refuse_launcher(backend)
+        count = os.environ.get(_LAUNCHERS.get(backend, ""), "1")
+        if count != "1" or (backend == "tensorflow" and "TF_CONFIG" in os.environ):
+            raise UserError(
+                "this is one of several processes, and all would write the same run: set "
+                "training.distribution=data_parallel"
+            )
         return Distribution()
     _check(recipe, backend)
     return _start(backend, recipe.training.model_shards if kind == "model_parallel" else 1)
@@ -167,15 +165,6 @@ def _start(backend: str, model_shards: int) -> Distribution:
     from keras_transformer.training.distribution.tensorflow_replicas import TensorFlowReplicas
 
     return TensorFlowReplicas()
-
-
-def _refuse_launcher(backend: str) -> None:
-    count = os.environ.get(_LAUNCHERS.get(backend, ""), "1")
-    if count != "1" or (backend == "tensorflow" and "TF_CONFIG" in os.environ):
-        raise UserError(
-            "this is one of several processes, and all would write the same run: set "
-            "training.distribution=data_parallel"
-        )
 
 
 def _check(recipe: Recipe, backend: str) -> None:

@@ -121,15 +121,12 @@ def shard_of(process: int, processes: int, devices: int, model_shards: int) -> S
     """The shard of a process; each process has `devices` devices, next to each other in the mesh.
 
     `model_shards` devices together hold one copy of the weights, and take the same rows.
-
-    Raises:
-        UserError: If `model_shards` does not divide the devices.
     """
     if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
         raise UserError(
-            "training.model_shards must divide the number of devices, and divide or be divided by "
-            f"those of one process. Received: model_shards={model_shards}, {processes} processes "
-            f"of {devices} devices"
+            "training.model_shards must divide the number of all devices, and divide or be a "
+            "multiple of the number per process. "
+            f"Received: model_shards={model_shards}, {processes} processes of {devices} devices"
         )
     begin = process * devices // model_shards
     end = begin + max(1, devices // model_shards)

@@ -58,10 +58,8 @@ class TensorFlowReplicas(Distribution):
 
         def step(batch: Any) -> Any:
             logs = self._strategy.run(replica_step, args=(batch,))
-            return {
-                name: self._strategy.experimental_local_results(value)[0]
-                for name, value in logs.items()
-            }
+            values_of = self._strategy.experimental_local_results
+            return {name: values_of(value)[0] for name, value in logs.items()}
 
         return step
 

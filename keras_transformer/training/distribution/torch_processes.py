@@ -10,9 +10,6 @@ from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.distribution import Distribution
 
-_TIMEOUT = timedelta(hours=4)  # the other processes wait while the chief validates
-_ALONE: dict[str, Any] = {"rank": 0, "world_size": 1}
-
 
 class TorchProcesses(Distribution):
     """One process per device, started by `torchrun`; `all_reduce` sums their gradients.
@@ -33,8 +30,10 @@ class TorchProcesses(Distribution):
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        alone = {} if "WORLD_SIZE" in os.environ else _ALONE | {"store": distributed.HashStore()}
-        distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT, **alone)
+        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # while the chief validates
+        if "WORLD_SIZE" not in os.environ:
+            settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
+        distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
         self._distributed = distributed
         self.rank = distributed.get_rank()
         self.gradient_parts = distributed.get_world_size()
