@@ -30,9 +30,8 @@ _FORMAT = 2  # 1: model.keras held the TransformerTrainer of 0.1.0.dev0
 class ValidationHistory:
     """Validation losses of a run by optimizer step.
 
-    `fit` reports them to it, and checkpoints save them for a resumed run. Early stopping uses the
-    loss, not BLEU: the loss covers all validation sentences, while BLEU of a few greedy
-    translations is mostly noise between checkpoints.
+    Checkpoints save them for a resumed run. Early stopping uses the loss, not BLEU: BLEU of a few
+    greedy translations is mostly noise between checkpoints.
     """
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:

@@ -11,8 +11,7 @@ from keras_transformer.training.crossentropy import token_crossentropy, token_we
 class TokenMean(keras.metrics.Metric):
     """Mean of a value per real target token, kept as (sum, count) so that batches add up.
 
-    Subclasses give `token_values(y_true, y_pred)`, float32 (B, T). Sums and results are float32
-    under every dtype policy.
+    Subclasses give `token_values(y_true, y_pred)`, float32 (B, T). Sums are always float32.
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:

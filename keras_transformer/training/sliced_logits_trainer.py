@@ -10,8 +10,6 @@ from keras_transformer.training.crossentropy import MaskedCrossentropy, token_we
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 
-_LOGIT_BYTES = 4
-
 
 class SlicedLogitsTrainer(keras.Model):
     """Trains a model while holding the logits of only a few tokens at a time.
@@ -106,6 +104,11 @@ class SlicedLogitsTrainer(keras.Model):
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
+        layers = list(self._flatten_layers())
+        regularized = any(getattr(x, "regularizer", None) for x in self.trainable_weights)
+        self._adds_losses = lambda: (
+            regularized or self._losses_override or any(layer._losses for layer in layers)
+        )
 
     def make_train_function(self, force: bool = False) -> None:
         if force or not self.train_function:
@@ -114,9 +117,9 @@ class SlicedLogitsTrainer(keras.Model):
 
     @property
     def slice_size(self) -> int:
-        """Tokens whose logits are in memory at a time."""
+        """Tokens whose float32 logits are in memory at a time."""
         vocabulary_size, width = self.model.output_weights()[0].shape
-        return max(width, self.logits_mebibytes * 2**20 // (_LOGIT_BYTES * vocabulary_size))
+        return max(width, self.logits_mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.r_drop:
@@ -144,7 +147,8 @@ class SlicedLogitsTrainer(keras.Model):
         self.accuracy.add(metric_sums[2], total)
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
-        for additional in self.losses:  # regularizers and `add_loss`: once, not per replica
+        # Regularizers and `add_loss` count once, not per replica. `losses` is slow even if empty.
+        for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         return loss
 

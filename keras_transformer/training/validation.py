@@ -21,11 +21,7 @@ class TranslationValidation:
     Loss (not smoothed), perplexity and accuracy are means per real target token. The first
     `training.validation_bleu_sentences` sentences, if any, are translated greedily: that gives
     `"bleu"`, in percent, and `"translations"`, a Markdown table of a few examples.
-
-    Args:
-        run: The run; its recipe gives the number of sentences and the settings of BLEU.
-        tokenizer: Its tokenizer.
-        batches: What `evaluation_batches` returns.
+    `batches` come from `evaluation_batches`.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:

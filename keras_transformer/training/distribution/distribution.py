@@ -65,7 +65,7 @@ class Distribution:
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
-        """Set a seed generator's state, a different one in each replica; `seed` is below 2 ** 31."""
+        """Set a seed generator's state, another one in each replica; `seed` is below 2 ** 31."""
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
@@ -110,11 +110,9 @@ def on_copy(
 ) -> Action:
     """An action that runs on a copy of the model in training, so it needs no other process.
 
-    Args:
-        action: Function of (model, step, logs), called in the chief.
-        copy: A compiled model like the one in training; None in the other processes.
-        read: Function that returns the whole value of a variable. All processes call it.
-        alone: Function that returns a context in which the copy can be used.
+    `copy` is a compiled model like the one in training; None in all processes but the chief. All
+    processes call `read`, which returns the whole value of a variable. The copy is used in the
+    context that `alone` makes.
     """
 
     def variables(trainer: Any) -> list[Any]:
