@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer._backend.loops import sequential_loop
+from keras_transformer._backend.operations import sequential_loop
 
 
 def sliced_crossentropy(
