@@ -15,7 +15,7 @@ __version__ = "0.1.0.dev0"
 _PUBLIC_NAMES = {
     "_backend.compile_function": "compile_function",
     "_backend.fit_data": "fit_data",
-    "_backend.freed_memory": "keep_freed_memory",
+    "_backend.process": "keep_freed_memory",
     "data": "BatchPlan CorpusError TokenStore Tokenizer evaluation_batches read_parallel",
     "decoding.cache": "Cache",
     "decoding.ensemble": "Ensemble",

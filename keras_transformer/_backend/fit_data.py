@@ -1,4 +1,4 @@
-"""Batches in the form that `model.fit` takes them."""
+"""Batches in the form that `model.fit` takes."""
 
 import itertools
 from collections.abc import Iterable
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
-    """Make batches of changing widths fit for `model.fit` and `model.evaluate`.
+    """Prepares batches of varying widths for `model.fit` and `model.evaluate`.
 
-    Keras on TensorFlow takes a width for fixed if the first two batches of a generator happen to
-    agree in it, and fails at the first batch that differs; a `tf.data.Dataset` can say that widths
-    change. The other backends take a generator as it is.
+    If the first two batches of a generator have the same width, Keras on TensorFlow assumes that
+    all have, and fails at the first one that differs. A `tf.data.Dataset` can state that widths
+    vary. The other backends accept a generator as it is.
 
     Example:
 
@@ -23,11 +23,11 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     Args:
         batches: `(inputs, labels)` or `(inputs, labels, sample_weight)`, nested NumPy arrays of the
             same structure, dtypes and ranks in every batch, such as `BatchPlan.batches` gives.
-        model: A functional model that the batches are for. An axis then changes where the model's
-            inputs or outputs have no fixed size. Defaults to None: every axis changes.
+        model: The functional model that takes the batches. Only the axes vary that have no fixed
+            size in its inputs or outputs. Defaults to None: every axis varies.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, else a generator. It can be used up once.
+        A `tf.data.Dataset` on TensorFlow, else a generator. It can be iterated over once.
     """
     import keras
 
@@ -38,10 +38,10 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
 
     iterator = iter(batches)
     first = next(iterator)
-    changes = _changing_axes(model)
+    varying = _varying_axes(model)
 
     def specification(x: Any) -> Any:
-        shape = [None if changes is None or i in changes else n for i, n in enumerate(x.shape)]
+        shape = [None if varying is None or i in varying else n for i, n in enumerate(x.shape)]
         return tf.TensorSpec(shape, x.dtype)
 
     signature = keras.tree.map_structure(specification, first)
@@ -50,8 +50,8 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _changing_axes(model: Any) -> set[int] | None:
-    """Axes in which batches for a model differ; None for all."""
+def _varying_axes(model: Any) -> set[int] | None:
+    """Axes whose sizes vary between the batches of a model; None for all."""
     tensors = getattr(model, "inputs", None)
     if not tensors:
         return None if model is None else {0}

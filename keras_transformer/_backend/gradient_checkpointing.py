@@ -1,4 +1,4 @@
-"""Gradient checkpointing: activations are recomputed in the backward pass instead of being kept."""
+"""Gradient checkpointing: activations are recomputed in the backward pass, not stored."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +16,14 @@ _is_on = ContextVar("gradient_checkpointing", default=False)
 
 @contextmanager
 def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
-    """Context in which layers with a `checkpointable` call keep only its inputs and outputs.
+    """Context in which layers with a `checkpointable` call store only its inputs and outputs.
 
-    What is between them is recomputed in the backward pass. The numbers stay the same: dropout
-    draws its seeds once and has the same masks in both passes. `keras.RematScope` cannot do that:
-    it loses keyword arguments on TensorFlow, leaks seeds on JAX and draws other masks elsewhere.
+    The backward pass recomputes all other activations. The numbers stay the same, because both
+    passes use the same dropout masks. With `keras.RematScope` they would not: it loses keyword
+    arguments on TensorFlow, leaks seeds on JAX and draws new masks on PyTorch.
 
     Args:
-        is_on: False for a context without gradient checkpointing. Defaults to True.
+        is_on: Whether to use gradient checkpointing. Defaults to True.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
@@ -37,19 +37,9 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 def checkpointable(call: Call) -> Call:
     """Decorates the `call` of a layer whose activations can be recomputed.
 
-    Example:
-
-    ```python
-    class Block(keras.layers.Layer):
-        @checkpointable
-        def call(self, x, mask=None):
-            ...
-    ```
-
     Args:
-        call: The method. It takes float tensors that have a gradient and others that have none, and
-            returns one tensor. Its only random state is that of
-            `keras_transformer.layers.Dropout`.
+        call: Method that returns one tensor. Float arguments get a gradient. Its only random state
+            is that of `keras_transformer.layers.Dropout`.
     """
 
     @functools.wraps(call)
@@ -65,19 +55,19 @@ def checkpointable(call: Call) -> Call:
 def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
-    places = [place for place, x in enumerate(flat) if _is_float_tensor(x)]
+    floats = [i for i, x in enumerate(flat) if _is_float_tensor(x)]
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
     seeds = [dropout.seed_generator.next() for dropout in dropouts]
 
     def function(*tensors: Any) -> Any:
         filled = list(flat)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
+        for i, tensor in zip(floats, tensors, strict=True):
+            filled[i] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        with gradient_checkpointing(False), _fixed(dropouts, _anew(seeds, tensors[0])):
+        with gradient_checkpointing(False), _fixed(dropouts, _tied_to(tensors[0], seeds)):
             return layer(*inputs, **named, training=True)
 
-    return _keeping_inputs_alone(function)(*(flat[place] for place in places))
+    return _recomputing(function)(*(flat[i] for i in floats))
 
 
 def _is_float_tensor(x: Any) -> bool:
@@ -97,16 +87,16 @@ def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
             dropout.fixed_seed = None
 
 
-def _anew(seeds: Sequence[Any], x: Any) -> list[Any]:
-    """The seeds, as if they depended on `x`, or else TensorFlow would keep the masks."""
+def _tied_to(x: Any, seeds: Sequence[Any]) -> list[Any]:
+    """The same seeds, made to depend on `x`: otherwise TensorFlow would store the masks."""
     if keras.config.backend() != "tensorflow":
         return list(seeds)
     first = ops.reshape(x, (-1,))[0]
     return [seed + ops.cast(ops.isnan(first), seed.dtype) for seed in seeds]
 
 
-def _keeping_inputs_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of tensors, whose results between are not kept for the gradient."""
+def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A `function` of tensors that stores no activations for the gradient."""
     if keras.config.backend() == "torch":
         from torch.utils.checkpoint import checkpoint
 
@@ -114,14 +104,14 @@ def _keeping_inputs_alone(function: Callable[..., Any]) -> Callable[..., Any]:
             checkpoint, function, use_reentrant=False, preserve_rng_state=False
         )
     if keras.config.backend() == "jax":
-        return _keeping_inputs_alone_on_jax(function)
+        return _recomputing_on_jax(function)
     return keras.remat(function)
 
 
-def _keeping_inputs_alone_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `jax.checkpoint` is for, also on CPUs, where XLA would merge the two computations.
+def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.checkpoint` that also works on CPUs, where XLA would merge the two computations.
 
-    To prevent that, the inputs of the recomputation seem to depend on the gradient.
+    To prevent that, the inputs of the second computation are made to depend on the gradient.
     """
     import jax
     from jax import numpy as jnp

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer._backend.loops import of_unknown_shape
+from keras_transformer._backend.operations import of_unknown_shape
 from keras_transformer.decoding.steps import take_columns
 
 

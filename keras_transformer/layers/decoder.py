@@ -1,4 +1,4 @@
-"""The right half of Figure 1: the decoder layer, and the stack of them."""
+"""The right half of Figure 1: the decoder layer and the stack."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(EncoderLayer):
-    """An encoder layer whose self-attention is causal, with cross-attention to the memory (§3.1).
+    """An encoder layer with causal self-attention, and cross-attention to the memory (§3.1).
 
     Without cross-attention it is the layer of GPT.
 
@@ -23,24 +23,22 @@ class DecoderLayer(EncoderLayer):
     >>> y = layer(y, memory=memory, memory_padding_mask=source_ids != 0)
 
     Args:
-        d_model: Width D of input and output.
-        num_heads: Number of attention heads H.
-        d_ff: Width F of the feed-forward network.
+        d_model, num_heads, d_ff: As for `EncoderLayer`.
         use_memory: Whether there is cross-attention. Defaults to True.
-        use_causal_mask: Whether position t attends only to positions up to t. Only then can the
-            layer decode step by step. Defaults to True.
-        **options: Those of `EncoderLayer`, by name. With an `attention_pattern`, cross-attention
-            has `FullAttention()`: all to all, in linear memory too.
+        use_causal_mask: Whether position t attends only to positions up to t; step-by-step
+            decoding needs it. Defaults to True.
+        **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
+            uses `FullAttention()`, whose memory is linear in the length too.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        memory: float tensor `(B, S, D_m)`, the encoder's output. Needed with `use_memory`.
-        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed where padding
-            follows the real tokens, since no real token sees it. Defaults to None: the Keras mask
-            that `x` carries.
+        memory: float tensor `(B, S, D_m)`, the encoder's output. Required with `use_memory`.
+        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed if the padding is
+            at the end, because then the causal mask hides it from real tokens. Defaults to None:
+            the Keras mask that `x` carries.
         memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: the
             Keras mask that `memory` carries.
-        return_attention_weights: Whether to return the attention to the memory too. Defaults to
+        return_attention_weights: Whether to return the weights of cross-attention too. Defaults to
             False.
 
     Returns:
@@ -48,12 +46,11 @@ class DecoderLayer(EncoderLayer):
         `(B, H, T, S)`.
 
     Raises:
-        ValueError: When called, if there is a memory without `use_memory` or none with it.
+        ValueError: When called, if `use_memory` is True and `memory` is not given, or `use_memory`
+            is False and `memory` or `return_attention_weights` is given.
 
     Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
     """
-
-    options = (*EncoderLayer.options, "use_memory")
 
     def __init__(
         self,
@@ -110,8 +107,8 @@ class DecoderLayer(EncoderLayer):
     def _check_memory(self, memory: Any, needs_weights: bool = False) -> None:
         if (memory is not None) != self.use_memory or (needs_weights and not self.use_memory):
             raise ValueError(
-                "A decoder needs `memory` where `use_memory` is True. Where it is False, there is "
-                "neither a memory nor attention to it. "
+                "A decoder with `use_memory` needs a `memory`. Without it, it takes no `memory` "
+                "and has no attention weights to return. "
                 f"Received: use_memory={self.use_memory}, memory={memory}"
             )
 
@@ -127,19 +124,13 @@ class DecoderLayer(EncoderLayer):
     ) -> tuple[Any, Any, Any]:
         """Decodes one new token per hypothesis.
 
-        Args:
-            x: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence.
-            cache: The self-attention's cache, `MultiHeadAttention.init_cache`.
-            projections: Those of the self-attention, `MultiHeadAttention.fuse_projections`.
-            attention_mask: bool tensor `(B * H, N, L * N)`, see `MultiHeadAttention.step`.
-            memory: The projected memory, `MultiHeadAttention.project_memory`. Unused without
-                `use_memory`.
-            memory_padding_mask: bool tensor `(B, S)`, True = real source token. The same.
-            position: Position of the tokens, an int or a 0-d int tensor.
+        Most arguments are those of `MultiHeadAttention.step`. `memory` comes from `project_memory`;
+        `memory_padding_mask` is a bool tensor `(B, S)`, True = real source token. Neither is used
+        without `use_memory`.
 
         Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the weights of the attention
-            to the memory, float `(B, H, N, S)`, or None.
+            A tuple of the output `(B * N, D)`, the updated cache, and the weights of
+            cross-attention, float `(B, H, N, S)`; None without `use_memory`.
         """
         query = self.self_attention_residual.enter(x)
         attended, cache = self.self_attention.step(
@@ -158,10 +149,9 @@ class DecoderLayer(EncoderLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Encoder):
-    """A stack of decoder layers, with a final norm where they are pre-norm (§3.1).
+    """A stack of decoder layers; if they are pre-norm, a final norm (§3.1).
 
-    It also decodes one token at a time: `init_cache`, `step`. A model without an encoder gets its
-    decoding cache from it as well.
+    `init_cache` and `step` decode one token at a time, for models with and without an encoder.
 
     Example:
 
@@ -171,20 +161,11 @@ class Decoder(Encoder):
 
     Args:
         num_layers: Number of layers, at least 1.
-        d_model: Width D of input and output.
-        num_heads: Number of attention heads H.
-        d_ff: Width F of the feed-forward networks.
-        **options: Those of `DecoderLayer`, by name; all layers share one position encoding.
+        d_model, num_heads, d_ff: As for `EncoderLayer`.
+        **options: Other arguments of `DecoderLayer`. All layers share one position encoding.
 
-    Call arguments:
-        x: float tensor `(B, T, D)`.
-        memory, padding_mask, memory_padding_mask: As for `DecoderLayer`.
-        return_attention_weights: Whether to return the last layer's attention to the memory too.
-            Defaults to False.
-
-    Returns:
-        A float tensor `(B, T, D)`; with `return_attention_weights` also the weights, float
-        `(B, H, T, S)`.
+    Call arguments, result and errors are those of `DecoderLayer`. The weights returned are those of
+    the last layer.
 
     Source: Vaswani et al. 2017, Figure 1 (right); the final norm: Xiong et al. 2020.
     """
@@ -215,8 +196,8 @@ class Decoder(Encoder):
             x = layer(x, **inputs)
         x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
         if not return_attention_weights:
-            return self._leave(x)
-        return self._leave(x[0]), x[1]
+            return self._normalize(x)
+        return self._normalize(x[0]), x[1]
 
     def init_cache(
         self,
@@ -226,25 +207,24 @@ class Decoder(Encoder):
         memory: Any = None,
         memory_padding_mask: Any = None,
     ) -> Cache:
-        """Lays out the decoding cache before the first token.
+        """Returns the decoding cache before the first token.
 
         Args:
-            batch: Sentences B.
+            batch: Number of sentences B.
             beam_size: Hypotheses N per sentence.
-            max_length: Positions L that will be decoded at most. None: the cache begins with no
-                position and each step makes it longer by one, for loops whose shapes may change.
-            memory: float tensor `(B, S, D_m)`. Needed with `use_memory`.
+            max_length: Largest number of positions L to decode. None: the cache starts empty and
+                grows by one position per step, for loops whose shapes may change.
+            memory: float tensor `(B, S, D_m)`. Required with `use_memory`.
             memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None:
-                all are.
+                all tokens are real.
 
         Returns:
-            The cache. `beam` holds the slots of each hypothesis, see `take_slots`; `sentence` each
-            layer's keys and values of self-attention, its projected memory and the padding mask;
-            `shared` each layer's fused projections.
+            The cache. `beam` holds the slots of each hypothesis, see `take_slots`. `sentence` holds
+            the keys and values of each layer's self-attention, its projected memory, and the
+            padding mask. `shared` holds each layer's fused projections.
 
         Raises:
-            ValueError: If there is a memory without `use_memory` or none with it, or the layers
-                are not causal.
+            ValueError: If `memory` and `use_memory` do not agree, or the layers are not causal.
         """
         if not self.layers[0].use_causal_mask:
             raise ValueError("Only a causal decoder has a cache. Received: use_causal_mask=False")
@@ -272,8 +252,8 @@ class Decoder(Encoder):
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
         """Returns the cache with the same contents and room for `max_length` positions.
 
-        Search begins with a short cache and extends it as hypotheses grow, so that attention never
-        looks at many positions that are still empty.
+        Search starts with a short cache and extends it as hypotheses grow, so that attention
+        computes few scores of empty positions.
         """
         beams, length = cache.beam.shape[1:]
         added = max_length - length
@@ -291,8 +271,8 @@ class Decoder(Encoder):
             position: Position of the tokens, an int or a 0-d int tensor.
 
         Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's attention to
-            the memory, float `(B, H, N, S)`, or None.
+            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's weights of
+            cross-attention, float `(B, H, N, S)`; None without `use_memory`.
         """
         sentence = cache.sentence
         slots = sentence["decoded"][0].open_position(cache.beam)
@@ -306,4 +286,4 @@ class Decoder(Encoder):
             )
             decoded.append(own)
         cache = Cache(slots, {**sentence, "decoded": decoded}, cache.shared)
-        return self._leave(x), cache, weights
+        return self._normalize(x), cache, weights

@@ -1,4 +1,4 @@
-"""Dropout with masks that cost little."""
+"""Dropout with masks that are fast to compute."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# Odd and close to 2 ** 32 over the golden ratio, so that neighbours lie far apart.
+# Odd, and close to 2 ** 32 / golden ratio: neighbouring indices get distant numbers.
 STRIDE = 0x9E3779B1
 FACTORS = (0x7FEB352D, 0x846CA68B)
 OFFSETS = (0x05EBCA6B, 0x0BD794D6)
@@ -16,12 +16,11 @@ OFFSETS = (0x05EBCA6B, 0x0BD794D6)
 class Dropout(keras.layers.Dropout):
     """Sets elements to 0 at random and scales up the others (§5.4).
 
-    What is dropped is a hash of the element's index and of two numbers of the layer's
-    `seed_generator`. `keras.layers.Dropout` draws random numbers instead, by another generator on
-    every backend: on JAX that takes up to a third of the training step of a small model. Here a
-    mask takes a few integer operations that compilers fuse with what follows, and it is the same on
-    all backends: with equal seeds a model trains alike on each of them. On PyTorch nothing depends
-    on the global generator.
+    The dropout mask is a hash of each element's index and of two numbers of the layer's
+    `seed_generator`. It takes a few integer operations that compilers fuse with the next ones, and
+    equal seeds give equal masks on all backends. `keras.layers.Dropout` draws random numbers by a
+    different generator on each backend; on JAX that takes up to a third of the training step of a
+    small model, on PyTorch it depends on the global generator.
 
     Example:
 
@@ -29,7 +28,7 @@ class Dropout(keras.layers.Dropout):
 
     Args:
         rate: Share of elements to drop, in [0, 1).
-        seed: Integer, for the same masks each time. Defaults to None: another in every layer.
+        seed: Integer for reproducible masks. Defaults to None: each layer has a random seed.
 
     Call arguments:
         inputs: float tensor of fewer than 2 ** 31 elements.
@@ -39,7 +38,7 @@ class Dropout(keras.layers.Dropout):
         A float tensor like `inputs`.
 
     Attributes:
-        fixed_seed: int32 tensor `(2,)` to hash instead of what `seed_generator` gives, or None.
+        fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
 
     Source: Srivastava et al. 2014; the hash: Wellons 2018, "Prospecting for Hash Functions".
     """
@@ -64,33 +63,31 @@ class Dropout(keras.layers.Dropout):
 
 
 def keep_mask(seed: Any, rate: float, shape: Any) -> Any:
-    """Says what is kept: a bool tensor of `shape`, a function of two int32 numbers `seed`."""
+    """Returns a bool tensor of `shape`, True = keep, from `seed`, an int32 tensor `(2,)`."""
     bits = ops.reshape(_random_bits(seed, math.prod(shape)), shape)
     return bits >= round((rate - 0.5) * 2**32)
 
 
 def _random_bits(seed: Any, count: Any) -> Any:
-    """Returns int32 `(count,)` that look random, a function of two int32 numbers `seed`.
-
-    The numbers are mixed first: masks of neighbouring ones would have much in common.
-    """
+    """Returns pseudorandom int32 `(count,)` from `seed`, an int32 tensor `(2,)`."""
+    # Mixed first: otherwise the masks of neighbouring seeds would be similar.
     keys = _mix(seed * _int32(STRIDE) + ops.convert_to_tensor(OFFSETS, "int32"))
     indices = (ops.arange(count, dtype="int32") + keys[0]) * _int32(STRIDE)
     return _mix(ops.bitwise_xor(indices, keys[1]))
 
 
 def _mix(x: Any) -> Any:
-    """Makes every bit depend on all bits of `x`, int32; no two numbers become the same."""
+    """Makes every bit depend on all bits of `x`, int32. It is a one-to-one map."""
     x = ops.bitwise_xor(x, _shift_right(x, 16)) * _int32(FACTORS[0])
     x = ops.bitwise_xor(x, _shift_right(x, 15)) * _int32(FACTORS[1])
     return ops.bitwise_xor(x, _shift_right(x, 16))
 
 
 def _int32(number: int) -> int:
-    """The number with the same 32 bits that fits; products wrap around alike."""
+    """Converts an unsigned 32-bit number to the signed one with the same bits."""
     return number - 2**32 if number >= 2**31 else number
 
 
 def _shift_right(x: Any, count: int) -> Any:
-    """As if `x` were unsigned, which PyTorch's integers of 32 bits are not."""
+    """Shifts `x` as an unsigned number. PyTorch cannot shift unsigned 32-bit integers."""
     return ops.bitwise_and(ops.right_shift(x, count), 2 ** (32 - count) - 1)

@@ -1,6 +1,5 @@
-"""The left half of Figure 1: the encoder layer, and the stack of them."""
+"""The left half of Figure 1: the encoder layer and the stack."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,16 +7,19 @@ import keras
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.dense import initializer_config
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    LayerNormalization,
+    initializer_config,
+)
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.residual_connection import ResidualConnection
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderLayer(keras.layers.Layer):
-    """Self-attention, then a feed-forward network, each with residual and norm (§3.1).
+class EncoderLayer(ConfiguredLayer):
+    """Self-attention and a feed-forward network, each with `ResidualConnection` (§3.1).
 
     Example:
 
@@ -30,13 +32,9 @@ class EncoderLayer(keras.layers.Layer):
         dropout_rate: Dropout on the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
-        norm_first: Pre-norm instead of the paper's post-norm. Defaults to False.
-        norm_epsilon: Added to the variance by the layer normalizations. Defaults to 1e-6.
+        norm_first, norm_epsilon: As for `ResidualConnection`.
         kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
-        position_encoding: `PositionalEncoding` that acts on queries, keys or scores of
-            self-attention. Defaults to None.
-        attention_pattern: `AttentionPattern` of self-attention, for long sequences. Defaults to
-            None: all to all.
+        position_encoding, attention_pattern: Those of self-attention, as for `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
 
     Call arguments:
@@ -49,21 +47,6 @@ class EncoderLayer(keras.layers.Layer):
 
     Source: Vaswani et al. 2017, Figure 1 (left).
     """
-
-    options: tuple[str, ...] = (
-        "d_model",
-        "num_heads",
-        "d_ff",
-        "dropout_rate",
-        "attention_dropout_rate",
-        "activation",
-        "norm_first",
-        "norm_epsilon",
-        "kernel_initializer",
-        "position_encoding",
-        "attention_pattern",
-        "use_causal_mask",
-    )
 
     def __init__(
         self,
@@ -155,17 +138,10 @@ class EncoderLayer(keras.layers.Layer):
         transformed = self.feed_forward(self.feed_forward_residual.enter(x))
         return self.feed_forward_residual(x, transformed)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **_config(self, self.options)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        return cls(**_with_objects(config))
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Encoder(keras.layers.Layer):
-    """A stack of encoder layers, with a final norm where they are pre-norm (§3.1).
+class Encoder(ConfiguredLayer):
+    """A stack of encoder layers; if they are pre-norm, a final norm (§3.1).
 
     Example:
 
@@ -174,25 +150,17 @@ class Encoder(keras.layers.Layer):
 
     Args:
         num_layers: Number of layers, at least 1.
-        d_model: Width D of input and output.
-        num_heads: Number of attention heads H.
-        d_ff: Width F of the feed-forward networks.
-        **options: Those of `EncoderLayer`, by name; all layers share one position encoding.
+        d_model, num_heads, d_ff: As for `EncoderLayer`.
+        **options: Other arguments of `EncoderLayer`. All layers share one position encoding.
 
-    Call arguments:
-        x: float tensor `(B, S, D)`.
-        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None: the Keras mask that
-            `x` carries.
-
-    Returns:
-        A float tensor `(B, S, D)`.
+    Call arguments and result are those of `EncoderLayer`.
 
     Raises:
         ValueError: If `num_layers` is less than 1.
 
     Attributes:
-        layers: The layers; every option of theirs is an attribute of the stack too.
-        norm: The final norm; None where the layers are post-norm.
+        layers: The layers. Each of their options is also an attribute of the stack.
+        norm: The final norm; None if the layers are post-norm.
 
     Source: Vaswani et al. 2017, Figure 1 (left); the final norm: Xiong et al. 2020.
     """
@@ -222,7 +190,7 @@ class Encoder(keras.layers.Layer):
             self.layer_class(d_model, num_heads, d_ff, name=f"{self.prefix}_layer_{i}", **options)
             for i in range(1, num_layers + 1)
         ]
-        for option in self.layer_class.options:
+        for option in self.layer_class.argument_names():
             setattr(self, option, getattr(self.layers[0], option))
         self.norm = None
         if self.layers[0].norm_first:
@@ -240,31 +208,11 @@ class Encoder(keras.layers.Layer):
     def call(self, x: Any, padding_mask: Any = None) -> Any:
         for layer in self.layers:
             x = layer(x, padding_mask=padding_mask)
-        return self._leave(x)
+        return self._normalize(x)
 
-    def _leave(self, x: Any) -> Any:
+    def _normalize(self, x: Any) -> Any:
         return x if self.norm is None else self.norm(x)
 
-    def get_config(self) -> dict[str, Any]:
-        names = ("num_layers", *self.layer_class.options)
-        return {**super().get_config(), **_config(self, names)}
-
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        return cls(**_with_objects(config))
-
-
-_OBJECTS = ("position_encoding", "attention_pattern")
-
-
-def _config(layer: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The attributes of these names; position encoding and attention pattern serialized."""
-    config = {name: getattr(layer, name) for name in names}
-    objects = {name: keras.saving.serialize_keras_object(config[name]) for name in _OBJECTS}
-    return {**config, **objects}
-
-
-def _with_objects(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with position encoding and attention pattern as objects."""
-    objects = {name: keras.saving.deserialize_keras_object(config.get(name)) for name in _OBJECTS}
-    return {**config, **objects}
+    def argument_names(cls) -> list[str]:
+        return list(dict.fromkeys(super().argument_names() + cls.layer_class.argument_names()))

@@ -4,12 +4,12 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.dense import Dense, initializer_config
+from keras_transformer.layers.base import ConfiguredLayer, Dense, initializer_config
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
-    """Two linear maps with an activation between, the same at every position (§3.3).
+class FeedForward(ConfiguredLayer):
+    """Two linear maps with an activation between them, the same at every position (§3.3).
 
     Example:
 
@@ -18,7 +18,7 @@ class FeedForward(keras.layers.Layer):
     Args:
         d_model: Width D of input and output.
         d_ff: Width F between the two maps.
-        activation: Name of the activation. The paper's is `"relu"`, the default.
+        activation: Name of the activation. Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 
     Call arguments:
@@ -55,12 +55,3 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         return self.outer(self.inner(x))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "d_ff": self.d_ff,
-            "activation": self.activation,
-            "kernel_initializer": self.kernel_initializer,
-        }

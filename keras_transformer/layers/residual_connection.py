@@ -1,19 +1,19 @@
-"""What stands around every sublayer: dropout, residual connection, layer normalization."""
+"""Dropout, residual connection and layer normalization around a sublayer."""
 
 from typing import Any
 
 import keras
 
+from keras_transformer.layers.base import ConfiguredLayer, LayerNormalization
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.layer_normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ResidualConnection(keras.layers.Layer):
+class ResidualConnection(ConfiguredLayer):
     """Adds a sublayer's output to its input and normalizes: "Add & Norm" in Figure 1 (§3.1, §5.4).
 
     Post-norm, as in the paper: `LayerNorm(x + Dropout(Sublayer(x)))`. Pre-norm:
-    `x + Dropout(Sublayer(LayerNorm(x)))`. What the sublayer gets is `enter(x)`.
+    `x + Dropout(Sublayer(LayerNorm(x)))`. The sublayer's input is `enter(x)`.
 
     Example:
 
@@ -27,7 +27,7 @@ class ResidualConnection(keras.layers.Layer):
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
-        output: float tensor `(B, T, D)`, what the sublayer made of `enter(x)`.
+        output: float tensor `(B, T, D)`, the sublayer's output for `enter(x)`.
 
     Returns:
         A float tensor `(B, T, D)`.
@@ -47,26 +47,17 @@ class ResidualConnection(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.norm_first = norm_first
         self.norm_epsilon = norm_epsilon
-        dtype = self.dtype_policy
-        self.dropout = Dropout(dropout_rate, dtype=dtype, name="dropout")
-        self.norm = LayerNormalization(norm_epsilon, dtype=dtype, name="norm")
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.norm = LayerNormalization(norm_epsilon, dtype=self.dtype_policy, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)
         self.built = True
 
     def enter(self, x: Any) -> Any:
-        """Returns what the sublayer gets: `x`, normalized first under pre-norm."""
+        """Returns the sublayer's input: `x`, normalized if pre-norm."""
         return self.norm(x) if self.norm_first else x
 
     def call(self, x: Any, output: Any) -> Any:
         total = x + self.dropout(output)
         return total if self.norm_first else self.norm(total)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "dropout_rate": self.dropout_rate,
-            "norm_first": self.norm_first,
-            "norm_epsilon": self.norm_epsilon,
-        }

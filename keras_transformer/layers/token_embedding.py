@@ -6,17 +6,16 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.dense import int8_matmul
+from keras_transformer.layers.base import ConfiguredLayer, int8_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(keras.layers.Layer):
-    """Ids to vectors times sqrt(d_model), and back to logits with the same matrix (§3.4).
+class TokenEmbedding(ConfiguredLayer):
+    """Maps ids to vectors times sqrt(d_model), and vectors to logits by the same matrix (§3.4).
 
     The matrix is drawn from N(0, 1 / d_model), so that the scaled vectors have unit variance and
-    the logits of the tied projection start at a moderate size.
-    `keras_hub.layers.ReversibleEmbedding` ties the matrix too, but leaves the scaling and the
-    matching initialization to its user.
+    the first logits of the tied projection are moderate. `keras_hub.layers.ReversibleEmbedding`
+    ties the matrix too, but neither scales nor initializes accordingly.
 
     Example:
 
@@ -70,7 +69,7 @@ class TokenEmbedding(keras.layers.Layer):
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
         """Replaces the matrix by 8-bit integers with a scale for each token.
 
-        What `keras.Model.quantize` calls on every layer; it leaves alone those that refuse.
+        `keras.Model.quantize` calls it, and skips layers that raise `NotImplementedError`.
 
         Raises:
             NotImplementedError: If `mode` is not `"int8"`.
@@ -90,7 +89,3 @@ class TokenEmbedding(keras.layers.Layer):
         )
         weight.assign(values)
         return weight
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return {**config, "vocabulary_size": self.vocabulary_size, "d_model": self.d_model}

@@ -1,8 +1,8 @@
-"""What a model must have to be searched, and to be trained with sliced logits.
+"""What a model must have for search, and for training with sliced logits.
 
-Search, `Translator` and the trainer use nothing of a model but what stands here. A model needs no
-base class; it needs these attributes and methods. The shape letters are B batch, S source, T
-target, D d_model, V vocabulary, N beams, L positions of the cache.
+Search, `Translator` and the trainer use only these attributes and methods of a model; it needs no
+base class. Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L
+positions of the cache.
 """
 
 from typing import Any, Protocol
@@ -16,17 +16,17 @@ class Searchable(Protocol):
     Two more methods are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for more positions.
-      Search then begins with a short cache. Without it, the cache has room for the longest
+      Search then starts with a short cache. Without it, the cache has room for the longest
       hypothesis from the start. A model whose state does not grow with the position needs none.
-    - `source_attention(source_ids, target_ids)` returns the attention, float32 `(B, N, T, S)`, that
-      target tokens `(B, N, T)` (bos and pieces, padded at the end) pay to the source. Row t belongs
-      to the step that reads token t and predicts token t + 1. `Translator` needs it for word
+    - `source_attention(source_ids, target_ids)` returns the attention, float32 `(B, N, T, S)`, of
+      target tokens `(B, N, T)` (bos and pieces, padded at the end) to the source. Row t belongs to
+      the step that reads token t and predicts token t + 1. `Translator` needs it for word
       alignments.
 
     Attributes:
         max_length: Longest source and longest hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables; a compiled search reads their values at every call.
+        variables: All variables; compiled search reads their values at every call.
     """
 
     max_length: int
@@ -38,9 +38,9 @@ class Searchable(Protocol):
 
         Args:
             source_ids: int32 tensor `(B, S)`, padded at the end.
-            max_length: Positions L that will be decoded at most. None: the cache begins with no
-                position and each step makes it longer by one, for loops whose shapes may change.
-                Only the export to a SavedModel asks for it.
+            max_length: Largest number of positions L to decode. None: the cache starts empty and
+                grows by one position per step, for loops whose shapes may change; only the export
+                to a SavedModel uses it.
             beam_size: Beams N per sentence. Defaults to 1.
         """
 
@@ -55,11 +55,11 @@ class Searchable(Protocol):
 
         Args:
             token_ids: int32 tensor `(B, N)`, the tokens at `position`.
-            cache: What `init_cache` or the last `step` returned.
+            cache: What `init_cache`, `extend_cache` or the last `step` returned.
             position: Position of the tokens, an int or a 0-d int tensor. The first is 0.
             return_attention_weights: Whether to return the attention to the source too. Search
-                asks for it only with a coverage penalty; a model without attention may leave this
-                argument out.
+                uses it only with a coverage penalty; a model without attention may omit this
+                argument.
 
         Returns:
             A tuple of the logits, float32 `(B, N, V)`, for position + 1, and the updated cache;

@@ -8,8 +8,9 @@ from keras import ops
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.layers import Decoder, Dropout, Encoder, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
+from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
-from keras_transformer.models.presets import PRESETS
+from keras_transformer.models import PRESETS
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -17,8 +18,8 @@ class Transformer(keras.Model):
     """Figure 1: an encoder, a decoder, and one matrix for all embeddings (§3).
 
     A functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary` work as
-    in every other. For search it also speaks the protocol `init_cache` / `step`, which decodes one
-    token at a time from cached keys and values.
+    usual. For search, `init_cache` and `step` decode one token at a time from cached keys and
+    values.
 
     Example:
 
@@ -26,12 +27,11 @@ class Transformer(keras.Model):
     >>> logits = model({"source_ids": source_ids, "target_ids": target_ids})     # (B, T, 8000)
 
     Args:
-        vocabulary_size: Size V of the joint vocabulary, or of the source's where
+        vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
-        target_vocabulary_size: Size of the target vocabulary. Defaults to None: one joint
-            vocabulary, and one matrix for source embedding, target embedding and output projection.
-            If given, target embedding and output projection share one matrix, the source has its
-            own.
+        target_vocabulary_size: Size of the target vocabulary; target embedding and output
+            projection then share a matrix, and the source embedding has its own. Defaults to None:
+            one joint vocabulary and one matrix for all three.
         num_layers: Encoder layers. Defaults to 6.
         num_decoder_layers: Decoder layers. Defaults to None: `num_layers`.
         d_model: Width D. Defaults to 512.
@@ -40,22 +40,22 @@ class Transformer(keras.Model):
         dropout_rate: Dropout on sublayer outputs and on the sums of embeddings and positions
             (§5.4), in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
-        position_encoding: How the model knows positions: `"sinusoidal"`, `"sinusoidal_half_split"`,
-            `"learned"`, `"rotary"`, `"alibi"`, `"t5"`, `"none"`, or, added to the embeddings or
-            with `_concatenated` appended, `"index"`, `"normalized_index"`, `"binary"`. Defaults to
-            `"sinusoidal"`.
+        position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
+            `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`; the last
+            three are added to the embeddings, or concatenated with the suffix `"_concatenated"`.
+            Defaults to `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Pre-norm (with a final norm after each stack) instead of the paper's post-norm.
             Defaults to False.
         norm_epsilon: Added to the variance by the layer normalizations. Defaults to 1e-6.
-        max_length: Longest sequence in tokens, for those position encodings that need one
-            (learned, normalized index, binary). Defaults to 1024.
+        max_length: Longest sequence in tokens, for the position encodings that need one (learned,
+            normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
-        attention_pattern: How self-attention goes over long sequences (§4), in encoder and decoder:
-            `"full"`, `"local"` or `"strided"`. Attention to the source is all to all with each of
-            them, in memory linear in the length. Defaults to None: all to all by equation 1 as it
-            stands, which is fastest for sentences; `"full"` computes the same.
-        attention_window: Window of `"local"` and stride of `"strided"` in tokens, which need one.
+        attention_pattern: Self-attention in encoder and decoder for long sequences (§4): `"full"`,
+            `"local"` or `"strided"`. Cross-attention is then full, in memory linear in the length.
+            Defaults to None: equation 1 with all scores in memory, which is fastest for sentences;
+            `"full"` computes the same.
+        attention_window: Window of `"local"` or stride of `"strided"`, in tokens; both need it.
             Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
@@ -67,12 +67,12 @@ class Transformer(keras.Model):
         Logits, a float tensor `(B, T, V)` in the compute dtype; row t predicts token t + 1.
 
     Attributes:
-        states: The decoder's output `(B, T, D)`, symbolic, of which the logits are a projection.
+        states: The decoder's symbolic output `(B, T, D)`, which is projected to the logits.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown, they do not go
-            together, the latter lacks its `attention_window` or takes none, `num_heads` does not
-            divide `d_model`, or `dtype` is float64.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown or they exclude each
+            other, if `attention_window` is missing or not needed, if `num_heads` does not divide
+            `d_model`, or if `dtype` is float64.
 
     Source: Vaswani et al. 2017.
     """
@@ -129,7 +129,7 @@ class Transformer(keras.Model):
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
-        # `call` makes the layers themselves nodes of the graph. Files of weights name them so.
+        # `encoder.call`, not `encoder`, makes its layers nodes of the graph, as in saved weights.
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         source_mask = padding_mask(source_ids, pad_id)
@@ -168,7 +168,7 @@ class Transformer(keras.Model):
 
     @classmethod
     def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> "Transformer":
-        """Makes a model of a known size.
+        """Makes a model of a published size.
 
         Args:
             preset: `"tiny"`, `"base"` or `"big"`.
@@ -185,27 +185,14 @@ class Transformer(keras.Model):
         return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
 
     def encode(self, source_ids: Any) -> Any:
-        """Runs the encoder.
-
-        Args:
-            source_ids: int tensor `(B, S)`.
-
-        Returns:
-            The memory, a float tensor `(B, S, D)`.
-        """
+        """Returns the memory, float `(B, S, D)`, of `source_ids`, int `(B, S)`."""
         return self._encode(source_ids)
 
     def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
-        """Encodes the sources and lays out the decoding cache, see `Decoder.init_cache`.
-
-        Args:
-            source_ids: int tensor `(B, S)`.
-            max_length: Positions L that will be decoded at most, in tokens. None: the cache begins
-                with no position and each step makes it longer by one.
-            beam_size: Beams N per sentence. Defaults to 1.
+        """Encodes the sources and returns the cache, see `Searchable.init_cache`.
 
         Raises:
-            ValueError: If the model has not learned `max_length` positions.
+            ValueError: If `max_length` exceeds the number of learned positions.
         """
         self.positions.check_length(max_length or 0)
         mask = padding_mask(source_ids, self.pad_id)
@@ -216,7 +203,7 @@ class Transformer(keras.Model):
         """Returns the cache with the same contents and room for `max_length` positions.
 
         Raises:
-            ValueError: If the model has not learned `max_length` positions.
+            ValueError: If `max_length` exceeds the number of learned positions.
         """
         self.positions.check_length(max_length)
         return self.decoder.extend_cache(cache, max_length)
@@ -228,18 +215,9 @@ class Transformer(keras.Model):
         position: Any,
         return_attention_weights: bool = False,
     ) -> tuple[Any, ...]:
-        """Predicts the next token of every beam.
+        """Predicts the next token of every beam, see `Searchable.step`.
 
-        Args:
-            token_ids: int tensor `(B, N)`, the tokens at `position`.
-            cache: What `init_cache`, `extend_cache` or the last `step` returned.
-            position: Position of the tokens, an int or a 0-d int tensor; the first is 0.
-            return_attention_weights: Whether to return the attention to the source too.
-
-        Returns:
-            A tuple of the logits, float32 `(B, N, V)`, for position + 1, and the updated cache;
-            with `return_attention_weights` also the last layer's weights of the attention to the
-            source, the mean over its heads, float32 `(B, N, S)`.
+        The attention is the mean over the heads of the last layer's cross-attention.
         """
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
         x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
@@ -252,16 +230,10 @@ class Transformer(keras.Model):
         return logits, cache
 
     def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
-        """Returns the attention that target tokens pay to the source.
+        """Returns the attention of target tokens to the source, see `Searchable`.
 
-        Args:
-            source_ids: int tensor `(B, S)`.
-            target_ids: int tensor `(B, N, T)`: bos and pieces, padded at the end.
-
-        Returns:
-            float32 `(B, N, T, S)`: the mean over the heads of the decoder's last layer. Row t
-            belongs to the step that reads token t and predicts token t + 1. It adds up to 1 over
-            the source, eos included; rows and columns of padding are 0.
+        It is the mean over the heads of the last layer's cross-attention, float32 `(B, N, T, S)`.
+        Each row sums to 1 over the source, eos included; rows and columns of padding are 0.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)
@@ -278,28 +250,12 @@ class Transformer(keras.Model):
         return ops.where(is_pair, weights, 0.0)
 
     def output_weights(self) -> tuple[Any, None]:
-        """Returns the output matrix, `(V, D)`, and its bias: none."""
+        """Returns the output matrix `(V, D)` and None, because there is no bias."""
         return self.target_embedding.embeddings, None
 
     def get_config(self) -> dict[str, Any]:
         return {
-            "vocabulary_size": self.vocabulary_size,
-            "target_vocabulary_size": self.target_vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_decoder_layers": self.num_decoder_layers,
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "position_encoding": self.position_encoding,
-            "activation": self.activation,
-            "norm_first": self.norm_first,
-            "norm_epsilon": self.norm_epsilon,
-            "max_length": self.max_length,
-            "pad_id": self.pad_id,
-            "attention_pattern": self.attention_pattern,
-            "attention_window": self.attention_window,
+            **{name: getattr(self, name) for name in argument_names(Transformer, keras.Model)},
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
@@ -313,7 +269,7 @@ class Transformer(keras.Model):
 def _token_embeddings(
     vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """The embeddings of source and target: one and the same for a joint vocabulary."""
+    """Returns the embeddings of source and target: the same object for a joint vocabulary."""
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
         return joint, joint

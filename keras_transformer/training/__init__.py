@@ -1,6 +1,6 @@
 """Loss, metrics, optimizer and schedule; checkpoints; the training loop; training by a recipe."""
 
-from keras_transformer._backend.freed_memory import keep_freed_memory
+from keras_transformer._backend.process import keep_freed_memory
 from keras_transformer.training.checkpoint import (
     average_checkpoints,
     load_checkpoint,

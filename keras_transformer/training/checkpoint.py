@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend.without_tensorflow import without_tensorflow
+from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.run import checkpoint_folders

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.loops import sequential_loop
+from keras_transformer._backend.operations import sequential_loop
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

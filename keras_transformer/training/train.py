@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.freed_memory import keep_freed_memory
-from keras_transformer._backend.without_tensorflow import without_tensorflow
+from keras_transformer._backend.process import keep_freed_memory, without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.errors import UserError
 from keras_transformer.models import architecture

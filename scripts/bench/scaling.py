@@ -25,7 +25,7 @@ from _common import table, write_json
 from _training_engines import Case
 from tqdm import tqdm
 
-from keras_transformer.models.presets import PRESETS
+from keras_transformer.models import PRESETS
 
 ACCELERATORS = [8, 16, 32, 64, 128, 256, 512, 1024]
 VOCABULARY = 37_000

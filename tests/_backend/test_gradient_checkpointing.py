@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from support.contract import to_numpy
 
 from keras_transformer._backend.gradient_checkpointing import (
-    _keeping_inputs_alone_on_jax,
+    _recomputing_on_jax,
     checkpointable,
     gradient_checkpointing,
 )
@@ -82,4 +82,4 @@ def test_xla_does_not_find_that_it_computes_twice():
         gradient = jax.jit(jax.grad(lambda x: jnp.sum(function(x) ** 2)))
         return gradient.lower(np.eye(64, dtype="float32")).compile().as_text().count(" dot(")
 
-    assert products(_keeping_inputs_alone_on_jax(layer)) > products(layer)
+    assert products(_recomputing_on_jax(layer)) > products(layer)

@@ -14,7 +14,7 @@ from support.contract import to_numpy
 from support.searching import beam_search
 from tqdm import tqdm
 
-from keras_transformer.models.presets import PRESETS
+from keras_transformer.models import PRESETS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from keras_transformer.models import Transformer
-from keras_transformer.models.presets import PRESETS
+from keras_transformer.models import PRESETS, Transformer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 

@@ -3,8 +3,7 @@
 import keras
 import pytest
 
-from keras_transformer.models import Transformer
-from keras_transformer.models.presets import PRESETS
+from keras_transformer.models import PRESETS, Transformer
 
 
 def parameters(num_layers, d_model, d_ff, vocabulary_size):

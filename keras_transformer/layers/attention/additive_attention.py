@@ -1,4 +1,4 @@
-"""The attention that came before: a small network scores each query against each key."""
+"""Attention before the Transformer: a small network scores each query against each key."""
 
 from typing import Any
 
@@ -6,22 +6,22 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class AdditiveAttention(keras.layers.Layer):
+class AdditiveAttention(ConfiguredLayer):
     """Scores v^T tanh(W_q q + W_k k) instead of a dot product (§3.2.1, Bahdanau et al. 2015).
 
-    Unlike `keras.layers.AdditiveAttention`, which has no projections of its own, this is the layer
-    of the publication: query and key may differ in width, and W_q, W_k and v are trained.
+    As in the publication, query and key may differ in width, and W_q, W_k and v are learned.
+    `keras.layers.AdditiveAttention` has no projections.
 
     Example:
 
     >>> context = AdditiveAttention(units=32)(query=decoder_state, key=encoder_states)
 
     Args:
-        units: Width of the hidden layer that scores.
+        units: Width of the hidden layer.
 
     Call arguments:
         query: float tensor `(B, T, D_q)`.
@@ -74,6 +74,3 @@ class AdditiveAttention(keras.layers.Layer):
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         output = ops.matmul(weights, value)
         return (output, weights) if return_attention_weights else output
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units}

@@ -1,4 +1,4 @@
-"""All to all, without all scores in memory."""
+"""Attention of every position to every other, without storing all scores."""
 
 import math
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer._backend.fused_attention import fused_attention
-from keras_transformer._backend.loops import sequential_loop
+from keras_transformer._backend.operations import fused_attention, sequential_loop
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
     attention_pattern,
@@ -17,7 +16,7 @@ from keras_transformer.layers.attention.attention_pattern import (
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.dropout import keep_mask
 
-# Below every score: a key that does not exist gets no weight even where all others are masked.
+# Lower than a masked score: a key that pads the last block never gets weight.
 ABSENT_SCORE = 2 * MASKED_SCORE
 
 
@@ -27,18 +26,17 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 class FullAttention(AttentionPattern):
     """Every position attends to every other, in memory linear in the length (§3.2.1).
 
-    The result is that of `MultiHeadAttention` without a pattern. The backend's fused kernel
-    computes it where there is one for the arguments, else `blockwise_attention`, which goes over
-    blocks of the keys and, for gradients, over them once more. The time stays quadratic. On 2 cores
-    blocks take less of it than all scores at once on JAX from about 4,000 tokens on, as much on
-    TensorFlow, and PyTorch's kernel less at 2,000 already.
+    The result is that of `MultiHeadAttention` without a pattern. A fused kernel of the backend
+    computes it if there is one for the arguments, else `blockwise_attention`. The time stays
+    quadratic. On 2 cores it is less than that of all scores at once from 2,000 tokens on PyTorch
+    and from about 4,000 on JAX; on TensorFlow it is the same.
 
     Example:
 
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=FullAttention())
 
     Args:
-        block_size: Keys of a block, at least 1. Defaults to 512.
+        block_size: Keys per block, at least 1. Defaults to 512.
 
     Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory"; Dao et al. 2022,
     "FlashAttention".
@@ -79,11 +77,11 @@ class FullAttention(AttentionPattern):
 
 
 class _Rules(NamedTuple):
-    """What is no matter of differentiation.
+    """Arguments without a gradient.
 
     Attributes:
-        num_keys: Keys S, without those that fill the last block.
-        is_real: bool `(B, 1, 1, S)`, filled up, or None.
+        num_keys: Number of keys S, without those that pad the last block.
+        is_real: bool `(B, 1, 1, S)` with the padding of the last block, or None.
     """
 
     block_size: int
@@ -105,29 +103,18 @@ def blockwise_attention(
     dropout_rate: float = 0.0,
     seed: Any = None,
 ) -> Any:
-    """Computes softmax(QK^T / sqrt(d_k)) V a block of keys at a time (§3.2.1).
+    """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
-    Maximum and sum of a row's exponentials are kept up to date while the blocks go by, and what was
-    added up before is scaled by what they have changed. The backward pass computes the scores of
-    each block anew. So no more than the scores of `block_size` keys are held, in either pass. The
-    softmax runs in float32. The result is that of `scaled_dot_product_attention`.
+    Each block updates the maximum and the sum of a row's exponentials, and rescales the earlier
+    sums accordingly. The backward pass recomputes the scores of each block (Dao et al., appendix
+    B.4). Either pass stores the scores of one block only. The softmax runs in float32.
+
+    Other arguments and the result are those of an `AttentionPattern`.
 
     Args:
-        query: float tensor `(B, H, T, K)`.
-        key: float tensor `(B, H, S, K)`.
-        value: float tensor `(B, H, S, K_v)`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
-        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
-        use_scale: Whether to divide the scores by sqrt(d_k). Defaults to True.
-        block_size: Keys of a block, at least 1. Defaults to 512.
-        dropout_rate: Dropout on the weights, in [0, 1). Defaults to 0.
-        seed: int tensor `(2,)`, what is dropped. Needed where something is. Defaults to None.
-
-    Returns:
-        A float tensor `(B, H, T, K_v)` in the dtype of `value`.
-
-    Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory"; the backward pass:
-    Dao et al. 2022, "FlashAttention", appendix B.4.
+        block_size: Keys per block, at least 1.
+        dropout_rate: Dropout on the weights, in [0, 1).
+        seed: int tensor `(2,)` for the dropout mask. Required if `dropout_rate` is not 0.
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
@@ -136,7 +123,7 @@ def blockwise_attention(
     added = 0 if block_size is num_keys else -num_keys % block_size
     is_real = None
     if padding_mask is not None:
-        is_real = ops.cast(_fill(ops.cast(padding_mask, "int32")[:, None, :, None], added), "bool")
+        is_real = ops.cast(_pad(ops.cast(padding_mask, "int32")[:, None, :, None], added), "bool")
         is_real = ops.swapaxes(is_real, -1, -2)
     rules = _Rules(block_size, num_keys, is_real, use_causal_mask, dropout_rate, seed)
 
@@ -150,12 +137,12 @@ def blockwise_attention(
 
         return output, gradient
 
-    heads = attend(query, _fill(key, added), _fill(value, added))
+    heads = attend(query, _pad(key, added), _pad(value, added))
     return ops.cast(heads, value.dtype)
 
 
 def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any, Any]:
-    """The float32 output, and of each row the largest score and the sum of exponentials."""
+    """Returns the float32 output, and the largest score and the sum of exponentials per row."""
 
     def body(block: Any, output: Any, largest: Any, total: Any) -> tuple[Any, ...]:
         scores, _ = _scores(query, key, block, rules)
@@ -169,11 +156,7 @@ def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any,
         return output, now_largest, total
 
     row = ops.zeros_like(query[..., :1], dtype="float32")
-    begin = (
-        row + ops.zeros((value.shape[-1],), "float32"),
-        row + 2 * ABSENT_SCORE,
-        row,
-    )
+    begin = (row + ops.zeros((value.shape[-1],), "float32"), row + 2 * ABSENT_SCORE, row)
     num_blocks = ops.shape(key)[2] // rules.block_size
     output, largest, total = sequential_loop(num_blocks, body, begin)
     return output / total, largest, total
@@ -208,18 +191,14 @@ def _backward(
         d_key = ops.slice_update(d_key, start, d_key_block)
         return d_query, d_key, ops.slice_update(d_value, start, d_value_block)
 
-    begin = (
-        ops.zeros_like(query, dtype="float32"),
-        ops.zeros_like(key),
-        ops.zeros_like(value),
-    )
+    begin = (ops.zeros_like(query, dtype="float32"), ops.zeros_like(key), ops.zeros_like(value))
     num_blocks = ops.shape(key)[2] // rules.block_size
     d_query, d_key, d_value = sequential_loop(num_blocks, body, begin)
     return ops.cast(d_query, query.dtype), d_key, d_value
 
 
 def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
-    """Float32 scores `(B, H, T, block_size)` of a block, and where they are real ones."""
+    """Returns float32 scores `(B, H, T, block_size)` of a block, and True where not masked."""
     scores = ops.matmul(query, ops.swapaxes(_block(key, block, rules), -1, -2))
     keys = block * rules.block_size + ops.arange(rules.block_size, dtype="int32")
     exists = keys < rules.num_keys
@@ -235,7 +214,7 @@ def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
 
 
 def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
-    """Drops the same weights of a block each time."""
+    """Applies dropout, with the same mask for a block in both passes."""
     if not rules.dropout_rate:
         return weights
     seed = ops.cast(rules.seed, "int32") + ops.stack([ops.cast(block, "int32"), 0])
@@ -253,8 +232,8 @@ def _take(x: Any, axis: int, start: Any, size: int) -> Any:
     return ops.slice(x, starts, sizes)
 
 
-def _fill(x: Any, added: Any) -> Any:
-    """Appends zeros `added` along axis 2 of four."""
+def _pad(x: Any, added: Any) -> Any:
+    """Appends `added` zeros along axis 2 of four."""
     if isinstance(added, int) and not added:
         return x
     batch, heads, _, width = ops.shape(x)

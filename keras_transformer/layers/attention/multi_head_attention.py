@@ -7,23 +7,29 @@ from keras import ops
 
 from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
-from keras_transformer.layers.attention.masks import both_masks, causal_mask
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    both_masks,
+    causal_mask,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.dense import Dense, initializer_config, int8_matmul
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    Dense,
+    initializer_config,
+    int8_matmul,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
-    """Attends with several heads and joins what they found (§3.2.2).
+class MultiHeadAttention(ConfiguredLayer):
+    """Attends with several heads and joins their outputs (§3.2.2).
 
-    Beside `keras.layers.MultiHeadAttention` it stores query, key, value and output kernels as 2-D
-    matrices, which Glorot initialization and other engines understand; honours every mask it is
-    given; keeps the softmax in float32; takes position encodings that act on queries, keys or
-    scores; and decodes one token at a time from cached keys and values (`init_cache`, `step`).
+    Unlike `keras.layers.MultiHeadAttention`, it stores its kernels as 2-D matrices, as Glorot
+    initialization and other engines expect; combines all masks that it is given; computes the
+    softmax in float32; takes position encodings that act on queries, keys or scores; and decodes
+    one token at a time from cached keys and values (`init_cache`, `step`).
 
     Example:
 
@@ -40,36 +46,36 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
-        position_encoding: `PositionalEncoding` whose `rotate` turns queries and keys and whose
-            `score_bias` is added to the scores, for self-attention. Defaults to None.
+        position_encoding: `PositionalEncoding` whose `rotate` is applied to queries and keys and
+            whose `score_bias` is added to the scores, for self-attention. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
-            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: all to all by
-            equation 1 as it stands, which is fastest for sentences.
+            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: equation 1
+            with all scores in memory, which is fastest for sentences.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
-        key: float tensor `(B, S, D)`, by name only: Keras's own layer has the value before it.
+        key: float tensor `(B, S, D)`, by name only, because `value` comes first in Keras's layer.
             Defaults to `query`.
         value: float tensor `(B, S, D)`, by name only. Defaults to `key`.
         padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: the
             Keras mask that `key` carries.
-        attention_mask: bool tensor, True = may attend: `(B, T, S)`, or whatever of two or four axes
-            broadcasts to `(B, H, T, S)`. Defaults to None.
+        attention_mask: bool tensor, True = may attend: `(B, T, S)`, or two or four axes that
+            broadcast to `(B, H, T, S)`. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t, in self-attention.
             Defaults to False.
         return_attention_weights: Whether to return the weights too. Defaults to False.
-        training: Whether to drop attention weights. Defaults to False.
+        training: Whether to apply dropout. Defaults to False.
 
-    With an `attention_mask`, or where weights are returned, all scores are computed, those that
-    the pattern lacks are masked, and nothing is saved.
+    With `attention_mask` or `return_attention_weights`, an `attention_pattern` is applied as a mask
+    on all scores, and saves neither time nor memory.
 
     Returns:
         A float tensor `(B, T, D)`; with `return_attention_weights` a tuple of it and the weights
         `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or an
-            `attention_pattern` meets a position encoding that has a `score_bias`.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or if an
+            `attention_pattern` is combined with a position encoding that has a `score_bias`.
 
     Source: Vaswani et al. 2017, §3.2.2.
     """
@@ -91,7 +97,7 @@ class MultiHeadAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         if d_k is None and d_model % num_heads:
             raise ValueError(
-                "`num_heads` must divide `d_model` where `d_k` is not given. "
+                "`num_heads` must divide `d_model` if `d_k` is not given. "
                 f"Received: num_heads={num_heads}, d_model={d_model}"
             )
         if attention_pattern and position_encoding and position_encoding.has_score_bias:
@@ -149,7 +155,7 @@ class MultiHeadAttention(keras.layers.Layer):
         query_mask: Any = None,
         key_mask: Any = None,
     ) -> Any:
-        # Keras fills in the last three: `mask` where the query is the only tensor.
+        # Keras passes the last three: `mask` if the query is the only tensor.
         if padding_mask is None:
             query_mask = mask if query_mask is None else query_mask
             padding_mask = query_mask if key is None else key_mask
@@ -157,10 +163,17 @@ class MultiHeadAttention(keras.layers.Layer):
         value = key if value is None else value
         allowed, bias = _over_heads(attention_mask), None
         if self.attention_pattern is not None and allowed is None and not return_attention_weights:
-            masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
-            return self._attend_by(
-                self.attention_pattern, query, key, value, training=training, **masks
+            heads = self.attention_pattern(
+                self._rotate(self._split_heads(self.query_projection(query))),
+                self._rotate(self._split_heads(self.key_projection(key))),
+                self._split_heads(self.value_projection(value)),
+                padding_mask=padding_mask,
+                use_causal_mask=use_causal_mask,
+                use_scale=self.use_scale,
+                dropout=self.dropout if self.dropout_rate else None,
+                training=training,
             )
+            return self.output_projection(self._join_heads(heads))
         if self._needs_distance:
             queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
             allowed, bias = self._by_distance(queries[:, None] - keys, allowed)
@@ -174,25 +187,8 @@ class MultiHeadAttention(keras.layers.Layer):
         output = self.output_projection(self._join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
-    def _attend_by(
-        self, pattern: AttentionPattern, query: Any, key: Any, value: Any, **options: Any
-    ) -> Any:
-        heads = pattern(
-            self._rotate(self._split_heads(self.query_projection(query))),
-            self._rotate(self._split_heads(self.key_projection(key))),
-            self._split_heads(self.value_projection(value)),
-            use_scale=self.use_scale,
-            dropout=self.dropout if self.dropout_rate else None,
-            **options,
-        )
-        return self.output_projection(self._join_heads(heads))
-
     def project_memory(self, key: Any, value: Any) -> FixedKeyValues:
-        """Projects what is attended to, once for any number of queries.
-
-        Args:
-            key: float tensor `(B, S, D)`.
-            value: float tensor `(B, S, D)`.
+        """Projects keys and values `(B, S, D)`, once for any number of queries.
 
         Returns:
             Keys `(B, H, K, S)` and values `(B, H, S, K_v)`, float tensors in the compute dtype.
@@ -204,17 +200,17 @@ class MultiHeadAttention(keras.layers.Layer):
     def init_cache(
         self, batch: Any, beam_size: Any, max_length: int | None
     ) -> FixedKeyValues | GrowingKeyValues:
-        """Returns empty keys and values of `max_length` positions; None: of a growing number."""
+        """Returns empty keys and values for `max_length` positions; None: for a growing number."""
         kind = GrowingKeyValues if max_length is None else FixedKeyValues
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)
 
     def fuse_projections(self) -> dict[str, Any]:
-        """Joins the projections to query, key and value: in `step` one product, not three.
+        """Joins the projections to query, key and value, so that `step` has one product, not three.
 
         Returns:
-            `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype, or int8 after `quantize`, then
-            with its `"scale"`; where there are biases, `"bias"`. Both are vectors.
+            `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype; after `quantize`, in int8 with
+            the vector `"scale"`. With `use_bias`, also the vector `"bias"`.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         kernel = ops.concatenate([part.kernel for part in parts], axis=-1)
@@ -239,8 +235,8 @@ class MultiHeadAttention(keras.layers.Layer):
         """Causal self-attention of one new token per hypothesis, from cached keys and values.
 
         Args:
-            query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence;
-                the n-th is written to slot n.
+            query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence.
+                Hypothesis n is written to slot n.
             cache: Keys and values of the earlier positions.
             projections: What `fuse_projections` returned.
             attention_mask: bool tensor `(B * H, N, L * N)`, what `take_slots` returned.
@@ -283,7 +279,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _project_beams(
         self, query: Any, beams: int, projections: dict[str, Any], position: Any
     ) -> tuple[Any, ...]:
-        """Queries, keys and values `(B * H, N, K)` of one position."""
+        """Returns queries, keys and values `(B * H, N, K)` of one position."""
         if "scale" in projections:
             projected = int8_matmul(query, projections["kernel"], projections["scale"])
         else:
@@ -352,43 +348,20 @@ class MultiHeadAttention(keras.layers.Layer):
         return self.attention_pattern is not None or has_score_bias
 
     def _by_distance(self, distance: Any, mask: Any) -> tuple[Any, Any]:
-        """The mask with that of the pattern, and the bias of the scores or None.
+        """Returns `mask` combined with that of the pattern, and the bias of the scores or None.
 
         Args:
             distance: int32 tensor, the query's position minus the key's.
-            mask: Mask that holds too, or None.
+            mask: Another mask, or None.
         """
         if self.attention_pattern is not None:
             mask = both_masks(mask, self.attention_pattern.allows(distance))
         encoding = self.position_encoding
         return mask, None if encoding is None else encoding.score_bias(distance)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_k": self.d_k,
-            "d_v": self.d_v,
-            "dropout_rate": self.dropout_rate,
-            "use_bias": self.use_bias,
-            "use_scale": self.use_scale,
-            "kernel_initializer": self.kernel_initializer,
-            "position_encoding": keras.saving.serialize_keras_object(self.position_encoding),
-            "attention_pattern": keras.saving.serialize_keras_object(self.attention_pattern),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "MultiHeadAttention":
-        objects = {
-            name: keras.saving.deserialize_keras_object(config.get(name))
-            for name in ("position_encoding", "attention_pattern")
-        }
-        return cls(**{**config, **objects})
-
 
 def _over_heads(mask: Any) -> Any:
-    """Aligns a mask with scores `(B, H, T, S)`: one of three axes gets one for the heads."""
+    """Adds the axis of the heads to a mask `(B, T, S)`, to match scores `(B, H, T, S)`."""
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)

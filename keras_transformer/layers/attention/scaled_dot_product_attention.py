@@ -1,13 +1,51 @@
-"""Equation 1 of the paper."""
+"""Equation 1 of the paper, its masks, and a layer with one head.
+
+Masks are boolean, computed from ids and passed by name. True = may attend / is a real token.
+"""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
+
+from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 # Finite, so that a fully masked row gives equal weights instead of NaN; scores are float32.
 MASKED_SCORE = -1e9
+
+
+def padding_mask(ids: Any, pad_id: int = 0) -> Any:
+    """Marks the real tokens of a padded batch.
+
+    Args:
+        ids: int tensor of shape `(B, S)`.
+        pad_id: Id of the padding token. Defaults to 0.
+
+    Returns:
+        A bool tensor of shape `(B, S)`, True where `ids` is a real token.
+    """
+    return ops.not_equal(ids, pad_id)
+
+
+def causal_mask(length: Any) -> Any:
+    """Lets every target position attend to itself and to earlier positions (§3.2.3).
+
+    Args:
+        length: Number of positions T, an int or a 0-d int tensor.
+
+    Returns:
+        A bool tensor of shape `(1, T, T)`, True where the key (column) is not later than the query
+        (row).
+    """
+    positions = ops.arange(length)
+    return ops.expand_dims(positions[None, :] <= positions[:, None], 0)
+
+
+def both_masks(mask: Any, other: Any) -> Any:
+    """Returns the logical and of two masks; if `mask` is None, `other`."""
+    return other if mask is None else ops.logical_and(mask, other)
 
 
 def scaled_dot_product_attention(
@@ -23,7 +61,7 @@ def scaled_dot_product_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
     The softmax runs in float32 under every dtype policy. A query whose keys are all masked gets
-    equal weights: finite, and for the caller to ignore.
+    equal weights: the output is finite, and the caller ignores it.
 
     Args:
         query: float tensor `(..., T, K)`.
@@ -31,10 +69,10 @@ def scaled_dot_product_attention(
         value: float tensor `(..., S, K_v)`.
         attention_mask: bool tensor broadcastable to `(..., T, S)`, True = may attend. Defaults to
             None: all attend to all.
-        use_scale: Whether to divide the scores by sqrt(d_k). Without it they have variance d_k, and
-            the softmax saturates. Defaults to True.
+        use_scale: Whether to divide the scores by sqrt(d_k). Unscaled scores have variance d_k and
+            saturate the softmax. Defaults to True.
         dropout: Function applied to the weights, such as a `Dropout`. Defaults to None.
-        key_is_transposed: Whether `key` is `(..., K, S)`, as caches hold it. Defaults to False.
+        key_is_transposed: Whether `key` is `(..., K, S)`, as in a cache. Defaults to False.
         score_bias: float tensor broadcastable to `(..., T, S)`, added to the scaled scores.
             Defaults to None.
 
@@ -54,3 +92,70 @@ def scaled_dot_product_attention(
         scores = ops.where(attention_mask, scores, MASKED_SCORE)
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     return ops.matmul(weights if dropout is None else dropout(weights), value), weights
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SelfAttention(ConfiguredLayer):
+    """One head of self-attention without an output projection: equation 1 as a layer (§3.2.1).
+
+    Example:
+
+    >>> SelfAttention(d_k=64)(x, padding_mask=ids != 0).shape      # (B, T, 64)
+
+    Args:
+        d_k: Width K of query and key.
+        d_v: Width of the value and the output. Defaults to `d_k`.
+        use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None: the Keras mask that
+            `x` carries.
+        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
+        return_attention_weights: Whether to return the weights too. Defaults to False.
+
+    Returns:
+        A float tensor `(B, T, d_v)`; with `return_attention_weights` a tuple of it and the weights
+        `(B, T, T)`.
+
+    Source: Vaswani et al. 2017, §3.2.1.
+    """
+
+    def __init__(
+        self, d_k: int, d_v: int | None = None, use_scale: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.d_k = d_k
+        self.d_v = d_k if d_v is None else d_v
+        self.use_scale = use_scale
+        dtype = self.dtype_policy
+        self.query_projection = Dense(self.d_k, dtype=dtype, name="query")
+        self.key_projection = Dense(self.d_k, dtype=dtype, name="key")
+        self.value_projection = Dense(self.d_v, dtype=dtype, name="value")
+
+    def build(self, x_shape: Any) -> None:
+        for projection in (self.query_projection, self.key_projection, self.value_projection):
+            projection.build(x_shape)
+        self.built = True
+
+    def call(
+        self,
+        x: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        return_attention_weights: bool = False,
+        mask: Any = None,
+    ) -> Any:
+        padding_mask = mask if padding_mask is None else padding_mask
+        attention_mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
+        if padding_mask is not None:
+            attention_mask = both_masks(attention_mask, padding_mask[:, None, :])
+        output, weights = scaled_dot_product_attention(
+            self.query_projection(x),
+            self.key_projection(x),
+            self.value_projection(x),
+            attention_mask=attention_mask,
+            use_scale=self.use_scale,
+        )
+        return (output, weights) if return_attention_weights else output

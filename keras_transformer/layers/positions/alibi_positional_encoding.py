@@ -17,11 +17,11 @@ from keras_transformer.layers.positions.positional_encoding import (
 class ALiBiPositionalEncoding(PositionalEncoding):
     """Attention with linear biases: each head lowers its scores in proportion to the distance.
 
-    The bias of head h is -m_h |i - j| for query i and key j. With a power of two heads, the slopes
-    m are 2^(-8 / H), 2^(-16 / H), ..., 2^-8; other numbers of heads add every second slope of the
-    next power of two. There is nothing to learn and no longest position. The publication is about
-    causal attention. In an encoder the bias is symmetric: it tells how far apart tokens are, not
-    which of them comes first, so an encoder sees a sentence and its reverse alike.
+    The bias of head h is -m_h |i - j| for query i and key j. If H is a power of two, the slopes m
+    are 2^(-8 / H), 2^(-16 / H), ..., 2^-8. Otherwise they are those of the power of two below H,
+    and every second slope of the power above. Nothing is learned, and there is no maximum length.
+    The publication is about causal attention. In an encoder the bias is symmetric: it depends on
+    the distance but not on the order, so an encoder cannot tell a sentence from its reverse.
 
     Example:
 
@@ -42,9 +42,6 @@ class ALiBiPositionalEncoding(PositionalEncoding):
         slopes = ops.convert_to_tensor(_slopes(self.num_heads), "float32")
         slopes = ops.reshape(slopes, (-1, *(1 for _ in distance.shape)))
         return -slopes * ops.cast(ops.abs(distance), "float32")
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads}
 
 
 def _slopes(num_heads: int) -> np.ndarray:

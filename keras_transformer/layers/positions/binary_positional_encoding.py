@@ -1,4 +1,4 @@
-"""The binary digits of the index."""
+"""Positions as binary digits."""
 
 from typing import Any
 
@@ -13,26 +13,21 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("binary_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
-    """The binary digits of the index, lowest first: bounded and distinct, but it jumps.
+    """The binary digits of the index, lowest first: bounded and distinct, but not smooth.
 
-    From 7 (111) to 8 (0001) every digit changes, from 8 to 9 only one: near positions are not near
-    vectors. The sinusoids of the paper are its smooth relative.
+    From 7 (1110) to 8 (0001) every digit changes, from 8 to 9 only one: the vectors of neighbouring
+    positions can be far apart. The paper's sinusoids are a smooth version.
 
     Example:
 
     >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Number of positions, in tokens; `ceil(log2(max_length))` digits tell them apart,
-            and positions beyond start again at zero.
-        concatenate: Appended (and projected back to D) instead of added. Defaults to False.
+        max_length: Number of positions, in tokens, with distinct digits: `ceil(log2(max_length))`
+            of them. Later positions start again at zero.
+        concatenate: As for `IndexPositionalEncoding`.
 
-    Call arguments:
-        embeddings: float tensor `(B, T, D)`.
-        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
+    Call arguments and result are those of `PositionalEncoding`.
     """
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
@@ -46,6 +41,3 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
     def features(self, indices: Any) -> Any:
         powers = 2 ** ops.arange(self.num_features, dtype="int32")
         return ops.cast((indices[:, None] // powers) % 2, "float32")
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_length": self.max_length}

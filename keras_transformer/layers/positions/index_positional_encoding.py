@@ -1,4 +1,4 @@
-"""The raw index as position, and what the schemes that textbooks reject have in common."""
+"""Positions as raw indices; base class of the other simple schemes."""
 
 from typing import Any
 
@@ -16,24 +16,18 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """The raw index as position: grows without bound and drowns the embeddings.
+    """The raw index as position: it grows without bound and dominates the embeddings.
 
     Example:
 
-    >>> IndexPositionalEncoding()(np.zeros((1, 50, 64), "float32"))                    # added
-    >>> IndexPositionalEncoding(concatenate=True)(np.zeros((1, 50, 64), "float32"))    # appended
+    >>> IndexPositionalEncoding(concatenate=True)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        concatenate: False: the index is added to every feature. True: it is appended to the
-            embeddings as further features, and a trained matrix brings the width back to D.
-            Defaults to False.
+        concatenate: If False, the index is added to every feature. If True, it is concatenated
+            to the embeddings, and a learned matrix projects them back to width D. Defaults to
+            False.
 
-    Call arguments:
-        embeddings: float tensor `(B, T, D)`.
-        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
+    Call arguments and result are those of `PositionalEncoding`.
     """
 
     def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
@@ -49,18 +43,11 @@ class IndexPositionalEncoding(PositionalEncoding):
 
     @property
     def num_features(self) -> int:
-        """Number of features that describe one position."""
+        """Number of features per position."""
         return 1
 
     def features(self, indices: Any) -> Any:
-        """Describes positions.
-
-        Args:
-            indices: int32 tensor `(T,)`.
-
-        Returns:
-            A float32 tensor `(T, num_features)`.
-        """
+        """Returns the features of positions `(T,)`, int32: a float32 tensor `(T, num_features)`."""
         return ops.cast(indices, "float32")[:, None]
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
@@ -73,11 +60,8 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """One feature goes to all D; several go to the first ones, the rest stay zero."""
+        """Gives one feature to all D; several are padded with zeros or truncated to D."""
         if self.num_features == 1:
             return features
         padding = max(d_model - self.num_features, 0)
         return ops.pad(features, ((0, 0), (0, padding)))[:, :d_model]
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "concatenate": self.concatenate}

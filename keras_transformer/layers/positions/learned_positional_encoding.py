@@ -1,4 +1,4 @@
-"""A trained vector for every position."""
+"""Positions as learned vectors."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("learned")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearnedPositionalEncoding(PositionalEncoding):
-    """Adds a trained vector per position, up to a maximum length (§3.5; Table 3, row E).
+    """Adds a learned vector per position, up to a maximum length (§3.5; Table 3, row E).
 
     Example:
 
@@ -24,15 +24,10 @@ class LearnedPositionalEncoding(PositionalEncoding):
     Args:
         max_length: Number of positions that have a vector, in tokens.
 
-    Call arguments:
-        embeddings: float tensor `(B, T, D)`, `offset + T <= max_length`.
-        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
+    Call arguments and result are those of `PositionalEncoding`, with `offset + T <= max_length`.
 
     Raises:
-        ValueError: If the sequence is known to be longer than `max_length`.
+        ValueError: If the sequence is longer than `max_length`. Lengths are checked where known.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
@@ -63,6 +58,3 @@ class LearnedPositionalEncoding(PositionalEncoding):
                 "A sequence must not be longer than the `max_length` learned positions. "
                 f"Received: max_length={self.max_length}, length={length}"
             )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_length": self.max_length}

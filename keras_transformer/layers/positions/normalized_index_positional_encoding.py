@@ -1,4 +1,4 @@
-"""The index divided by a fixed maximum length."""
+"""Positions as indices between 0 and 1."""
 
 from typing import Any
 
@@ -14,23 +14,17 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
     """The index divided by a fixed maximum length: bounded, but neighbours hardly differ.
 
-    With the maximum at 1,000 tokens, two neighbours differ by 0.001, and the number says less the
-    longer the maximum is.
+    With a maximum of 1,000 tokens, two neighbours differ by 0.001.
 
     Example:
 
     >>> NormalizedIndexPositionalEncoding(max_length=100)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Length, in tokens, that the index is divided by.
-        concatenate: Appended (and projected back to D) instead of added. Defaults to False.
+        max_length: Divisor of the index, in tokens.
+        concatenate: As for `IndexPositionalEncoding`.
 
-    Call arguments:
-        embeddings: float tensor `(B, T, D)`.
-        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
+    Call arguments and result are those of `PositionalEncoding`.
     """
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
@@ -39,6 +33,3 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
 
     def features(self, indices: Any) -> Any:
         return super().features(indices) / self.max_length
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_length": self.max_length}

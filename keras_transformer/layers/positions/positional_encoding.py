@@ -1,4 +1,4 @@
-"""The interface of all position encodings, their names, and the angles that two of them share."""
+"""Base class of the position encodings, their names, and the angles that two of them share."""
 
 import inspect
 import math
@@ -8,7 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
-# Name to class, and the arguments of the variant. Each encoding's file adds its own.
+from keras_transformer.layers.base import ConfiguredLayer
+
+# Name to class and arguments. Each encoding's file registers its own.
 POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
 
 
@@ -25,16 +27,15 @@ def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
 def new_position_encoding(
     encoding: str, sizes: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
-    """Makes the position encoding of a name.
+    """Makes a position encoding by its registered name.
 
     Args:
         encoding: A registered name.
-        sizes: Arguments that some encodings need: `max_length`, `num_heads`. The constructor gets
-            those that it takes.
+        sizes: `max_length` and `num_heads`, for the constructors that take them.
         **kwargs: Arguments that all encodings take: `name`, `dtype`.
 
     Raises:
-        ValueError: If there is no such encoding.
+        ValueError: If the name is not registered.
     """
     if encoding not in POSITION_ENCODINGS:
         raise ValueError(
@@ -55,7 +56,7 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, shape `(T, ceil(width / 2))`.
 
-    Float32 whatever the dtype policy: bfloat16 cannot tell position 257 from position 256.
+    They are float32 under every dtype policy: in bfloat16, positions 256 and 257 are equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[:, None] * rates
@@ -63,13 +64,13 @@ def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
 
 @position_encoding("none")
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEncoding(keras.layers.Layer):
-    """Where a token stands: the three places at which a position can enter the Transformer.
+class PositionalEncoding(ConfiguredLayer):
+    """Base class of the position encodings. A subclass overrides one or more of three methods.
 
-    `call` adds positions to the embeddings, `rotate` turns the queries and keys of self-attention,
-    `score_bias` is added to its scores. All do nothing here; a subclass overrides what it needs.
-    `call` and `rotate` take the offset of the first position, so that decoding one token at a time
-    agrees with decoding all at once.
+    `call` adds positions to the embeddings, `rotate` rotates the queries and keys of
+    self-attention, and `score_bias` is added to its scores. Here they do nothing. `call` and
+    `rotate` take the offset of the first position, so that decoding one token at a time gives the
+    same results as decoding all at once.
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.
@@ -87,11 +88,11 @@ class PositionalEncoding(keras.layers.Layer):
         return embeddings
 
     def compute_output_shape(self, embeddings_shape: Any) -> Any:
-        # Without it Keras would try `call` with a made-up length, which may exceed a maximum.
+        # Otherwise Keras would try `call` with an invented length, which may exceed a maximum.
         return embeddings_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        """Turns queries or keys by their positions.
+        """Rotates queries or keys by their positions.
 
         Args:
             heads: float tensor `(..., T, K)`.
@@ -103,7 +104,7 @@ class PositionalEncoding(keras.layers.Layer):
         return heads
 
     def score_bias(self, distance: Any) -> Any:
-        """Returns what is added to the scaled scores of self-attention.
+        """Returns the bias that is added to the scaled scores of self-attention.
 
         Args:
             distance: int32 tensor of any shape, the query's position minus the key's.
@@ -119,17 +120,13 @@ class PositionalEncoding(keras.layers.Layer):
         return type(self).score_bias is not PositionalEncoding.score_bias
 
     def check_length(self, length: int) -> None:
-        """Raises `ValueError` if there is no position for the last of `length` tokens."""
+        """Raises `ValueError` if `length` tokens are more than there are positions."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the encoding of the decoder, if this is the encoder's: by default the same."""
+        """Returns the decoder's encoding, given the encoder's: by default the same object."""
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:
         """Adds a float32 `encoding` `(T, D)` to `embeddings` `(B, T, D)` in float32."""
         total = ops.cast(embeddings, "float32") + encoding
         return ops.cast(total, self.compute_dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        # Keras records the arguments of classes without it, but no dtype policies.
-        return super().get_config()

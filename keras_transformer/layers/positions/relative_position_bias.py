@@ -18,10 +18,10 @@ from keras_transformer.layers.positions.positional_encoding import (
 class RelativePositionBias(PositionalEncoding):
     """Adds a learned scalar per head and bucket of distances to the scores, as T5 does.
 
-    Short distances have a bucket each; the others share buckets whose widths grow geometrically up
-    to `max_distance`, and all beyond it share the last one. An encoder looks both ways, with half
-    of the buckets for each side; a decoder looks back, with all of them. One layer serves all
-    layers of a stack; encoder and decoder have one each.
+    Each short distance has its own bucket. Longer ones share buckets whose widths grow
+    geometrically up to `max_distance`; all beyond it share the last bucket. An encoder uses half of
+    the buckets for each direction, a decoder all of them for the past. All layers of a stack share
+    one `RelativePositionBias`; encoder and decoder have one each.
 
     Example:
 
@@ -30,14 +30,14 @@ class RelativePositionBias(PositionalEncoding):
 
     Args:
         num_heads: Number of attention heads H.
-        bidirectional: Whether keys after the query have buckets of their own. If False, they share
+        bidirectional: Whether keys after the query have their own buckets. If False, they share
             the bucket of distance 0. Defaults to True.
-        num_buckets: Number of buckets, even. Defaults to 32.
-        max_distance: Distance in tokens from which all share a bucket; more than `num_buckets / 2`.
-            Defaults to 128.
+        num_buckets: Number of buckets, even, at least 4. Defaults to 32.
+        max_distance: All distances from this one on, in tokens, share a bucket. More than
+            `num_buckets / 2`. Defaults to 128.
 
     Raises:
-        ValueError: If `num_buckets` or `max_distance` is out of its range.
+        ValueError: If `num_buckets` or `max_distance` is out of range.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
     Text-to-Text Transformer", §2.1.
@@ -61,7 +61,7 @@ class RelativePositionBias(PositionalEncoding):
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets
         self.max_distance = max_distance
-        # Not in `build`: attention layers ask for the bias and never call the layer.
+        # Not in `build`: attention layers call `score_bias`, never the layer itself.
         self.relative_attention_bias = self.add_weight(
             name="relative_attention_bias",
             shape=(num_buckets, num_heads),
@@ -84,22 +84,13 @@ class RelativePositionBias(PositionalEncoding):
         name = f"decoder_{self.name}"
         return type(self)(self.num_heads, False, *sizes, dtype=self.dtype_policy, name=name)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "bidirectional": self.bidirectional,
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-        }
-
 
 @functools.cache
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
-    Half of the buckets hold one distance each. From there, bucket `single + k` begins at distance
-    single * (max_distance / single)^(k / shared), compared in integers, which do not round.
+    Half of the buckets hold one distance each. Bucket `single + k` of the others starts at distance
+    single * (max_distance / single)^(k / shared), compared in integers to avoid rounding.
     """
     single = count // 2
     shared = count - single

@@ -15,11 +15,11 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("rotary")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositionalEncoding(PositionalEncoding):
-    """Turns each pair of features of queries and keys by an angle that grows with the position.
+    """Rotates each pair of features of queries and keys by an angle that grows with the position.
 
-    The product of a turned query and a turned key depends on the distance of their positions alone.
-    The embeddings pass unchanged; give the layer to `MultiHeadAttention(position_encoding=...)`,
-    which calls `rotate`. Angles and rotation are float32 under every dtype policy.
+    The product of a rotated query and a rotated key depends only on the distance of their
+    positions. The embeddings stay as they are: `MultiHeadAttention(position_encoding=...)` calls
+    `rotate`. Angles and rotation are float32 under every dtype policy.
 
     Example:
 
@@ -41,5 +41,5 @@ class RotaryPositionalEncoding(PositionalEncoding):
         pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
         even, odd = pairs[..., 0], pairs[..., 1]
         sine, cosine = ops.sin(angles), ops.cos(angles)
-        turned = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
-        return ops.cast(ops.reshape(turned, shape), heads.dtype)
+        rotated = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
+        return ops.cast(ops.reshape(rotated, shape), heads.dtype)

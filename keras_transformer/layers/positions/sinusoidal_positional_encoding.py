@@ -20,10 +20,10 @@ LAYOUTS = ("interleaved", "half_split")
 class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
 
-    PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). The table is
-    computed in float32 at every call for the length at hand: there is no maximum length and
-    nothing to save. `keras_hub.layers.SinePositionEncoding` computes it in the compute dtype, where
-    bfloat16 merges neighbouring positions from 256 on.
+    PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
+    computes the table in float32 for the length of its input: there is no maximum length, and no
+    weight. `keras_hub.layers.SinePositionEncoding` computes it in the compute dtype; in bfloat16,
+    neighbouring positions from 256 on are then equal.
 
     Example:
 
@@ -33,12 +33,7 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         layout: `"interleaved"` (the paper: sine at even, cosine at odd features) or `"half_split"`
             (all sines, then all cosines, of the same angles). Defaults to `"interleaved"`.
 
-    Call arguments:
-        embeddings: float tensor `(B, T, D)`.
-        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
+    Call arguments and result are those of `PositionalEncoding`.
 
     Raises:
         ValueError: If `layout` is unknown.
@@ -62,6 +57,3 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             cosines = ops.cos(angles)[:, : d_model // 2]
             table = ops.concatenate([ops.sin(angles), cosines], axis=-1)
         return self.add_to(embeddings, table)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "layout": self.layout}

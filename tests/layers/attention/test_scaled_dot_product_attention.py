@@ -1,15 +1,40 @@
-"""Equation 1."""
+"""Equation 1, masks (boolean; True = may attend), and the layer with one head."""
 
 import math
 
+import keras
 import numpy as np
 import pytest
 from support import reference
-from support.contract import to_numpy
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import scaled_dot_product_attention
+from keras_transformer.layers import (
+    SelfAttention,
+    causal_mask,
+    padding_mask,
+    scaled_dot_product_attention,
+)
 
-B, H, T, S, K, K_V = 2, 3, 5, 7, 11, 13
+B, H, T, S, D, K, K_V = 2, 3, 5, 7, 17, 11, 13
+
+
+def test_padding_mask_marks_real_tokens():
+    mask = to_numpy(padding_mask(np.array([[5, 6, 0], [7, 0, 0]])))
+    np.testing.assert_array_equal(mask, [[True, True, False], [True, False, False]])
+    assert mask.dtype == bool
+
+
+def test_any_id_can_be_padding():
+    mask = to_numpy(padding_mask(np.array([[0, 9]]), pad_id=9))
+    np.testing.assert_array_equal(mask, [[True, False]])
+
+
+def test_causal_mask_shows_oneself_and_the_past():
+    mask = to_numpy(causal_mask(3))
+    np.testing.assert_array_equal(
+        mask, [[[True, False, False], [True, True, False], [True, True, True]]]
+    )
+    assert mask.dtype == bool
 
 
 @pytest.fixture
@@ -64,8 +89,6 @@ def test_fully_masked_row_is_finite(tensors):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_fully_masked_row_is_finite_in_half_precision(tensors, dtype):
-    import keras
-
     tensors = [keras.ops.cast(tensor, dtype) for tensor in tensors]
     output, _ = scaled_dot_product_attention(*tensors, np.zeros((B, 1, T, S), bool))
     assert keras.backend.standardize_dtype(output.dtype) == dtype
@@ -100,3 +123,67 @@ def test_a_bias_is_added_to_the_scaled_scores():
     output, _ = scaled_dot_product_attention(query, key, value, mask, score_bias=bias)
     expected, _ = reference.scaled_dot_product_attention(query, key, value, mask, bias=bias)
     np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+@pytest.fixture
+def real_tokens():
+    return np.arange(T)[None, :] < np.array([[3], [T]])
+
+
+def make_layer(**arguments):
+    layer = SelfAttention(K, K_V, **arguments)
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+def test_contract(x, real_tokens, tmp_path):
+    inputs = {"x": x, "padding_mask": real_tokens}
+    assert_layer_contract(SelfAttention, {"d_k": K, "d_v": K_V}, inputs, (B, T, K_V), tmp_path)
+
+
+@pytest.mark.parametrize("use_scale", [True, False])
+@pytest.mark.parametrize("use_causal_mask", [True, False])
+def test_layer_agrees_with_reference(x, real_tokens, use_scale, use_causal_mask):
+    layer = make_layer(use_scale=use_scale)
+    mask = real_tokens[:, None, :]
+    if use_causal_mask:
+        mask = mask & reference.causal_mask(T)
+    output, weights = layer(
+        x,
+        padding_mask=real_tokens,
+        use_causal_mask=use_causal_mask,
+        return_attention_weights=True,
+    )
+    expected_output, expected_weights = reference.self_attention(
+        weights_of(layer), x, mask, use_scale
+    )
+    np.testing.assert_allclose(to_numpy(output), expected_output, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-5)
+
+
+def test_future_tokens_do_not_affect_past(x):
+    layer = make_layer()
+    whole = to_numpy(layer(x, use_causal_mask=True))
+    x[:, 3:] += 1
+    changed = to_numpy(layer(x, use_causal_mask=True))
+    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-6)
+    assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
+
+
+def test_value_is_as_wide_as_the_key_by_default():
+    assert SelfAttention(d_k=K).d_v == K
+
+
+def test_a_mask_that_the_input_carries_hides_padding():
+    x = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
+    x[0, 3:] = 0
+    layer, inputs = SelfAttention(d_k=3), keras.Input((None, 7))
+    model = keras.Model(inputs, layer(keras.layers.Masking()(inputs)))
+    expected = to_numpy(layer(x, padding_mask=np.any(x != 0, axis=-1)))
+    np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-6)

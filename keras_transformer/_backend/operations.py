@@ -1,0 +1,135 @@
+"""Operations that differ by backend: affine maps, attention kernels, loops."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+# XLA multiplies one row in a loop, which is as slow as its sum. Eight rows are a matrix product.
+_ROWS = 8
+
+
+def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
+    """Computes x * scale + shift, with gradients that are matrix products on TensorFlow.
+
+    The gradients of both vectors are sums over all tokens. XLA on TensorFlow takes six times as
+    long for such a sum as for a matrix product with ones (2,048 tokens of 512 numbers, 2 cores):
+    a twentieth of the training step of a base model. Other backends sum.
+
+    Args:
+        x: float tensor `(..., D)`.
+        scale: float tensor `(D,)`, or None for 1.
+        shift: float tensor `(D,)`, or None for 0.
+        training: Whether gradients will be computed.
+    """
+    if not training or keras.config.backend() != "tensorflow":
+        x = x if scale is None else ops.multiply(x, scale)
+        return x if shift is None else ops.add(x, shift)
+    # Copies, because a function with its own gradient may not use variables.
+    x = x if scale is None else _scale(x, ops.copy(scale))
+    return x if shift is None else _shift(x, ops.copy(shift))
+
+
+@ops.custom_gradient
+def _scale(x: Any, scale: Any) -> Any:
+    def gradient(upstream: Any) -> Any:
+        return upstream * scale, _sum_tokens(upstream * x)
+
+    return x * scale, gradient
+
+
+@ops.custom_gradient
+def _shift(x: Any, shift: Any) -> Any:
+    def gradient(upstream: Any) -> Any:
+        return upstream, _sum_tokens(upstream)
+
+    return x + shift, gradient
+
+
+def _sum_tokens(x: Any) -> Any:
+    """Sums `(..., D)` over all axes but the last."""
+    x = ops.reshape(x, (-1, x.shape[-1]))
+    return ops.matmul(ops.ones((_ROWS, ops.shape(x)[0]), x.dtype), x)[0]
+
+
+def fused_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    padding_mask: Any = None,
+    use_causal_mask: bool = False,
+    use_scale: bool = True,
+) -> Any:
+    """Computes softmax(QK^T / sqrt(d_k)) V by a kernel of the backend that stores no scores.
+
+    PyTorch has a kernel for every device. It takes a padding mask or a causal mask; both at once
+    would need a mask of all queries and keys. JAX has a kernel for GPUs and TPUs, in half
+    precision, without padding masks. TensorFlow has none. Values must be as wide as keys.
+
+    The arguments are those of an `AttentionPattern`.
+
+    Returns:
+        A float tensor `(B, H, T, K_v)`, or None if no kernel takes these arguments.
+    """
+    backend = keras.backend.backend()
+    if padding_mask is not None and (use_causal_mask or backend != "torch"):
+        return None
+    if query.shape[-1] != value.shape[-1]:
+        return None
+    try:
+        heads = ops.dot_product_attention(
+            *(ops.swapaxes(x, 1, 2) for x in (query, key, value)),
+            mask=None if padding_mask is None else padding_mask[:, None, None, :],
+            scale=1.0 / math.sqrt(query.shape[-1]) if use_scale else 1.0,
+            is_causal=use_causal_mask,
+            # PyTorch chooses well by itself. The others may choose to store all scores.
+            flash_attention=None if backend == "torch" else True,
+        )
+    except (ImportError, RuntimeError, ValueError):
+        return None
+    return ops.swapaxes(heads, 1, 2)
+
+
+def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
+    """Calls `body` for 0, 1, ..., `count` - 1, one call at a time.
+
+    In `keras.ops.fori_loop` and `while_loop`, TensorFlow without XLA runs up to ten iterations at
+    once and stores what all of them compute. Here it stores what one iteration computes.
+
+    Args:
+        count: Number of iterations, an int or an int32 tensor.
+        body: Takes the index, an int32 tensor, and the loop's tensors; returns the latter.
+        begin: The loop's tensors before the first iteration.
+
+    Returns:
+        The loop's tensors after the last iteration.
+    """
+
+    def iterate(index: Any, *carried: Any) -> tuple[Any, ...]:
+        return index + 1, *body(index, *carried)
+
+    def is_left(index: Any, *_: Any) -> Any:
+        return index < count
+
+    state = (ops.convert_to_tensor(0, "int32"), *begin)
+    if keras.config.backend() != "tensorflow":
+        return tuple(ops.while_loop(is_left, iterate, state)[1:])
+    import tensorflow as tf
+
+    return tuple(tf.while_loop(is_left, iterate, state, parallel_iterations=1)[1:])
+
+
+def of_unknown_shape(tensor: Any) -> Any:
+    """Makes the first axis and all axes of size 0 unknown in a TensorFlow graph.
+
+    A loop may then change their sizes. Other backends get the tensor as it is.
+    """
+    if keras.config.backend() != "tensorflow":
+        return tensor
+    import tensorflow as tf
+
+    sizes = tensor.shape.as_list()
+    shape = [size if size and axis else None for axis, size in enumerate(sizes)]
+    return tf.compat.v1.placeholder_with_default(tensor, shape)

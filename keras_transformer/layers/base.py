@@ -1,0 +1,121 @@
+"""Base class of the layers, and Keras layers with faster gradients on TensorFlow."""
+
+import inspect
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.operations import scale_and_shift
+from keras_transformer._backend.process import without_tensorflow
+
+# Arguments that are objects: a config holds their configs.
+_OBJECTS = ("position_encoding", "attention_pattern")
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer whose config is read off its constructor: argument = attribute = config key."""
+
+    @classmethod
+    def argument_names(cls) -> list[str]:
+        """Names of the constructor's arguments, with those of its superclasses; not Keras's own."""
+        return argument_names(cls, ConfiguredLayer)
+
+    def get_config(self) -> dict[str, Any]:
+        # A subclass may store an argument elsewhere and have a `get_config` of its own.
+        names = [name for name in self.argument_names() if hasattr(self, name)]
+        config = {name: getattr(self, name) for name in names}
+        for name in config.keys() & _OBJECTS:
+            config[name] = keras.saving.serialize_keras_object(config[name])
+        return {**super().get_config(), **config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        objects = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in config.keys() & _OBJECTS
+        }
+        return cls(**{**config, **objects})
+
+
+def argument_names(cls: type, base: type) -> list[str]:
+    """Names of the arguments of the constructors of `cls` and its superclasses below `base`."""
+    classes = cls.__mro__[: cls.__mro__.index(base)]
+    parameters = [
+        parameter
+        for owner in reversed(classes)
+        if "__init__" in vars(owner)
+        for parameter in list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
+    ]
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [name for name in dict.fromkeys(names) if name not in ("name", "dtype", "trainable")]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Dense(keras.layers.Dense):
+    """`keras.layers.Dense` whose bias has a faster gradient on TensorFlow: `scale_and_shift`."""
+
+    def __init__(
+        self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(units, activation=activation, use_bias=use_bias, **kwargs)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        x = ops.matmul(inputs, self.kernel)
+        if self.bias is not None:
+            x = scale_and_shift(x, shift=self.bias, training=training)
+        return x if self.activation is None else self.activation(x)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """Quantizes the weights as `keras.layers.Dense` does, which refuses subclasses."""
+        super().quantize(mode, type_check=False, config=config)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization` whose gain and bias have faster gradients on TensorFlow.
+
+    With another `axis` than the last or with `rms_scaling`, it computes what Keras does.
+    """
+
+    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
+        super().__init__(epsilon=epsilon, **kwargs)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        is_of_tokens = self.axis == [-1] and not self.rms_scaling
+        if not training or not is_of_tokens or keras.config.backend() != "tensorflow":
+            return super().call(inputs)
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
+        gamma, beta = (
+            None if vector is None else ops.cast(vector, dtype)
+            for vector in (self.gamma, self.beta)
+        )
+        return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
+
+
+def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
+    """Multiplies in 8-bit integers. Each row of `x` is quantized by its largest magnitude.
+
+    Args:
+        x: float tensor `(..., D)`.
+        kernel: int8 tensor `(D, M)`.
+        scale: float tensor `(M,)`, how many quantization steps are 1.0 in each column.
+
+    Returns:
+        A float tensor `(..., M)` of the dtype of `x`.
+    """
+    quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
+    product = ops.cast(ops.matmul(quantized, kernel), x.dtype)
+    return product / (ops.cast(x_scale, x.dtype) * ops.cast(scale, x.dtype))
+
+
+def initializer_config(initializer: Any) -> Any:
+    """Returns a name or a config, from which every layer makes its own initializer.
+
+    Layers that share one initializer object would draw the same numbers.
+    """
+    if isinstance(initializer, str | dict):
+        return initializer
+    with without_tensorflow():
+        return keras.initializers.serialize(initializer)

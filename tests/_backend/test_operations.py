@@ -1,0 +1,78 @@
+"""Affine maps, attention kernels and loops: values and gradients as NumPy computes them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support.contract import to_numpy
+from support.gradients import gradients_of
+from support.masked_attention import K, Problem
+
+from keras_transformer._backend.operations import (
+    fused_attention,
+    of_unknown_shape,
+    scale_and_shift,
+    sequential_loop,
+)
+
+B, T, D = 3, 37, 5
+ON_PYTORCH = keras.backend.backend() == "torch"
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_affine_map_has_value_and_gradients_of_numpy(training):
+    generator = np.random.default_rng(0)
+    x, factors = generator.normal(size=(2, B, T, D)).astype("float32")
+    scale, shift = generator.normal(size=(2, D)).astype("float32")
+
+    def total(x, scale, shift, factors):
+        return ops.sum(factors * scale_and_shift(x, scale, shift, training))
+
+    value, of_x, of_scale, of_shift, _ = gradients_of(total, x, scale, shift, factors)
+    np.testing.assert_allclose(value, (factors * (x * scale + shift)).sum(), rtol=1e-4)
+    np.testing.assert_allclose(of_x, factors * scale, rtol=1e-6)
+    np.testing.assert_allclose(of_scale, (factors * x).sum((0, 1)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(of_shift, factors.sum((0, 1)), rtol=1e-4, atol=1e-4)
+
+
+def test_without_scale_or_shift():
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    assert scale_and_shift(x, training=True) is x
+
+
+@pytest.mark.parametrize("is_causal, padding", [(True, 0), (False, 3)])
+def test_a_kernel_gives_heads_and_gradients_of_all_scores(is_causal, padding):
+    """Without an accelerator, only PyTorch has a kernel."""
+    problem = Problem(11, 11, is_causal=is_causal, padding=padding, d_v=K)
+    if ON_PYTORCH:
+        problem.assert_solved_by(fused_attention)
+    else:
+        assert fused_attention(*problem.inputs, **problem.options()) is None
+
+
+def test_no_kernel_takes_two_masks_or_values_wider_than_keys():
+    two_masks = Problem(5, 5, is_causal=True, padding=2, d_v=K)
+    assert fused_attention(*two_masks.inputs, **two_masks.options()) is None
+    assert fused_attention(*Problem(5, 5).inputs) is None  # Values are wider than keys.
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_loop_carries_tensors_from_iteration_to_iteration(count):
+    def body(index, digits, total):
+        return 10 * digits + ops.cast(index, "float32"), total + index
+
+    begin = (ops.zeros((2,), "float32"), ops.convert_to_tensor(0, "int32"))
+    digits, total = sequential_loop(ops.convert_to_tensor(count, "int32"), body, begin)
+    expected = sum(index * 10 ** (count - 1 - index) for index in range(count))
+    np.testing.assert_array_equal(to_numpy(digits), [expected] * 2)
+    assert to_numpy(total) == sum(range(count))
+
+
+def test_unknown_shapes_keep_values_and_free_sizes():
+    x = np.ones((2, 0, 3), "float32")
+    assert to_numpy(of_unknown_shape(ops.convert_to_tensor(x))).shape == (2, 0, 3)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        graph = tf.function(of_unknown_shape).get_concrete_function(tf.constant(x))
+        assert graph.output_shapes.as_list() == [None, None, 3]

@@ -1,0 +1,163 @@
+"""The base class, and layers that compute what Keras's layers do, in training too."""
+
+import keras
+import numpy as np
+import pytest
+from support.contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
+from support.small_models import inputs_of, new_model
+
+from keras_transformer.layers import Decoder, LocalAttention, RotaryPositionalEncoding
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    Dense,
+    LayerNormalization,
+    initializer_config,
+    int8_matmul,
+)
+
+N, D, M = 3, 11, 7
+X = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
+FAR_FROM_ZERO = 3 + 5 * X
+
+
+class Scaled(ConfiguredLayer):
+    def __init__(self, factor, **kwargs):
+        super().__init__(**kwargs)
+        self.factor = factor
+
+
+class Shifted(Scaled):
+    """Stores an argument under another name, and says so in its own config."""
+
+    def __init__(self, offset=0, **kwargs):
+        super().__init__(**kwargs)
+        self._offset = offset
+
+    def get_config(self):
+        return {**super().get_config(), "offset": self._offset}
+
+
+def test_config_holds_the_arguments_of_all_constructors():
+    config = Shifted(5, factor=3, name="a", dtype="float16").get_config()
+    assert {"name": "a", "trainable": True, "factor": 3, "offset": 5}.items() <= config.items()
+    assert config.keys() == {"name", "trainable", "dtype", "factor", "offset"}
+    clone = Shifted.from_config(config)
+    assert clone.get_config() == config
+
+
+def test_config_of_a_stack_holds_objects_as_configs():
+    decoder = Decoder(
+        2,
+        8,
+        2,
+        4,
+        use_memory=False,
+        position_encoding=RotaryPositionalEncoding(),
+        attention_pattern=LocalAttention(3),
+    )
+    config = decoder.get_config()
+    assert {"num_layers": 2, "d_ff": 4, "use_memory": False}.items() <= config.items()
+    assert config["attention_pattern"]["config"] == {"window": 3}
+    clone = Decoder.from_config(config)
+    assert clone.attention_pattern == LocalAttention(3)
+    assert isinstance(clone.position_encoding, RotaryPositionalEncoding)
+
+
+def test_contract_of_dense(tmp_path):
+    assert_layer_contract(Dense, {"units": 4}, {"inputs": X}, (2, 5, 4), tmp_path)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_dense_is_that_of_keras(use_bias, training):
+    arguments = {"activation": "relu", "use_bias": use_bias}
+    ours, peer = Dense(4, **arguments), keras.layers.Dense(4, **arguments)
+    ours.build(X.shape)
+    peer.build(X.shape)
+    randomize(ours)
+    peer.set_weights(ours.get_weights())
+    expected = to_numpy(peer(X))
+    np.testing.assert_allclose(to_numpy(ours(X, training=training)), expected, atol=1e-6)
+
+
+def test_dense_quantizes_like_that_of_keras():
+    ours, peer = Dense(4), keras.layers.Dense(4)
+    for layer in (ours, peer):
+        layer.build(X.shape)
+    peer.set_weights(ours.get_weights())
+    for layer in (ours, peer):
+        layer.quantize("int8")
+    np.testing.assert_allclose(to_numpy(ours(X)), to_numpy(peer(X)), atol=1e-6)
+
+
+def test_equals_the_product_of_the_rounded_numbers():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(N, D)).astype("float32")
+    kernel = generator.integers(-127, 128, (D, M)).astype("int8")
+    scale = generator.uniform(50, 200, M).astype("float32")
+    x_scale = 127 / np.abs(x).max(axis=-1, keepdims=True)
+    expected = np.round(x * x_scale) @ kernel.astype("float64") / (x_scale * scale)
+    np.testing.assert_allclose(to_numpy(int8_matmul(x, kernel, scale)), expected, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_quantized_model_decodes_from_the_cache_what_it_computes_at_once():
+    model = new_model("sinusoidal")
+    inputs = inputs_of(model)
+    exact = to_numpy(model(inputs))
+    model.quantize("int8")
+    kernels = [weight for weight in model.weights if weight.path.endswith(("kernel", "embeddings"))]
+    assert kernels and all(weight.dtype == "int8" for weight in kernels)
+    full = to_numpy(model(inputs))
+    error = np.abs(full - exact).max() / np.abs(exact).max()
+    assert 0 < error < 0.1
+    target_ids = inputs["target_ids"]
+    cache = model.init_cache(inputs["source_ids"], max_length=target_ids.shape[1])
+    for position in range(target_ids.shape[1]):
+        logits, cache = model.step(target_ids[:, position, None], cache, position)
+        np.testing.assert_allclose(to_numpy(logits)[:, 0], full[:, position], atol=2e-3)
+
+
+def test_layers_that_share_an_initializer_draw_their_own_numbers():
+    initializer = keras.initializers.RandomNormal(stddev=0.1)
+    config = initializer_config(initializer)
+    layers = [Dense(4, kernel_initializer=config) for _ in range(2)]
+    for layer in layers:
+        layer.build(X.shape)
+    one, other = (to_numpy(layer.kernel) for layer in layers)
+    assert np.abs(one - other).max() > 0.01
+    assert np.abs(one).max() < 1
+
+
+def test_contract_of_layer_normalization(tmp_path):
+    assert_layer_contract(
+        LayerNormalization, {}, {"inputs": FAR_FROM_ZERO}, FAR_FROM_ZERO.shape, tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"center": False},
+        {"axis": [1, 2]},
+        {"dtype": "mixed_bfloat16"},
+        {"dtype": "mixed_float16"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_layer_normalization_is_that_of_keras(options, training):
+    ours, peer = (
+        layer(epsilon=1e-6, **options)
+        for layer in (LayerNormalization, keras.layers.LayerNormalization)
+    )
+    ours.build(FAR_FROM_ZERO.shape)
+    peer.build(FAR_FROM_ZERO.shape)
+    randomize(ours)
+    peer.set_weights(ours.get_weights())
+    expected, found = peer(FAR_FROM_ZERO), ours(FAR_FROM_ZERO, training=training)
+    assert found.dtype == expected.dtype
+    tolerance = HALF_PRECISION_TOLERANCE.get(keras.backend.standardize_dtype(found.dtype), 1e-5)
+    expected, found = (to_numpy(keras.ops.cast(y, "float32")) for y in (expected, found))
+    np.testing.assert_allclose(found, expected, atol=tolerance)
