@@ -11,12 +11,13 @@ from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
-from keras_transformer.export.comparison import Comparison, compare
 from keras_transformer.export.source_model import (
+    Comparison,
     array,
     check_attention,
     check_is_free,
     check_model,
+    compare,
     in_float32,
     position_table,
 )

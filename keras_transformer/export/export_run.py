@@ -6,8 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.comparison import run_sentences
-from keras_transformer.export.source_model import check_is_free
+from keras_transformer.export.source_model import check_is_free, run_sentences
 from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]

@@ -13,12 +13,14 @@ from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
-from keras_transformer.export.comparison import Comparison, compare, random_sentences
 from keras_transformer.export.source_model import (
+    Comparison,
     check_attention,
     check_is_free,
     check_model,
+    compare,
     in_float32,
+    random_sentences,
 )
 from keras_transformer.models import Transformer
 

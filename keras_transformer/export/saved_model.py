@@ -16,19 +16,19 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.comparison import (
-    Comparison,
-    compare,
-    random_sentences,
-    run_sentences,
-)
 from keras_transformer.export.serving_files import (
     check_operations,
     operations,
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.export.source_model import check_model
+from keras_transformer.export.source_model import (
+    Comparison,
+    check_model,
+    compare,
+    random_sentences,
+    run_sentences,
+)
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 

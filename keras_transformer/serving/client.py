@@ -10,7 +10,9 @@ from keras_transformer.data.available_chunks import available_chunks
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import (
     Endpoint,
+    GrpcEndpoint,
     NotFoundError,
+    RestEndpoint,
     TemporaryError,
     Values,
     VersionState,
@@ -64,17 +66,13 @@ def connect(
         UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed.
         ValueError: If `protocol` is unknown.
     """
-    endpoint: type
-    if protocol == "rest":
-        from keras_transformer.serving.rest_endpoint import RestEndpoint as endpoint
-    elif protocol == "grpc":
-        from keras_transformer.serving.grpc_endpoint import GrpcEndpoint as endpoint
-    else:
+    endpoints: dict[str, type] = {"rest": RestEndpoint, "grpc": GrpcEndpoint}
+    if protocol not in endpoints:
         raise ValueError(f"`protocol` must be 'rest' or 'grpc'. Received: protocol={protocol!r}")
     settings: dict[str, Any] = {"version": version, "timeout": timeout}
     if address:
         settings["address"] = address
-    return ServingClient(endpoint(model, **settings), retries)
+    return ServingClient(endpoints[protocol](model, **settings), retries)
 
 
 class ServingClient:
