@@ -22,23 +22,14 @@ Scored = Sequence[tuple[str, float]]
 
 
 def check_is_free(directory: str | Path) -> None:
-    """Checks that a folder does not exist or is empty.
-
-    Raises:
-        UserError: If it exists and is not an empty folder.
-    """
+    """Raises UserError if the path exists and is not an empty folder."""
     directory = Path(directory)
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(f"{directory} is not empty: remove it, or name another folder")
 
 
 def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
-    """Checks that a model can be exported with a tokenizer.
-
-    Raises:
-        ValueError: If `model` is not a `Transformer` or is quantized, or `tokenizer` belongs to
-            another model.
-    """
+    """Raises ValueError if the model is not a float `Transformer` with this tokenizer."""
     if not isinstance(model, Transformer):
         raise ValueError(f"`model` must be a Transformer. Received: model={model}")
     if any(weight.dtype == "int8" for weight in model.weights):
@@ -48,24 +39,16 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
         )
     target_size = model.target_vocabulary_size or model.vocabulary_size
     sizes = (model.vocabulary_size, target_size, model.pad_id)
-    expected = (
-        tokenizer.source_vocabulary_size,
-        tokenizer.target_vocabulary_size,
-        tokenizer.pad_id,
-    )
-    if sizes != expected:
+    source, target = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+    if sizes != (source, target, tokenizer.pad_id):
         raise ValueError(
-            "`tokenizer` must be the one of the model: source and target vocabulary size and "
-            f"`pad_id` are {sizes} in the model and {expected} in the tokenizer"
+            "`tokenizer` must be the one of the model: source and target vocabulary size and `pad_"
+            f"id` are {sizes} in the model and {source, target, tokenizer.pad_id} in the tokenizer"
         )
 
 
 def check_attention(model: Transformer, format: str) -> None:
-    """Checks that a format without attention patterns and score biases supports a model.
-
-    Raises:
-        ValueError: If its self-attention leaves positions out or adds a bias to the scores.
-    """
+    """Raises ValueError if the model has sparse self-attention or adds a bias to the scores."""
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} does not support local or strided attention; a SavedModel does. "
@@ -93,38 +76,25 @@ def in_float32(model: Transformer) -> Transformer:
 
 
 def position_table(model: Transformer) -> np.ndarray | None:
-    """Returns the vectors that the model adds to the embeddings, for every position.
+    """Returns what the model adds to the embeddings, float32 `(model.max_length, D)`, or None.
 
     For a model that concatenates positions, these are the projected positions.
-
-    Args:
-        model: A model of any dtype policy; the table is computed in float32.
-
-    Returns:
-        float32 `(model.max_length, D)`, or None if the model adds nothing.
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
-    positions = type(model.positions).from_config(
-        {**model.positions.get_config(), "dtype": "float32"}
-    )
+    config = {**model.positions.get_config(), "dtype": "float32"}
+    positions = type(model.positions).from_config(config)
     positions.build((None, None, model.d_model))
     positions.set_weights(model.positions.get_weights())
     return array(positions(ops.zeros((1, model.max_length, model.d_model)))[0])
 
 
 class Comparison(NamedTuple):
-    """How the translations of an export compare with those of the model.
-
-    Attributes:
-        sentences: Number of sentences.
-        identical: Number of those with the same best translation.
-        largest_difference: Largest difference of the scores of the same translation, in nats.
-    """
+    """How the translations of an export compare with those of the model."""
 
     sentences: int
-    identical: int
-    largest_difference: float
+    identical: int  # number of sentences with the same best translation
+    largest_difference: float  # of the scores of the same translation, in nats
 
     def __str__(self) -> str:
         share = self.identical / self.sentences if self.sentences else 1.0
@@ -147,17 +117,13 @@ def compare(
 
     Args:
         format: Name of the format, for the message.
-        translator: Translates with the model and the search of the export, whose `n_best` is that
-            of the answers.
+        translator: The model, with the search and `n_best` of the answers.
         sentences: Source sentences.
-        *answers: Translations by the export, of each sentence; the first ones are counted.
+        *answers: Translations by the export. The `Comparison` counts those of the first answer.
         tolerance: Largest difference of scores that is due to rounding.
         is_exact: Whether the export must give the model's results. False for quantized weights.
-        compares_scores: Whether the scores of an exact export must be the model's. If False, scores
-            are used only to tell a tie, where an exact export may give another translation.
-
-    Returns:
-        A `Comparison`.
+        compares_scores: Whether the scores of an exact export must be the model's. If False, they
+            are used only to recognise ties, where the translations may differ.
 
     Raises:
         UserError: If an exact export gives another translation that is not a tie, or another score.
@@ -172,12 +138,11 @@ def compare(
             scored = row if sentence.strip() else row[:1]  # a blank text has one translation
             for hypothesis, (text, score) in zip(hypotheses, scored, strict=False):
                 difference = _difference(hypothesis, score)
+                is_near = difference <= tolerance
                 if compares_scores:
-                    is_right = difference <= tolerance and _is_among(
-                        hypotheses, text, score, tolerance
-                    )
+                    is_right = is_near and _is_among(hypotheses, text, score, tolerance)
                 else:
-                    is_right = text == hypothesis.text or difference <= tolerance
+                    is_right = is_near or text == hypothesis.text
                 if is_exact and not is_right:
                     raise UserError(
                         f"the {format} translates {sentence!r} to {text!r} with score {score:.4f}, "
@@ -190,7 +155,7 @@ def compare(
 
 
 def _difference(hypothesis: Hypothesis, score: float) -> float:
-    """Of two scores; 0 for two that are minus infinity."""
+    """Absolute difference of two scores; 0 if both are minus infinity."""
     return 0.0 if hypothesis.score == score else abs(hypothesis.score - score)
 
 
@@ -205,12 +170,7 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
 
 
 def run_sentences(run: Run, count: int) -> list[str]:
-    """Returns the first sentences of a run's validation text, or random ones if it is missing.
-
-    Args:
-        run: A run that has a tokenizer.
-        count: Maximum number of sentences.
-    """
+    """Returns the first sentences of a run's validation text, or random ones if it is missing."""
     try:
         sources = (source.strip() for source, _ in run.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))
@@ -219,13 +179,7 @@ def run_sentences(run: Run, count: int) -> list[str]:
 
 
 def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:
-    """Returns texts of random source pieces; the same ones at every call.
-
-    Args:
-        tokenizer: The tokenizer whose pieces are used.
-        count: Number of texts.
-        longest: Maximum number of drawn pieces per text; the text may be encoded as others.
-    """
+    """Returns texts of 2 to `longest` random source pieces; the same texts at every call."""
     random, pieces = np.random.default_rng(0), tokenizer.source_pieces
     numbers = tokenizer.eos_id + 1, len(pieces)
     drawn = (random.integers(*numbers, random.integers(2, longest + 1)) for _ in range(count))

@@ -36,15 +36,18 @@ class NotFoundError(Exception):
 
 
 class VersionState(NamedTuple):
-    """State of a version of a model: START, LOADING, AVAILABLE, UNLOADING or END."""
+    """State of a version of a model."""
 
     version: int
-    state: str
+    state: str  # START, LOADING, AVAILABLE, UNLOADING or END
     error: str
 
 
 class Endpoint(Protocol):
-    """A connection to one model on one server."""
+    """A connection to one model on one server.
+
+    Both implementations take the arguments of `connect`.
+    """
 
     address: str
     model: str
@@ -69,26 +72,14 @@ class Endpoint(Protocol):
         ...
 
     def states(self) -> list[VersionState]:
-        """Returns the states of all versions of the model.
-
-        Raises:
-            TemporaryError: If the same request may succeed later.
-            NotFoundError: If the server has no model of this name.
-        """
+        """Returns the states of all versions of the model; raises the errors of `predict`."""
         ...
 
 
 class RestEndpoint:
-    """One model by HTTP; connections are reused.
+    """One model by HTTP; connections are reused. The address of a proxy may be `https://...`.
 
-    Args:
-        model: The model's name on the server.
-        address: `http://host:port`, or `https://...` for a proxy in front of the server.
-        version: Version of the model. Defaults to None: the newest.
-        timeout: Maximum duration of a request in seconds, from connecting to the last byte.
-
-    Source:
-        The RESTful API of TensorFlow Serving, https://www.tensorflow.org/tfx/serving/api_rest
+    Source: https://www.tensorflow.org/tfx/serving/api_rest
     """
 
     def __init__(
@@ -116,22 +107,19 @@ class RestEndpoint:
 
     def states(self) -> list[VersionState]:
         answer = self._ask("GET", self._model_url)
+        states = answer.get("model_version_status", ())
+        errors = [entry.get("status", {}).get("error_message", "") for entry in states]
         return [
-            VersionState(
-                int(entry["version"]),
-                entry["state"],
-                entry.get("status", {}).get("error_message", ""),
-            )
-            for entry in answer.get("model_version_status", ())
+            VersionState(int(entry["version"]), entry["state"], error)
+            for entry, error in zip(states, errors, strict=True)
         ]
 
     def _ask(self, method: str, url: str, body: Any = None) -> dict[str, Any]:
         try:
             response = self._request(method, url, body)
         except (requests.Timeout, TimeoutError):
-            raise TemporaryError(
-                f"{self.address} gave no answer within {self._timeout:g} s"
-            ) from None
+            message = f"{self.address} gave no answer within {self._timeout:g} s"
+            raise TemporaryError(message) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             raise TemporaryError(f"{self.address} cannot be reached: {_reason(error)}") from None
         except ValueError as error:  # raised by requests for an invalid address
@@ -143,8 +131,8 @@ class RestEndpoint:
     def _request(self, method: str, url: str, body: Any) -> requests.Response:
         """Sends a request and waits for the whole answer, at most `timeout` seconds.
 
-        The time-out of requests restarts with every byte. So a thread waits for the answer, and is
-        left to itself when the time is up.
+        The time-out of requests restarts with every byte. So a thread waits for the answer. It is
+        not joined after a time-out.
         """
         answer: Future[requests.Response] = Future()
         session = self._session
@@ -183,7 +171,7 @@ def _json_values(values: Values) -> Sequence[Any]:
 
 
 def _json_text(value: bytes) -> str | dict[str, str]:
-    """A string for UTF-8; JSON has no other way for other bytes than base64."""
+    """A string, or base64 if the bytes are not UTF-8: JSON strings cannot hold them."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -199,18 +187,7 @@ def _reason(error: Exception) -> str:
 class GrpcEndpoint:
     """One model by gRPC, without encryption. Imports TensorFlow, which the stubs need.
 
-    Args:
-        model: The model's name on the server.
-        address: `host:port`.
-        version: Version of the model. Defaults to None: the newest.
-        timeout: Maximum duration of a request in seconds.
-
-    Raises:
-        UserError: If tensorflow-serving-api is not installed.
-
-    Source:
-        PredictionService and ModelService in
-        https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+    Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
 
     def __init__(
