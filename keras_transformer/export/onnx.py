@@ -105,6 +105,7 @@ def export_onnx(
             is quantized, or the tokenizer belongs to another model.
     """
     try:
+        import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
 
         from keras_transformer.export import onnx_graph

@@ -84,11 +84,7 @@ class OnnxModel:
         return {**dict(zip(self._memory, memory, strict=True)), **past}
 
     def step(
-        self,
-        token_ids: np.ndarray,
-        parents: np.ndarray,
-        num_candidates: int,
-        state: dict[str, Any],
+        self, token_ids: np.ndarray, parents: np.ndarray, num_candidates: int, state: dict[str, Any]
     ) -> Step:
         """Predicts the next token of each hypothesis.
 

@@ -252,11 +252,7 @@ class TranslationGraph:
         if align:
             empty.append(tf.fill(shape, -1))
         found = map_length_chunks(
-            decode,
-            [sources.ids, *options],
-            sources.lengths,
-            SEARCHED_TOKENS // beam_size,
-            empty,
+            decode, [sources.ids, *options], sources.lengths, SEARCHED_TOKENS // beam_size, empty
         )
         return self._finished(_Found(*found), sources.lengths > 1)
 
