@@ -107,14 +107,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     try:
         with _open(path) as file:
             for number, line in enumerate(_bounded_lines(file, path), start=1):
-                if number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {number:,}: text must be UTF-8. "
-            f"Received: byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
-        ) from None
+                yield _text(line, number, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CorpusError(f"{path}, after line {number:,}: damaged gzip file: {error}") from None
     except OSError as error:
@@ -129,14 +122,20 @@ def read_standard_input() -> Iterator[str]:
     """
     stdin = sys.stdin  # Python aborts if it is closed while a thread waits for the next line.
     for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"standard input, line {number:,}: text must be UTF-8. "
-                f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
-            ) from None
-        yield text.rstrip("\r\n")
+        yield _text(line, number, "standard input")
+
+
+def _text(line: bytes, number: int, name: str | Path) -> str:
+    """The text of a line without its end; without a byte order mark if it is the first line."""
+    if number == 1:
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{name}, line {number:,}: text must be UTF-8. "
+            f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
+        ) from None
 
 
 def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:

@@ -49,6 +49,12 @@ def test_byte_order_mark_is_no_text(tmp_path):
     assert list(read_lines(write(tmp_path / "s", b"\xef\xbb\xbfone\ntwo"))) == ["one", "two"]
 
 
+def test_standard_input_is_read_like_a_file(monkeypatch):
+    content = b"\xef\xbb\xbfone\r\n\n two \r\r\n\xef\xbb\xbfthree\r"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+    assert list(read_standard_input()) == ["one", "", " two \r", "\ufeffthree\r"]
+
+
 def test_missing_newline_at_the_end_adds_or_loses_nothing(tmp_path):
     assert list(read_lines(write(tmp_path / "s", b"one\ntwo"))) == ["one", "two"]
     assert list(read_lines(write(tmp_path / "t", b"one\ntwo\n"))) == ["one", "two"]
