@@ -129,7 +129,10 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
             f"Received: quantization={quantization!r}"
         )
     if "bfloat16" in (quantization or "") and not find_spec("torch"):
-        raise ImportError(f"{quantization} needs PyTorch: pip install 'keras3-transformer[torch]'")
+        raise ImportError(
+            f"CTranslate2 needs PyTorch to write {quantization}: "
+            "pip install 'keras3-transformer[torch]'"
+        )
 
 
 def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
