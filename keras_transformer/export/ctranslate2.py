@@ -129,7 +129,10 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
             f"Received: quantization={quantization!r}"
         )
     if "bfloat16" in (quantization or "") and not find_spec("torch"):
-        raise ImportError(f"{quantization} needs PyTorch: pip install 'keras3-transformer[torch]'")
+        raise ImportError(
+            f"CTranslate2 needs PyTorch to write {quantization}: "
+            "pip install 'keras3-transformer[torch]'"
+        )
 
 
 def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
@@ -244,13 +247,10 @@ def _compare(
         return_scores=True,
     )
     found = [[target_ids[piece] for piece in result.hypotheses[0]] for result in results]
-    scores = [
-        result.scores[0] / min(len(ids) + 1, longest)
-        for result, ids in zip(results, found, strict=True)
-    ]
-    options = SearchOptions(
-        beam_size=1, length_penalty=1.0, length_penalty_form="power", max_length=longest
-    )
+    pairs = zip(results, found, strict=True)
+    scores = [result.scores[0] / min(len(ids) + 1, longest) for result, ids in pairs]
+    per_token = {"length_penalty": 1.0, "length_penalty_form": "power"}
+    options = SearchOptions(beam_size=1, max_length=longest, **per_token)
     translator = Translator(model, tokenizer, options, overlong="truncate")
     return compare(
         "CTranslate2 model",

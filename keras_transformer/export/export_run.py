@@ -11,8 +11,7 @@ from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
 
-# Number of sentences of the run for the comparison of an export with its model.
-SENTENCES = 32
+SENTENCES = 32  # of the run, for the comparison with the model
 
 
 class Exported(NamedTuple):

@@ -34,8 +34,7 @@ PAGE = 4096
 # The largest difference of scores that is due to rounding, in nats. GPUs round to 1e-3 by default.
 TOLERANCE = 1e-2
 
-# Number of random sentences for the comparison.
-SENTENCES = 16
+SENTENCES = 16  # random ones, for the comparison with the model
 
 
 def export_onnx(
@@ -186,8 +185,9 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
     from onnx.external_data_helper import set_external_data
 
     offsets: dict[bytes, int] = {}
+    constants = [constant for graph in graphs.values() for constant in graph.graph.initializer]
     with (directory / WEIGHTS).open("wb") as file:
-        for constant in (c for graph in graphs.values() for c in graph.graph.initializer):
+        for constant in constants:
             data = numpy_helper.to_array(constant).tobytes()
             if len(data) < PAGE:
                 continue

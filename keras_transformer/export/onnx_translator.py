@@ -23,8 +23,7 @@ import numpy as np
 import onnxruntime
 import sentencepiece
 
-# Maximum number of lines that the command translates together.
-LINES = 1024
+LINES = 1024  # maximum number of lines that the command translates together
 
 
 class Step(NamedTuple):
@@ -153,23 +152,16 @@ class OnnxTranslator:
         )
 
     def _check(self) -> None:
-        vocabulary_size = self.model.config["target_vocabulary_size"]
-        if not 1 <= 2 * self.beam_size <= vocabulary_size:
-            raise ValueError(
-                f"`beam_size` must be from 1 to half of the {vocabulary_size} tokens. "
-                f"Received: beam_size={self.beam_size}"
-            )
-        if self.length_penalty < 0:
-            raise ValueError(
-                "`length_penalty` must not be negative. "
-                f"Received: length_penalty={self.length_penalty}"
-            )
-        longest = self.model.config["max_length"]
-        if self.max_length is not None and not 1 <= self.max_length <= longest:
-            raise ValueError(
-                f"`max_length` must be from 1 to the model's {longest}. "
-                f"Received: max_length={self.max_length}"
-            )
+        size, longest = (self.model.config[x] for x in ("target_vocabulary_size", "max_length"))
+        is_fitting = self.max_length is None or 1 <= self.max_length <= longest
+        for name, is_valid, rule in (
+            ("beam_size", 1 <= 2 * self.beam_size <= size, f"from 1 to half of the {size} tokens"),
+            ("length_penalty", self.length_penalty >= 0, "at least 0"),
+            ("max_length", is_fitting, f"from 1 to the model's {longest}"),
+        ):
+            if not is_valid:
+                received = f"{name}={getattr(self, name)}"
+                raise ValueError(f"`{name}` must be {rule}. Received: {received}")
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
         """Returns the best translation of each sentence; "" for a blank one.
@@ -337,19 +329,18 @@ def main(words: Sequence[str] | None = None) -> None:
 def _chunks(path: str | None) -> Iterator[list[str]]:
     """Lists of at most `LINES` lines; an error comes after the lines before it."""
     chunk: list[str] = []
-    problem = None
     try:
         for line in _lines(path):
             chunk.append(line)
             if len(chunk) == LINES:
                 yield chunk
                 chunk = []
-    except ValueError as error:
-        problem = error
+    except ValueError:
+        if chunk:
+            yield chunk
+        raise
     if chunk:
         yield chunk
-    if problem:
-        raise problem
 
 
 def _lines(path: str | None) -> Iterator[str]:

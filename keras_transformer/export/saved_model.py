@@ -32,11 +32,10 @@ from keras_transformer.export.source_model import (
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
-# The largest difference of scores that is due to rounding, in nats, by compute dtype.
+# Largest difference of scores that is due to rounding, in nats, by compute dtype.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
-# Number of sentences for the comparison of an export with its model.
-SENTENCES = 16
+SENTENCES = 16  # for the comparison with the model
 
 
 class SavedModelExport(NamedTuple):

@@ -115,10 +115,8 @@ def write_warmup_requests(
     folder.mkdir()
     with tf.io.TFRecordWriter(str(folder / "tf_serving_warmup_requests")) as writer:
         for signature, inputs in requests:
-            protos = {
-                key: tf.make_tensor_proto(value).SerializeToString()
-                for key, value in inputs.items()
-            }
+            tensors = ((key, tf.make_tensor_proto(value)) for key, value in inputs.items())
+            protos = {key: tensor.SerializeToString() for key, tensor in tensors}
             writer.write(_prediction_log(name, signature, protos))
 
 

@@ -49,10 +49,8 @@ class TranslationGraph:
             )
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
-        self._model = model
-        self._tokenizer = GraphTokenizer(tokenizer)
-        self._options = options
-        self._max_beam_size = max_beam_size
+        self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
+        self._options, self._max_beam_size = options, max_beam_size
 
     def signatures(self) -> dict[str, Any]:
         """The functions by name. An input that a request leaves out has the value -1."""
@@ -161,8 +159,7 @@ class TranslationGraph:
         pieces = pieces[:, : most - 1]
 
         def score(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            *rows, width = tensors
-            ids = [row[:, :width] for row in rows]
+            ids = [rows[:, : tensors[-1]] for rows in tensors[:-1]]
             return [score_pairs(self._model, *ids, pad_id=self._pad_id).log_probabilities]
 
         (scores,) = map_length_chunks(
@@ -236,10 +233,9 @@ class TranslationGraph:
     ) -> "_Found":
         """The `n_best` hypotheses of each source; `options` are arguments `(B,)` of `search`."""
 
-        def decode(source_ids: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            *options, width = rest
-            source_ids = source_ids[:, :width]
-            found = search(source_ids, *options)
+        def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            source_ids = source_ids[:, : options[-1]]
+            found = search(source_ids, *options[:-1])
             ids = tf.where(found.ids == self._eos_id, self._pad_id, found.ids)
             ids = ids[:, :, : tf.maximum(tf.reduce_max(found.lengths), 1)]
             aligned = [self._align(source_ids, ids)] if align else []
@@ -366,9 +362,6 @@ def map_length_chunks(
     batch = tf.shape(lengths)[0]
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 
-    def rest(start: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-        return start < batch
-
     def chunk(start: tf.Tensor, *results: tf.Tensor) -> tuple[tf.Tensor, ...]:
         longest = lengths[order[start]]
         rows = order[start : start + tf.maximum(tokens_per_chunk // longest, 1)]
@@ -379,7 +372,9 @@ def map_length_chunks(
         )
         return (start + tf.shape(rows)[0], *results)
 
-    _, *found = tf.while_loop(rest, chunk, (0, *results), parallel_iterations=1)
+    _, *found = tf.while_loop(
+        lambda start, *_: start < batch, chunk, (0, *results), parallel_iterations=1
+    )
     return tuple(found)
 
 

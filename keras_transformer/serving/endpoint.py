@@ -248,13 +248,12 @@ class GrpcEndpoint:
         try:
             return method(request, timeout=self._timeout)
         except self._grpc.RpcError as error:
-            message = f"{self.address} answers {error.code().name}: {error.details()}"
             if error.code() == code.NOT_FOUND:
                 raise NotFoundError(error.details()) from None
             temporary = (code.UNAVAILABLE, code.RESOURCE_EXHAUSTED, code.DEADLINE_EXCEEDED)
-            if error.code() in temporary:
-                raise TemporaryError(message) from None
-            raise UserError(message) from None
+            kind = TemporaryError if error.code() in temporary else UserError
+            message = f"{self.address} answers {error.code().name}: {error.details()}"
+            raise kind(message) from None
 
 
 def _array(values: Values) -> np.ndarray:
