@@ -1,165 +1,62 @@
 """The Transformer of "Attention Is All You Need" for Keras 3, on TensorFlow, JAX and PyTorch.
 
-`import keras_transformer` registers all classes with Keras, so that `keras.saving.load_model` knows
-them, provided that Keras was imported before. Otherwise the first use of a name imports Keras and
-registers them (PEP 562): the command line, which reads recipes long before it needs a model, then
-starts in a tenth of the time, and can choose how much TensorFlow says.
+If Keras is imported before this package, `import keras_transformer` registers all classes, and
+`keras.saving.load_model` finds them. Otherwise the first use of a public name imports Keras and
+registers them (PEP 562), since the command line must start without the time that Keras takes.
 """
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0.dev0"
 
-if TYPE_CHECKING or "keras" in sys.modules:
-    from keras_transformer._backend.compile_function import compile_function
-    from keras_transformer.data import (
-        BatchPlan,
-        CorpusError,
-        Tokenizer,
-        TokenStore,
-        evaluation_batches,
-        fit_data,
-        read_parallel,
-    )
-    from keras_transformer.decoding.cache import Cache
-    from keras_transformer.decoding.ensemble import Ensemble
-    from keras_transformer.decoding.hypothesis import Hypothesis
-    from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-    from keras_transformer.decoding.sampling import random_numbers
-    from keras_transformer.decoding.scoring import Scorer, score_pairs
-    from keras_transformer.decoding.search import search
-    from keras_transformer.decoding.steps import Request, SearchResult
-    from keras_transformer.decoding.token_rules import (
-        ForbiddenWords,
-        MinLength,
-        NoRepeatNgrams,
-        RepetitionPenalty,
-    )
-    from keras_transformer.decoding.translator import Translator
-    from keras_transformer.decoding.word_alignment import word_alignment
-    from keras_transformer.errors import UserError
-    from keras_transformer.layers import (
-        AdditiveAttention,
-        ALiBiPositionalEncoding,
-        AttentionPattern,
-        BinaryPositionalEncoding,
-        Decoder,
-        DecoderLayer,
-        Dropout,
-        Encoder,
-        EncoderLayer,
-        FeedForward,
-        FullAttention,
-        IndexPositionalEncoding,
-        LearnedPositionalEncoding,
-        LocalAttention,
-        MultiHeadAttention,
-        NormalizedIndexPositionalEncoding,
-        PositionalEncoding,
-        RelativePositionBias,
-        ResidualConnection,
-        RotaryPositionalEncoding,
-        SelfAttention,
-        SinusoidalPositionalEncoding,
-        StridedAttention,
-        TokenEmbedding,
-        causal_mask,
-        padding_mask,
-        scaled_dot_product_attention,
-    )
-    from keras_transformer.models import Transformer
-    from keras_transformer.recipe import Recipe, load_recipe
-    from keras_transformer.run import Run
-    from keras_transformer.training import (
-        MaskedAccuracy,
-        MaskedCrossentropy,
-        Perplexity,
-        SlicedLogitsTrainer,
-        TransformerAdam,
-        TransformerSchedule,
-        array_batches,
-        average_checkpoints,
-        keep_freed_memory,
-    )
-    from keras_transformer.training.fit import fit
-    from keras_transformer.training.train import train
+# All public names, by the module that they are imported from.
+_PUBLIC_NAMES = {
+    "_backend.compile_function": "compile_function",
+    "_backend.fit_data": "fit_data",
+    "_backend.process": "keep_freed_memory",
+    "data": "BatchPlan CorpusError TokenStore Tokenizer evaluation_batches read_parallel",
+    "decoding.cache": "Cache",
+    "decoding.ensemble": "Ensemble",
+    "decoding.hypothesis": "Hypothesis word_alignment",
+    "decoding.options": "SamplingOptions SearchOptions",
+    "decoding.sampling": "random_numbers",
+    "decoding.scoring": "Scorer score_pairs",
+    "decoding.search": "search",
+    "decoding.steps": "Request SearchResult",
+    "decoding.token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
+    "decoding.translator": "Translator",
+    "errors": "UserError",
+    "layers": """
+        ALiBiPositionalEncoding AdditiveAttention AttentionPattern BinaryPositionalEncoding Decoder
+        DecoderLayer Dropout Encoder EncoderLayer FeedForward FullAttention IndexPositionalEncoding
+        LearnedPositionalEncoding LocalAttention MultiHeadAttention
+        NormalizedIndexPositionalEncoding PositionalEncoding RelativePositionBias ResidualConnection
+        RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
+        TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
+    "models": "Transformer",
+    "recipe": "Recipe load_recipe",
+    "run": "Run",
+    "training": """
+        MaskedAccuracy MaskedCrossentropy Perplexity SlicedLogitsTrainer TransformerAdam
+        TransformerSchedule array_batches average_checkpoints fit train""",
+}
+__all__ = sorted(name for names in _PUBLIC_NAMES.values() for name in names.split())
 
-__all__ = [
-    "ALiBiPositionalEncoding",
-    "AdditiveAttention",
-    "AttentionPattern",
-    "BatchPlan",
-    "BinaryPositionalEncoding",
-    "Cache",
-    "CorpusError",
-    "Decoder",
-    "DecoderLayer",
-    "Dropout",
-    "Encoder",
-    "EncoderLayer",
-    "Ensemble",
-    "FeedForward",
-    "ForbiddenWords",
-    "FullAttention",
-    "Hypothesis",
-    "IndexPositionalEncoding",
-    "LearnedPositionalEncoding",
-    "LocalAttention",
-    "MaskedAccuracy",
-    "MaskedCrossentropy",
-    "MinLength",
-    "MultiHeadAttention",
-    "NoRepeatNgrams",
-    "NormalizedIndexPositionalEncoding",
-    "Perplexity",
-    "PositionalEncoding",
-    "Recipe",
-    "RelativePositionBias",
-    "RepetitionPenalty",
-    "Request",
-    "ResidualConnection",
-    "RotaryPositionalEncoding",
-    "Run",
-    "SamplingOptions",
-    "Scorer",
-    "SearchOptions",
-    "SearchResult",
-    "SelfAttention",
-    "SinusoidalPositionalEncoding",
-    "SlicedLogitsTrainer",
-    "StridedAttention",
-    "TokenEmbedding",
-    "TokenStore",
-    "Tokenizer",
-    "Transformer",
-    "TransformerAdam",
-    "TransformerSchedule",
-    "Translator",
-    "UserError",
-    "array_batches",
-    "average_checkpoints",
-    "causal_mask",
-    "compile_function",
-    "evaluation_batches",
-    "fit",
-    "fit_data",
-    "keep_freed_memory",
-    "load_recipe",
-    "padding_mask",
-    "random_numbers",
-    "read_parallel",
-    "scaled_dot_product_attention",
-    "score_pairs",
-    "search",
-    "train",
-    "word_alignment",
-]
+
+def _import_all() -> None:
+    for module, names in _PUBLIC_NAMES.items():
+        imported = importlib.import_module(f"{__name__}.{module}")
+        globals().update({name: getattr(imported, name) for name in names.split()})
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__ or name in globals():
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    importlib.import_module("keras")
-    return getattr(importlib.reload(sys.modules[__name__]), name)
+    _import_all()
+    return globals()[name]
+
+
+if "keras" in sys.modules:
+    _import_all()

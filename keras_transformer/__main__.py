@@ -1,4 +1,4 @@
-"""`python -m keras_transformer` is the command `keras-transformer`."""
+"""`python -m keras_transformer` runs the command `keras-transformer`."""
 
 from keras_transformer.cli import main
 

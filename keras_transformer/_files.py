@@ -1,11 +1,13 @@
-"""Files: writing that leaves the old state or the new one; reading of files from strangers."""
+"""Files: complete or not at all when written, checked when read from an unknown source."""
 
+import copy
 import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,8 +15,11 @@ from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# Usual file systems allow 255 bytes; a name from a stranger leaves room for a prefix or a suffix.
+# Most file systems allow 255 bytes; a plain name leaves room for a prefix or a suffix.
 _LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
+# A thousand Keras layers take about 1 MiB; the configuration of a Transformer takes 1 KiB.
+_MOST_JSON_BYTES = 4 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
@@ -22,22 +27,12 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Writes a file or a folder under a temporary name, flushes it to disk, and renames it.
 
-    If `path` is a symbolic link, its target is replaced and the link stays. A file that is replaced
-    keeps its permissions.
-
-    Example:
-
-    ```python
-    with atomic_write(run / "scores.json") as partial:
-        partial.write_text(text)
-    ```
-
-    Args:
-        path: The file or folder to write. A folder must not exist yet, or be empty.
+    If `path` is a symbolic link, its target is replaced and the link stays. A replaced file keeps
+    its permissions. A folder must not exist yet, or be empty.
 
     Yields:
-        The temporary path to write to, with the same suffix in the same folder. What a killed
-        process left there is removed first.
+        The temporary path, in the same folder and with the same suffix. Files that a killed process
+        left there are removed first.
 
     Raises:
         UserError: If the disk is full. The previous content of `path` stays.
@@ -64,14 +59,13 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Opens a file that the user has named as output, for UTF-8 text.
+    """Opens the user's output file for UTF-8 text.
 
     A regular file is written by `atomic_write`: it is replaced when the block ends without an
     error. A device or a pipe, such as /dev/stdout, is written directly, line by line.
 
     Raises:
-        UserError: On entering, if the file cannot be written: it is a folder or write-protected,
-            its name is too long, or its folder cannot be written.
+        UserError: On entering, if the file cannot be written.
     """
     path = Path(path)
     with ExitStack() as stack:
@@ -84,38 +78,20 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
         yield file
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Makes `target` the same file as `source` (a hard link), or a copy where links do not work.
-
-    `target` is replaced in one step.
-    """
-    partial = target.with_name(_partial_name(target))
-    _remove(partial)
-    try:
-        try:
-            os.link(source, partial)
-        except OSError:
-            shutil.copy2(source, partial)
-            _flush_entry(partial)
-        os.replace(partial, target)
-    finally:
-        _remove(partial)  # renaming does nothing if `target` is already a link to the same file
-
-
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error says that the disk or the user's quota is full."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # HDF5 gives the number only in its message.
+    # HDF5 states the code only in its message.
     return isinstance(error, OSError) and (
         error.errno in codes or any(f"errno = {code}," in str(error) for code in codes)
     )
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name that a stranger chose can only be that of a visible file in a given folder.
+    """Whether a name from an unknown source names a visible file in a given folder.
 
-    It has no separator (of any operating system), no leading dot, only printable characters, and
-    at most 200 bytes.
+    It has no separator of any operating system, no leading dot, only printable characters, and at
+    most 200 bytes.
     """
     return (
         name.isprintable()
@@ -126,14 +102,10 @@ def is_plain_name(name: str) -> bool:
 
 
 def read_json(file: IO[bytes], most_bytes: int) -> Any:
-    """Parse a JSON file, unless it is too large or nested too deeply for its purpose.
-
-    Args:
-        file: open for reading bytes.
-        most_bytes: size of the largest file that is parsed; no more is read.
+    """Parses a JSON file of at most `most_bytes`, and reads no more.
 
     Raises:
-        ValueError: if the file is too large, nested too deeply, or no JSON.
+        ValueError: If the file is too large, nested too deeply, or not JSON.
     """
     content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -142,6 +114,35 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Reads the configuration of a `.keras` file, and refuses a file made to fill the memory.
+
+    Call it before `keras.saving.load_model`, which parses `config.json` of any size and trusts the
+    sizes in the archive's directory. Here `config.json` and `metadata.json` have at most 4 MiB
+    each, and no member of the archive is larger than the directory states.
+
+    Raises:
+        UserError: If the file is damaged or a member is too large.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                _check_size(archive, member)
+            with archive.open("config.json") as file:
+                config = read_json(file, _MOST_JSON_BYTES)
+        if not isinstance(config, dict):
+            raise ValueError("config.json must be a JSON object")
+    except Exception as error:  # zipfile, zlib, struct and json raise different errors for damage
+        raise damaged_keras_file(path, error) from error
+    return config
+
+
+def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
+    """The error for a `.keras` file that could not be read, with the reason in one line."""
+    reason = " ".join(str(error).split())[:200]
+    return UserError(f"{path} is not a complete Keras model file: {reason}")
 
 
 @contextmanager
@@ -196,3 +197,20 @@ def _flush_entry(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    name, size = member.filename, member.file_size
+    if name in ("config.json", "metadata.json") and size > _MOST_JSON_BYTES:
+        raise ValueError(f"{name} must have at most {_MOST_JSON_BYTES:,} bytes. Received: {size:,}")
+    if member.compress_type == zipfile.ZIP_STORED:
+        return  # as Keras writes it
+    if member.compress_type != zipfile.ZIP_DEFLATED:
+        # zipfile can unpack other formats only as a whole.
+        raise ValueError(f"{name} must be stored or deflated")
+    unbounded = copy.copy(member)
+    unbounded.file_size = size + 1  # zipfile reads at most this much
+    del unbounded.CRC  # Keras checks it
+    with archive.open(unbounded) as file:
+        if sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) > size:
+            raise ValueError(f"{name} must have {size:,} bytes, as stated. Received: more")

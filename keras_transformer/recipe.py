@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from keras_transformer._files import is_plain_name
 from keras_transformer.decoding.options import SearchOptions
@@ -23,27 +16,27 @@ from keras_transformer.models import ARCHITECTURES
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
-# The shipped recipes have 2 KiB. PyYAML takes seconds for this much.
+# A shipped recipe has 2 KiB. PyYAML takes seconds to parse this much.
 _MOST_BYTES = 256 * 1024
 
 
 class _Section(BaseModel):
-    """A part of a recipe: immutable, and closed to keys it does not know."""
+    """A section of a recipe: immutable, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TextPair(_Section):
-    """The two line-aligned files of one split, plain or .gz; or one TSV file."""
+    """The two line-aligned files of a split, plain or .gz, or one TSV file."""
 
-    source: str = Field(description="File name, or path. A TSV of both sides if target is absent.")
-    target: str | None = Field(None, description="File name, or path.")
+    source: str = Field(description="File name or path. Without target: a TSV file of both sides.")
+    target: str | None = Field(None, description="File name or path.")
 
 
 class Download(_Section):
-    """Where the files are fetched when no folder is given, and how they are recognised."""
+    """Where to download the files from if no folder is given, and their SHA-256."""
 
-    url: str = Field(description="Address (http or https) of the folder that holds the files.")
+    url: str = Field(description="Address (http or https) of the folder of the files.")
     sha256: dict[str, str] = Field(description="File name: SHA-256 of the file, 64 hex digits.")
 
     @field_validator("url")
@@ -68,15 +61,15 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Pairs of numbers and dates written out in both languages, instead of files."""
+    """Generated pairs instead of files: numbers and dates in words, in both languages."""
 
     train: int = Field(40_000, gt=0, description="Training pairs.")
     validation: int = Field(500, gt=0, description="Validation pairs.")
-    test: int = Field(1_000, gt=0, description="Test pairs; no pair is in two splits.")
+    test: int = Field(1_000, gt=0, description="Test pairs. No pair is in two splits.")
 
 
 class Data(_Section):
-    """Text to learn from and to be measured on."""
+    """Text for training, validation and test."""
 
     source_language: str = Field("en", description="ISO 639-1 code.")
     target_language: str = Field("de", description="ISO 639-1 code.")
@@ -86,9 +79,7 @@ class Data(_Section):
     generator: Generator | None = None
     directory: Path | None = Field(None, description="Folder of the files; --data-dir sets it.")
     download: Download | None = None
-    max_length: int = Field(
-        256, gt=0, description="Pieces per sentence; longer pairs are left out of training."
-    )
+    max_length: int = Field(256, gt=0, description="Pieces per sentence; longer pairs are dropped.")
 
     @model_validator(mode="after")
     def _files_or_generator(self) -> "Data":
@@ -104,15 +95,13 @@ class TokenizerSettings(_Section):
     """SentencePiece model, trained on the training split."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
-    vocabulary_size: int = Field(
-        37_000, gt=4, description="Pieces, the four special ones included."
-    )
+    vocabulary_size: int = Field(37_000, gt=4, description="Pieces, the special ones included.")
     joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
 
 
 class ModelSettings(_Section):
-    """A preset and what differs from it; None keeps the preset's value."""
+    """A preset, and settings that replace those of the preset. None: keep the preset's."""
 
     architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = "base"
@@ -124,12 +113,12 @@ class ModelSettings(_Section):
     position_encoding: str | None = None
     activation: str | None = None
     norm_first: bool | None = None
-    max_length: int | None = Field(None, gt=0, description="Of learned or normalized positions.")
+    max_length: int | None = Field(None, gt=0, description="For learned or normalized positions.")
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
-        None, description="For long sequences; all to all by all scores if absent."
+        None, description="For long sequences. Default: all positions, all scores at once."
     )
     attention_window: int | None = Field(
-        None, gt=0, description="Window of local, stride of strided attention, in tokens."
+        None, gt=0, description="Tokens: window of local attention, stride of strided attention."
     )
 
     @field_validator("architecture")
@@ -140,83 +129,82 @@ class ModelSettings(_Section):
         return name
 
     @model_validator(mode="after")
-    def _window_of_its_pattern(self) -> "ModelSettings":
+    def _check_window(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
             raise ValueError(
-                "attention_window must be given with the attention_pattern local or strided, and "
-                f"with no other. Received: attention_pattern={self.attention_pattern}, "
+                "attention_window must be given with attention_pattern local or strided, and only "
+                f"then. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
         return self
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Arguments for the architecture's `from_preset(preset, ...)`."""
+        """Keyword arguments for `from_preset` of the architecture."""
         return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 
 class Training(_Section):
-    """Optimization (§5.3, §5.4) and what is kept of it. A step is an optimizer step."""
+    """Optimization (§5.3, §5.4) and checkpoints. A step is an optimizer step."""
 
     initial_run: Path | None = Field(
-        None, description="Finished run whose tokenizer and weights are those to begin with."
+        None,
+        description="Finished run to fine-tune: training starts with its tokenizer and weights.",
     )
-    steps: int = Field(100_000, gt=0, description="Optimizer steps in all.")
+    steps: int = Field(100_000, gt=0, description="Total number of optimizer steps.")
     tokens_per_batch: int = Field(
-        25_000, gt=0, description="Target tokens of a micro-batch, eos and padding included."
+        25_000, gt=0, description="Most target tokens of a micro-batch, eos and padding included."
     )
     accumulation_steps: int = Field(1, gt=0, description="Micro-batches per optimizer step.")
-    length_multiple: int = Field(8, gt=0, description="Batch lengths are multiples of it.")
-    warmup_steps: int = Field(4_000, gt=0, description="Optimizer steps of rising rate.")
+    length_multiple: int = Field(8, gt=0, description="Batch lengths are multiples of this.")
+    warmup_steps: int = Field(4_000, gt=0, description="Optimizer steps of warm-up.")
     learning_rate_scale: float = Field(1.0, gt=0, description="Factor on the paper's schedule.")
     peak_learning_rate: float | None = Field(
-        None, gt=0, description="Rate at the end of warm-up, instead of the paper's."
+        None, gt=0, description="Learning rate at the end of warm-up. Default: the paper's."
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="Probability mass spread over V.")
     r_drop: float = Field(
-        0.0, ge=0, description="Weight of the divergence between two passes with dropout."
+        0.0, ge=0, description="Weight of R-Drop: the divergence of two passes with dropout."
     )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
     adam_epsilon: float = Field(1e-9, gt=0)
     global_clipnorm: float | None = Field(
-        None, gt=0, description="Largest norm of an optimizer step's whole gradient."
+        None, gt=0, description="Gradients are clipped to this global norm. Default: no clipping."
     )
     ema_momentum: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Decay per optimizer step of an average of the weights, which stands for them "
-        "in validation and for each of the evaluation.average_last checkpoints in model.keras.",
+        description="Decay per step of an exponential moving average (EMA) of the weights. "
+        "Validation and checkpoint averaging use the EMA weights. Default: no EMA.",
     )
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
-    logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of logits.")
+    logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of the logits.")
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
-        "none", description="How several devices or processes share the work."
+        "none", description="How to use several devices or processes."
     )
-    model_shards: int = Field(
-        1, gt=0, description="Devices that the weights are split over, with model_parallel."
-    )
+    model_shards: int = Field(1, gt=0, description="With model_parallel: shards of the weights.")
     checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
-    keep_checkpoints: int = Field(5, gt=0, description="Newest checkpoints kept on disk.")
+    keep_checkpoints: int = Field(5, gt=0, description="Checkpoints kept on disk.")
     early_stopping_patience: int | None = Field(
         None,
         gt=0,
-        description="Checkpoints without a lower validation loss after which training ends. Those "
-        "with the lowest losses are kept then, and evaluation.average_last of them are averaged.",
+        description="Stop after this many checkpoints without a lower validation loss. Keep and "
+        "average the checkpoints with the lowest losses, not the last. Default: no early stopping.",
     )
     validation_bleu_sentences: int = Field(
-        100, ge=0, description="Validation sentences translated at each checkpoint, greedily."
+        100, ge=0, description="Validation sentences translated greedily at each checkpoint."
     )
 
     @model_validator(mode="before")
     @classmethod
     def _read_old_key(cls, tree: Any) -> Any:
-        """Runs of 0.1.0.dev0 name gradient checkpointing otherwise."""
+        """Renames `recomputation`, the name of gradient checkpointing in early runs."""
         if isinstance(tree, dict) and "recomputation" in tree:
             tree = {"gradient_checkpointing": tree["recomputation"], **tree}
             del tree["recomputation"]
@@ -224,25 +212,22 @@ class Training(_Section):
 
 
 class Evaluation(SearchOptions):
-    """Search and scoring of the finished model: the options of search, and how it is scored."""
+    """Search options and scoring of the finished model."""
 
     average_last: int = Field(
-        5,
-        gt=0,
-        description="Checkpoints averaged into model.keras: the last, or with early stopping the "
-        "best.",
+        5, gt=0, description="Last checkpoints, or best with early stopping, to average."
     )
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
 
     def search_options(self, **changes: Any) -> SearchOptions:
-        """Returns the options of search, some of them changed."""
+        """The search options, with some of them replaced."""
         own = {name: getattr(self, name) for name in SearchOptions.model_fields}
         return SearchOptions(**{**own, **changes})
 
 
 class Recipe(_Section):
-    """Everything that decides a run, apart from the backend.
+    """All settings of a run except the backend.
 
     Example:
 
@@ -252,7 +237,7 @@ class Recipe(_Section):
     ```
     """
 
-    name: str = Field(pattern=r"^[\w-][\w.-]*$", description="Names the run folder.")
+    name: str = Field(pattern=r"^[\w-][\w.-]*$", description="Name of the run folder.")
     description: str = ""
     seed: int = Field(1, ge=0, lt=2**31)
     data: Data
@@ -262,7 +247,7 @@ class Recipe(_Section):
     evaluation: Evaluation = Evaluation()
 
     @model_validator(mode="after")
-    def _keeps_what_it_averages(self) -> "Recipe":
+    def _check_kept_checkpoints(self) -> "Recipe":
         kept, averaged = self.training.keep_checkpoints, self.evaluation.average_last
         if kept < averaged:
             raise ValueError(
@@ -272,40 +257,36 @@ class Recipe(_Section):
         return self
 
     def to_yaml(self) -> str:
-        """The recipe as a YAML file that `load_recipe` reads back, every default written out."""
-        return yaml.safe_dump(
-            self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True
-        )
+        """The recipe in YAML, with all defaults; `load_recipe` can read it."""
+        tree = self.model_dump(mode="json", exclude_none=True)
+        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Keys that differ, as "training.steps (1000 and 2000)".
+        """Keys that differ, such as "training.steps (1000 and 2000)".
 
-        Where the files lie and what the work is shared by make no other run.
+        The folder of the files and the distribution are not compared.
         """
         mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
         keys = [key for key in mine | others if mine.get(key) != others.get(key)]
-        return [
-            f"{key} ({mine.get(key)!r} and {others.get(key)!r})"
-            for key in keys
-            if key not in ("data.directory", "training.distribution", "training.model_shards")
-        ]
+        ignored = ("data.directory", "training.distribution", "training.model_shards")
+        return [f"{x} ({mine.get(x)!r} and {others.get(x)!r})" for x in keys if x not in ignored]
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and validate a recipe.
+    """Reads and validates a recipe.
 
     Args:
-        path_or_name: path of a YAML file, or the bare name of one in `./recipes` or shipped with
-            the package ("quickstart").
-        overrides: settings that replace the file's, as "training.steps=100"; values are YAML.
+        path_or_name: Path of a YAML file, or the name of a recipe in `./recipes` or in the package,
+            such as "quickstart".
+        overrides: Settings that replace those of the file, such as "training.steps=100". Values
+            are YAML.
 
     Returns:
-        The recipe, every key present.
+        The recipe, with defaults for absent keys.
 
     Raises:
-        UserError: if there is no such file, it is larger than 256 KiB, it is not YAML or has
-            aliases, a key is unknown (the nearest known one is named) or a value is out of its
-            range.
+        UserError: If the file does not exist, is larger than 256 KiB, is not YAML, has YAML aliases
+            or an unknown key, or a value is out of range.
     """
     path = _find(path_or_name)
     try:
@@ -319,7 +300,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise UserError(f"{path}: {_explain(error)}") from None
+        problems = "; ".join(_explain(details) for details in error.errors())
+        raise UserError(f"{path}: {problems}") from None
 
 
 def _find(path_or_name: str | Path) -> Path:
@@ -342,36 +324,32 @@ def _read(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without what makes a short text large: aliases, and integers of any length.
-
-    A few aliases of aliases (the "billion laughs") become gigabytes where they are written out.
-    """
+    """YAML without aliases and long integers, with which a short file could take gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(
-                problem="a recipe must not use YAML aliases", problem_mark=mark
-            )
+            self._refuse("a recipe must not use YAML aliases", self.peek_event())
         return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(self.construct_scalar(node)) > 40:
-            problem = "an integer must have at most 40 digits"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            self._refuse("an integer must have at most 40 digits", node)
         return super().construct_yaml_int(node)
+
+    def _refuse(self, problem: str, place: Any) -> None:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _parse(text: str) -> Any:
-    """Parse YAML; a ValueError in one line says what is wrong with it."""
+    """Parses YAML; a ValueError states in one line what is wrong."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # for 2020-99-99 and the like PyYAML raises whatever Python raises
+    except Exception as error:  # PyYAML does not catch what Python raises for values
         raise ValueError(" ".join(str(error).split())) from None
 
 
@@ -389,16 +367,11 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
     try:
         tree[last] = _parse(value)
     except ValueError as error:
-        raise UserError(
-            f"the value of {key} must be YAML. Received: {override!r} ({error})"
-        ) from None
+        message = f"the value of {key} must be YAML. Received: {override!r} ({error})"
+        raise UserError(message) from None
 
 
-def _explain(error: ValidationError) -> str:
-    return "; ".join(_explain_one(details) for details in error.errors())
-
-
-def _explain_one(details: Any) -> str:
+def _explain(details: Any) -> str:
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(key, known_keys(), n=1)
@@ -412,7 +385,7 @@ def _explain_one(details: Any) -> str:
 
 
 def known_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
-    """All keys of a recipe in dotted form, such as "training.steps"."""
+    """All keys of a recipe, such as "training.steps"."""
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
         for annotation in (field.annotation, *get_args(field.annotation)):

@@ -1,4 +1,4 @@
-"""A run is a folder: the recipe as used, tokenizer, checkpoints, model, logs and scores."""
+"""The folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
 import hashlib
 import itertools
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, damaged_keras_file, read_config
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Generator, Recipe, load_recipe
@@ -23,16 +23,16 @@ TextFiles = tuple[Path, Path | None]
 
 
 class Run:
-    """The folder of one training run; every command takes such a folder.
+    """The folder of one training run, which every command takes.
 
         recipe.yaml       the recipe as used
-        text/             the generated pairs, if the recipe has a generator
-        tokenizer/        as `Tokenizer.save` leaves it
-        store/            train and validation, encoded
+        text/             the generated sentence pairs, if the recipe has a generator
+        tokenizer/        as `Tokenizer.save` writes it
+        store/            training and validation text as token ids
         checkpoints/      step-00001000, step-00002000, ...
         model.keras       the finished model
         logs/             for TensorBoard
-        scores.json       every scoring ever made of this run
+        scores.json       all scores of this run
 
     Example:
 
@@ -42,21 +42,28 @@ class Run:
     ```
 
     Args:
-        directory: the folder.
-        recipe: what the run was, or is to be, trained by.
+        directory: The folder.
+        recipe: The recipe of the run.
     """
 
     def __init__(self, directory: str | Path, recipe: Recipe) -> None:
-        self.directory = Path(directory)
         self.recipe = recipe
+        self.directory = Path(directory)
+        self.recipe_path = self.directory / "recipe.yaml"
+        self.tokenizer_dir = self.directory / "tokenizer"
+        self.store_dir = self.directory / "store"
+        self.checkpoints_dir = self.directory / "checkpoints"
+        self.model_path = self.directory / "model.keras"
+        self.logs_dir = self.directory / "logs"
+        self.scores_path = self.directory / "scores.json"
 
     @classmethod
     def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
-        """Begin a run in a new folder.
+        """Creates the folder of a new run.
 
         Raises:
-            UserError: if the folder already holds a run, or a file that the recipe names is
-                missing (no folder is made then).
+            UserError: If the folder already holds a run, or a file that the recipe names is
+                missing. No folder is created.
         """
         run = cls(directory, recipe)
         if run.recipe_path.exists():
@@ -73,7 +80,7 @@ class Run:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Run":
-        """Open an existing run."""
+        """Opens an existing run."""
         path = Path(directory) / "recipe.yaml"
         if not path.is_file():
             raise UserError(f"{directory} is no run folder: it holds no recipe.yaml")
@@ -81,53 +88,26 @@ class Run:
 
     @classmethod
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
-        """Open an existing run to go on with it, by the recipe that it was begun with.
+        """Opens an existing run to continue it.
 
         Raises:
-            UserError: if `recipe` is not the one of the run; the keys that differ are named.
+            UserError: If `recipe` is not the recipe of the run. The message names the keys that
+                differ.
         """
         run = cls.open(directory)
         if differences := run.recipe.differences(recipe):
             raise UserError(
-                f"{run.directory} was begun with another recipe; they differ in "
+                f"{run.directory} was started with another recipe; they differ in "
                 + ", ".join(differences)
             )
         return cls(directory, recipe)
-
-    @property
-    def recipe_path(self) -> Path:
-        return self.directory / "recipe.yaml"
-
-    @property
-    def tokenizer_dir(self) -> Path:
-        return self.directory / "tokenizer"
-
-    @property
-    def store_dir(self) -> Path:
-        return self.directory / "store"
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        return self.directory / "checkpoints"
-
-    @property
-    def model_path(self) -> Path:
-        return self.directory / "model.keras"
-
-    @property
-    def logs_dir(self) -> Path:
-        return self.directory / "logs"
-
-    @property
-    def scores_path(self) -> Path:
-        return self.directory / "scores.json"
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
         return checkpoint_folders(self.checkpoints_dir)
 
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer that belongs to the model."""
+        """The tokenizer of the model."""
         from keras_transformer.data.tokenizer import Tokenizer
 
         if not self.tokenizer_dir.is_dir():
@@ -145,7 +125,7 @@ class Run:
         return read_parallel(*self.text(split))
 
     def text(self, split: Split) -> TextFiles:
-        """The two files of a split (or one TSV and None), generated on first use if need be."""
+        """The two files of a split (or one TSV and None); generates text on first use."""
         data = self.recipe.data
         if data.generator is None:
             return self._files_of_recipe(split)
@@ -153,27 +133,19 @@ class Run:
         if not folder.is_dir():
             with atomic_write(folder) as partial:
                 _generate(self.recipe, data.generator, partial)
-        return (
-            folder / f"{split}.{data.source_language}",
-            folder / f"{split}.{data.target_language}",
-        )
+        sides = (data.source_language, data.target_language)
+        return folder / f"{split}.{sides[0]}", folder / f"{split}.{sides[1]}"
 
     def scores(self) -> list[dict[str, Any]]:
-        """Every scoring ever made of this run, oldest first."""
+        """All entries of scores.json, oldest first."""
         if not self.scores_path.exists():
             return []
         return json.loads(self.scores_path.read_text(encoding="utf-8"))
 
     def add_score(
-        self,
-        *,
-        split: Split,
-        metric: str,
-        score: float,
-        signature: str,
-        options: SearchOptions,
+        self, *, split: Split, metric: str, score: float, signature: str, options: SearchOptions
     ) -> None:
-        """Append one scoring of `model.keras` to scores.json."""
+        """Appends a score of `model.keras` to scores.json."""
         entry = {
             "split": split,
             "metric": metric,
@@ -189,7 +161,7 @@ class Run:
             partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
 
     def _files_of_recipe(self, split: Split) -> TextFiles:
-        """Where the recipe's own files of a split lie; downloaded unless a folder is given."""
+        """The files of a split that the recipe names, downloaded unless a folder is given."""
         pair = getattr(self.recipe.data, split)
         source = self._locate(pair.source)
         return source, None if pair.target is None else self._locate(pair.target)
@@ -201,44 +173,42 @@ class Run:
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
-            raise UserError(f"no file {folder / name}: name the folder that holds it by --data-dir")
+            raise UserError(f"no file {folder / name}: name its folder with --data-dir")
         from keras_transformer.data.download import download
 
         return download(name, data.download.url, data.download.sha256[name])
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
-    """Folders named `step-` and eight digits, oldest first; whatever else lies there is none."""
+    """Folders whose name is `step-` and eight digits, oldest first."""
     entries = Path(directory).glob("step-*")
     return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
 
 
 def load_model(path: str | Path) -> Any:
-    """Read a .keras file that this package wrote.
+    """Reads a .keras file that this package wrote.
 
     Raises:
-        UserError: if there is no such file, it is damaged, or its configuration is too large.
+        UserError: If there is no such file, it is damaged, or its configuration is too large.
     """
     import keras
 
-    from keras_transformer.keras_file import read_config
     from keras_transformer.models import ARCHITECTURES, architecture
 
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
     for name in ARCHITECTURES:
-        architecture(name)  # registers the classes that the file names
+        architecture(name)  # registers its classes with Keras
     read_config(path)
     try:
         return keras.saving.load_model(path, compile=False)
-    except Exception as error:  # zipfile, json, h5py and Keras each have their own for damage
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is not a complete Keras model file: {reason}") from error
+    except Exception as error:  # zipfile, json, h5py and Keras raise different errors for damage
+        raise damaged_keras_file(path, error) from error
 
 
 def _generate(recipe: Recipe, sizes: Generator, folder: Path) -> None:
-    """Write the pairs of all splits; no pair is in two of them."""
+    """Writes the pairs of all splits; no pair is in two splits."""
     from keras_transformer.data.numbers_and_dates import generate_pairs
 
     languages = recipe.data.source_language, recipe.data.target_language

@@ -1,10 +1,11 @@
-"""How many tokens a training step can hold in memory.
+"""The largest token budget of a training step that fits into memory.
 
-Not a part of `training`: this process must not load Keras, whose memory would count.
+This process does not load Keras, whose memory would count. So the file is not in `training`.
 """
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -20,27 +21,23 @@ from keras_transformer.recipe import Recipe
 
 FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
-# What the engines and the system say of a lack of memory.
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "resource_exhausted",
-    "resourceexhausted",
-    "bad_alloc",
-    "memoryerror",
-    "can't allocate memory",
+# Messages of the engines and the system if memory is short.
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|resource_?exhausted|bad_alloc|memoryerror|can't allocate memory|"
     "failed to allocate",
+    re.IGNORECASE,
 )
 
 
 class Try(NamedTuple):
-    """What a training step with some `tokens_per_batch` takes; no figures if it did not fit.
+    """Memory and time of a training step; None if it did not fit.
 
     Attributes:
         tokens: `training.tokens_per_batch`.
         shape: Sizes B, S and T of the batch.
-        mebibytes: Peak memory of the process, or, on a GPU, of the device.
+        mebibytes: Peak memory of the process on a CPU, of the device on a GPU.
         seconds: Time of an optimizer step.
-        tokens_per_s: Target tokens a second.
+        tokens_per_s: Target tokens per second.
     """
 
     tokens: int
@@ -57,18 +54,17 @@ class Try(NamedTuple):
 def find_token_budget(
     recipe: Recipe, memory: float | None = None, report: Callable[[Try], Any] = lambda tried: None
 ) -> Try:
-    """Find the largest `training.tokens_per_batch` whose worst batch fits into memory.
+    """Finds the largest `training.tokens_per_batch` whose worst batch fits into memory, to 10 %.
 
-    Every try is an optimizer step in a process of its own. The number is doubled until a step does
-    not fit, and then found to 10 % by bisection. No text is needed: ids are random, and sentences
-    the longest that `data.max_length` allows, sources twice as long as targets, which is the most
-    that `BatchPlan` puts into a batch.
+    Every try is a training step in a new process. No text is needed: the ids are random, the
+    sources have the length `data.max_length` and the targets half of it, which is the largest batch
+    that `BatchPlan` makes.
 
     Args:
-        recipe: What would be trained; on one device, if on several.
-        memory: MiB for the whole process on a CPU. None: what the machine has available. On a GPU
-            the device's own memory is the limit.
-        report: Gets every try.
+        recipe: The recipe. If it uses several devices, the result is for one.
+        memory: MiB for the whole process on a CPU. Defaults to None: the available memory. On a GPU
+            the limit is the memory of the device.
+        report: Called with every try.
 
     Raises:
         UserError: If not even one sentence fits.
@@ -92,11 +88,9 @@ def find_token_budget(
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Doubles a number until it does not fit, and closes in on the largest that does, to 10 %.
+    """Doubles a number until it does not fit, then bisects; None if `smallest` does not fit.
 
-    Args:
-        fits: Whether a number fits; if one does, so do all smaller ones.
-        smallest: The least number to try, at least 1.
+    If a number `fits`, all smaller ones must fit too. The result is within 10 % of the largest.
     """
     tokens = max(FIRST_TRY, smallest)
     if fits(tokens):
@@ -115,55 +109,44 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
 
 
 def longest_lengths(recipe: Recipe) -> tuple[int, int]:
-    """Source and target length of the worst batch, eos included."""
+    """Source and target length of the worst batch, with eos."""
     multiple = recipe.training.length_multiple
     source = -(-(recipe.data.max_length + 1) // multiple) * multiple
     return source, -(-source // (2 * multiple)) * multiple
 
 
 def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
-    """Sizes B, S and T of the batch that takes most memory."""
+    """Sizes B, S and T of the batch that needs most memory."""
     source, target = longest_lengths(recipe)
     rows = tokens // target
     return (rows - rows % 8 if rows > 8 else rows), source, target
 
 
 def available_mebibytes() -> float:
-    """Memory that this machine, or the container that this process is in, has left."""
-    figures = []
-    meminfo = Path("/proc/meminfo")
+    """Available memory of this machine, or of the container of this process if that is less."""
+    meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if meminfo.is_file():
         (line,) = (x for x in meminfo.read_text().splitlines() if x.startswith("MemAvailable"))
-        figures.append(int(line.split()[1]) * 1024)
+        free = int(line.split()[1]) * 1024
     else:
-        figures.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    group = Path("/sys/fs/cgroup")
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = group / "memory.max"
     if limit.is_file() and (most := limit.read_text().strip()) != "max":
-        figures.append(int(most) - int((group / "memory.current").read_text()))
-    return min(figures) / _MEBIBYTE
+        free = min(free, int(most) - int((group / "memory.current").read_text()))
+    return free / _MEBIBYTE
 
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
-    """Make an optimizer step in a process of its own, which dies if it needs too much.
-
-    Args:
-        recipe: What would be trained.
-        tokens: `training.tokens_per_batch`.
-        limit: MiB that the process may have on a CPU.
+    """Makes a training step in a new process, which is killed above `limit` MiB on a CPU.
 
     Raises:
-        RuntimeError: If it died for another reason than memory.
+        RuntimeError: If the process failed for another reason than memory.
     """
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(tokens)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=errors,
-            text=True,
-        )
+        words = [sys.executable, "-m", __name__, str(tokens)]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": errors}
+        child = subprocess.Popen(words, text=True, **pipes)
         assert child.stdin
         with child.stdin:
             child.stdin.write(recipe.model_dump_json())
@@ -175,14 +158,13 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
         figures = json.loads(lines[-1])
         is_within = figures.pop("on_gpu") or figures["mebibytes"] <= limit
         return tried._replace(**figures) if is_within else tried
-    died_of_memory = any(words in message.lower() for words in _OUT_OF_MEMORY)
-    if child.returncode == -signal.SIGKILL or died_of_memory:
+    if child.returncode == -signal.SIGKILL or _OUT_OF_MEMORY.search(message):
         return tried
     raise RuntimeError(f"a step of {tokens} tokens failed:\n{message[-2000:]}")
 
 
 def _watch(child: subprocess.Popen, limit: float) -> None:
-    """Wait for a process, and kill it when it has more memory than it may."""
+    """Waits for a process, and kills it if it uses more than `limit` MiB."""
     while child.poll() is None:
         if _resident_mebibytes(child.pid) > limit:
             child.kill()
@@ -190,7 +172,7 @@ def _watch(child: subprocess.Popen, limit: float) -> None:
 
 
 def _resident_mebibytes(process: int) -> float:
-    """0 where the system does not say."""
+    """Memory of a process, or 0 if the system does not state it."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text().split()[1]
     except (OSError, IndexError):
@@ -198,11 +180,11 @@ def _resident_mebibytes(process: int) -> float:
     return int(pages) * resource.getpagesize() / _MEBIBYTE
 
 
-# --- In the process of a try ---------------------------------------------------------------------
+# The rest runs in the process of a try.
 
 
 class _Vocabularies(NamedTuple):
-    """What a model needs to know of a tokenizer."""
+    """The part of a tokenizer that a model needs."""
 
     source_vocabulary_size: int
     target_vocabulary_size: int
@@ -211,7 +193,7 @@ class _Vocabularies(NamedTuple):
 
 
 def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
-    """Make an optimizer step on random sentences; returns what it takes."""
+    """Makes an optimizer step on random sentences; returns its memory and time."""
     import numpy as np
 
     from keras_transformer.training import keep_freed_memory
@@ -226,31 +208,26 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     source_ids, target_ids = (
         rng.integers(4, size, (rows, length), "int32") for length in (source, target)
     )
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
     weights = np.full((rows, target), 1 / (rows * target), "float32")
     micro_batches = recipe.training.accumulation_steps
     for _ in range(max(2, micro_batches)):  # the first one compiles
         begin = time.perf_counter()
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
         trainer.train_on_batch(inputs, target_ids, weights)
         seconds = time.perf_counter() - begin
     peak = _peak_of_gpu()
-    on_gpu = peak is not None
-    mebibytes = (peak if peak is not None else _peak_of_process()) / _MEBIBYTE
+    unit = 1 if sys.platform == "darwin" else 1024
+    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return {
-        "mebibytes": mebibytes,
+        "mebibytes": (of_process if peak is None else peak) / _MEBIBYTE,
         "seconds": seconds * micro_batches,
         "tokens_per_s": rows * target / seconds,
-        "on_gpu": on_gpu,
+        "on_gpu": peak is not None,
     }
 
 
-def _peak_of_process() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def _peak_of_gpu() -> int | None:
-    """Bytes, as the engine counts them; None on a CPU."""
+    """Bytes that the engine states; None on a CPU."""
     import keras
 
     backend = keras.config.backend()

@@ -2,24 +2,32 @@
 
 import errno
 import io
+import json
 import os
 import resource
 import stat
+import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
+import zipfile
+import zlib
 
+import keras
 import pytest
 
 from keras_transformer._files import (
     atomic_write,
-    copy_file,
     is_disk_full,
     is_plain_name,
     output_file,
+    read_config,
     read_json,
 )
 from keras_transformer.errors import UserError
+
+MEBIBYTE = 1024 * 1024
 
 
 def test_file_appears_only_when_it_is_complete(tmp_path):
@@ -167,22 +175,6 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("has_links", [True, False])
-def test_a_copied_file_replaces_the_old_copy(tmp_path, monkeypatch, has_links):
-    def no_links(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    if not has_links:
-        monkeypatch.setattr(os, "link", no_links)
-    source, target = tmp_path / "model.keras", tmp_path / "model.previous.keras"
-    source.write_text("new")
-    target.write_text("old")
-    for _ in range(2):
-        copy_file(source, target)
-        assert target.read_text() == source.read_text() == "new"
-        assert sorted(os.listdir(tmp_path)) == ["model.keras", "model.previous.keras"]
-
-
 @pytest.mark.parametrize("name", ["train.lc.norm.tok.en", "a b", "größe_1-2.gz", "x" * 200, "a..b"])
 def test_names_of_files_are_plain(name):
     assert is_plain_name(name)
@@ -221,3 +213,86 @@ def test_json_is_read_up_to_its_limit():
 def test_deep_json_is_no_crash():
     with pytest.raises(ValueError, match="nested too deeply"):
         read_json(io.BytesIO(b"[" * 10**5), most_bytes=10**5)
+
+
+def write_archive(path, members, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def state_smaller_size(path, content, size):
+    """Make the archive's directory state that its only member is the first bytes of `content`."""
+    archive = bytearray(path.read_bytes())
+    entry = archive.index(b"PK\x01\x02")
+    struct.pack_into("<L", archive, entry + 16, zlib.crc32(content[:size]))
+    struct.pack_into("<L", archive, entry + 24, size)
+    path.write_bytes(archive)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_configuration_of_a_model_is_read(tmp_path, compression):
+    path = tmp_path / "model.keras"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="prime")])
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    config = read_config(write_archive(path, members, compression))
+    assert config == json.loads(members["config.json"])
+    assert config["config"]["layers"][-1]["config"]["name"] == "prime"
+
+
+@pytest.mark.parametrize("name", ["config.json", "metadata.json"])
+def test_large_json_is_refused_unread(tmp_path, name):
+    members = {"config.json": "{}", "metadata.json": "{}", name: b" " * (64 * MEBIBYTE)}
+    path = write_archive(tmp_path / "model.keras", members)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=f"{name} must have at most 4,194,304 bytes. Received: 67"):
+        read_config(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < MEBIBYTE
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.weights.h5"])
+def test_a_member_larger_than_stated_is_refused(tmp_path, name):
+    content = b"{}" + b" " * (64 * MEBIBYTE)
+    path = write_archive(tmp_path / "model.keras", {name: content})
+    state_smaller_size(path, content, 2)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read(name) == b"{}"  # what zipfile gives of it, at the cost of all
+    tracemalloc.start()
+    with pytest.raises(UserError, match=f"{name} must have 2 bytes, as stated"):
+        read_config(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * MEBIBYTE
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compression_that_unpacks_without_bound_is_refused(tmp_path, compression):
+    path = write_archive(tmp_path / "model.keras", {"config.json": "{}"}, compression)
+    with pytest.raises(UserError, match="config.json must be stored or deflated"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ("[]", "config.json must be a JSON object"),
+        ("{", "is not a complete Keras model file"),
+        (None, "no item named 'config.json'"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused(tmp_path, config, message):
+    members = {} if config is None else {"config.json": config}
+    with pytest.raises(UserError, match=message):
+        read_config(write_archive(tmp_path / "model.keras", members))
+
+
+def test_something_else_is_refused(tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="model.keras is not a complete Keras model file"):
+        read_config(tmp_path / "model.keras")

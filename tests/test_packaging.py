@@ -10,10 +10,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_transformer"
 
 # What the SavedModel is made of; its exporter imports them in a process of the TensorFlow backend.
-PARTS_OF_THE_TENSORFLOW_GRAPH = {
-    "graph_parts.py",
-    "translation_graph.py",
-}
+PARTS_OF_THE_TENSORFLOW_GRAPH = {"translation_graph.py"}
 
 
 def test_every_file_of_the_package_has_a_test_file():

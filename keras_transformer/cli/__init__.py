@@ -1,7 +1,7 @@
 """The command line `keras-transformer COMMAND ...`: one module per command, each called `command`.
 
 A command's module is imported when the command is named, and imports Keras and NumPy only when the
-command runs. So `--help` and a wrong argument are answered at once.
+command runs. So `--help` and errors in arguments appear at once.
 """
 
 import errno
@@ -18,16 +18,10 @@ from keras_transformer.errors import UserError
 COMMANDS = ("train", "budget", "translate", "client", "score", "evaluate", "average", "export")
 
 # Errors of the file system that the user can fix by naming another place.
-_WRONG_PLACE = (
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-)
+_WRONG_PLACE = {
+    getattr(errno, code)
+    for code in "EACCES EEXIST EISDIR ELOOP ENAMETOOLONG ENOTDIR EPERM EROFS".split()
+}
 
 
 class _Failure(click.ClickException):
@@ -60,7 +54,10 @@ class _Commands(click.Group):
         raise _Failure(" ".join(message.split()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="keras-transformer")
 def main() -> None:
     """Train, evaluate, export and translate with the Transformer on TensorFlow, JAX or PyTorch.

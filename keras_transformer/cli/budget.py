@@ -38,8 +38,7 @@ def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
 
     loaded = load_recipe(recipe, settings)
     limit = memory * 1024 if memory else available_mebibytes()
-    columns = f"{'tokens':>10}{'B x S x T':>18}{'peak MiB':>10}{'s per step':>12}{'tokens/s':>12}"
-    click.echo(columns)
+    click.echo(f"{'tokens':>10}{'B x S x T':>18}{'peak MiB':>10}{'s per step':>12}{'tokens/s':>12}")
     best = find_token_budget(loaded, limit, show)
     click.echo(
         f"largest that fits into {limit:,.0f} MiB: --set training.tokens_per_batch={best.tokens}"

@@ -5,17 +5,8 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import (
-    as_line,
-    count_lines,
-    file_argument,
-    n_best_option,
-    output_option,
-    progress_bar,
-    scores_option,
-    warning_lines,
-    writer,
-)
+from keras_transformer.cli import common
+from keras_transformer.cli.common import file_argument, n_best_option, output_option, scores_option
 from keras_transformer.errors import UserError
 
 
@@ -27,7 +18,7 @@ from keras_transformer.errors import UserError
     "--address",
     help="Address of the server. Default: http://localhost:8501, or localhost:8500 with gRPC.",
 )
-@click.option("--protocol", type=click.Choice(["rest", "grpc"]), default="rest", show_default=True)
+@click.option("--protocol", type=click.Choice(["rest", "grpc"]), default="rest")
 @click.option(
     "--model-version",
     "version",
@@ -38,7 +29,6 @@ from keras_transformer.errors import UserError
     "--batch-size",
     type=click.IntRange(min=1),
     default=32,
-    show_default=True,
     help="Maximum number of sentences per request.",
 )
 @n_best_option
@@ -54,16 +44,14 @@ from keras_transformer.errors import UserError
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
-    show_default=True,
     help="Maximum duration of a request in seconds.",
 )
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
     default=5,
-    show_default=True,
-    help="How often a request is repeated while the server is unreachable, overloaded or loading "
-    "the model.",
+    help="Maximum number of retries while the server is unreachable, overloaded or loading the "
+    "model.",
 )
 def command(
     model: str,
@@ -94,17 +82,17 @@ def command(
     search = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length}
     if beam_size is not None and n_best > beam_size:
         raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
-    with writer(output) as write:
+    with common.writer(output) as write:
         from keras_transformer.data.corpus import read_lines, read_standard_input
         from keras_transformer.serving import Translation, connect
 
         def line(found: Translation) -> str:
             score = f"{found.score:.4f}\t" if scores else ""
-            return f"{score}{as_line(found.text)}\n"
+            return f"{score}{common.as_line(found.text)}\n"
 
-        total = count_lines(read_lines(file) if file else (), file)
+        total = common.count_lines(read_lines(file) if file else (), file)
         translator = connect(model, **server)
-        with progress_bar(total, output) as bar, warning_lines():
+        with common.progress_bar(total, output) as bar, common.warning_lines():
             lines = read_lines(file) if file else read_standard_input()
             for found in translator.stream(lines, batch_size, n_best, **search):
                 write("".join(line(translation) for best in found for translation in best))

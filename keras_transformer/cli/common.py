@@ -31,7 +31,6 @@ n_best_option = click.option(
     "--n-best",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of translations per sentence, at most the beam size.",
 )
 scores_option = click.option(

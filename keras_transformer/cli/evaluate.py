@@ -15,7 +15,6 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
     "--split",
     type=click.Choice(["test", "validation"]),
     default="test",
-    show_default=True,
     help="Which text of the recipe to translate.",
 )
 @best_search_options

@@ -25,9 +25,9 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     keras-transformer score runs/quickstart test.en test.de > scores.tsv
     keras-transformer score runs/quickstart test.en test.de --summary
     """
-    from keras_transformer.cli.text_lines import score_lines
-    from keras_transformer.data import read_parallel
+    from keras_transformer.data.corpus import available_chunks, read_parallel
     from keras_transformer.decoding.scoring import Scorer
+    from keras_transformer.decoding.translator import STREAMED_LINES
     from keras_transformer.run import Run
 
     pairs = read_parallel(source, target)
@@ -36,12 +36,14 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     scorer = Scorer(opened.model(), opened.tokenizer())
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar(total, None) as bar:
-        for score in score_lines(scorer, pairs, bar.update):
-            if not summary:
-                click.echo(f"{score.log_probability:.4f}\t{score.length}")
-            log_probability += score.log_probability
-            tokens += score.length
-            count += 1
+        for chunk in available_chunks(pairs, STREAMED_LINES):
+            sources, targets = zip(*chunk, strict=True)
+            for score in scorer.score(sources, targets, bar.update):
+                if not summary:
+                    click.echo(f"{score.log_probability:.4f}\t{score.length}")
+                log_probability += score.log_probability
+                tokens += score.length
+            count += len(chunk)
     if not count:
         raise UserError(f"{source} and {target} contain no pairs")
     nats = -log_probability / tokens

@@ -1,7 +1,6 @@
-"""The options of search on the command line, made of the fields of `SearchOptions`.
+"""Command-line options made from the fields of the option classes in `decoding/options.py`.
 
-An option is declared once, in `decoding/options.py`: its name, type, range, default and help. What
-the user does not give is None here, and takes its value from the recipe.
+An option that the user does not give is None here; its value then comes from the recipe.
 """
 
 from collections.abc import Callable, Collection
@@ -38,16 +37,15 @@ def _type(field: FieldInfo) -> click.ParamType:
     annotation: Any = field.annotation
     if get_origin(annotation) is Literal:
         return click.Choice(get_args(annotation))
-    bounds = {key: getattr(x, key) for x in field.metadata for key in _BOUNDS if hasattr(x, key)}
+    bounds = {
+        key: getattr(x, key)
+        for x in field.metadata
+        for key in ("ge", "gt", "le")
+        if hasattr(x, key)
+    }
+    minimum, maximum = bounds.get("ge", bounds.get("gt")), bounds.get("le")
     range_type = click.FloatRange if annotation is float else click.IntRange
-    return range_type(
-        min=bounds.get("ge", bounds.get("gt")),
-        max=bounds.get("le"),
-        min_open="gt" in bounds,
-    )
-
-
-_BOUNDS = ("ge", "gt", "le")
+    return range_type(min=minimum, max=maximum, min_open="gt" in bounds)
 
 
 search_options = options_of(SearchOptions)

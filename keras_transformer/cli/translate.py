@@ -1,42 +1,27 @@
 """The command `translate`."""
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from keras_transformer.cli.common import (
-    count_lines,
-    existing_file,
-    file_argument,
-    output_option,
-    progress_bar,
-    run_argument,
-    scores_option,
-    warning_lines,
-    writer,
-)
-from keras_transformer.cli.search_options import (
-    checked,
-    flags,
-    sampling_options,
-    search_options,
-    take_options,
-)
+from keras_transformer.cli import common
+from keras_transformer.cli import search_options as options_of_search
+from keras_transformer.cli.search_options import flags, take_options
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
 
 @click.command("translate")
-@run_argument
-@file_argument
-@output_option
-@search_options
+@common.run_argument
+@common.file_argument
+@common.output_option
+@options_of_search.search_options
 @click.option(
     "--overlong",
     type=click.Choice(["split", "truncate"]),
     default="split",
-    show_default=True,
     help="Lines with more tokens than the model's maximum: translate them in parts, or truncate.",
 )
 @click.option(
@@ -51,17 +36,17 @@ from keras_transformer.errors import UserError
 @click.option(
     "--prefix",
     "prefixes",
-    type=existing_file,
+    type=common.existing_file,
     help="File with one line per sentence: the beginning of its translation.",
 )
 @click.option(
     "--required",
-    type=existing_file,
+    type=common.existing_file,
     help="File with one line per sentence: words its translation must contain, separated by tabs.",
 )
 @click.option(
     "--forbidden",
-    type=existing_file,
+    type=common.existing_file,
     help="File with one line per sentence: words its translation must not contain, separated by "
     "tabs.",
 )
@@ -78,15 +63,14 @@ from keras_transformer.errors import UserError
     help="Minimum Bayes risk decoding: sample N translations and write the one with the highest "
     "expected chrF.",
 )
-@sampling_options
+@options_of_search.sampling_options
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
     default=0,
-    show_default=True,
     help="Random seed of sampling.",
 )
-@scores_option
+@common.scores_option
 @click.option(
     "--alignments",
     is_flag=True,
@@ -118,17 +102,15 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     sampling = take_options(options, SamplingOptions)
     _check_decoding_mode(search, sampling, **options)
     files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
-    with writer(output) as write:
-        from keras_transformer.cli.text_lines import read_source, translate_lines
-
+    with common.writer(output) as write:
         inputs = [file, *(path for path in files if path)]
-        total = count_lines(read_source(file, *files), *inputs)
+        total = common.count_lines(read_source(file, *files), *inputs)
         translator = _new_translator(run, options, {} if samples else search)
         if samples:
             shared = {name: search[name] for name in DecodingOptions.model_fields if name in search}
             options["sampling"] = SamplingOptions(num_samples=samples, **shared, **sampling)
         del options["sample"]
-        with progress_bar(total, output) as bar, warning_lines():
+        with common.progress_bar(total, output) as bar, common.warning_lines():
             lines = read_source(file, *files)
             for text in translate_lines(translator, lines, progress=bar.update, **options):
                 write(text)
@@ -140,45 +122,128 @@ def _check_decoding_mode(
     sample: int | None,
     mbr: int | None,
     seed: int,
-    alignments: bool,
     prefixes: Path | None,
-    required: Path | None,
-    forbidden: Path | None,
-    **_: Any,
+    **others: Any,
 ) -> None:
     if sample and mbr:
         raise UserError("--sample and --mbr exclude each other")
     if not (sample or mbr):
-        if sampling or seed:
-            names = [*sampling, *(["seed"] if seed else [])]
-            raise UserError(f"only --sample and --mbr take {flags(names)}")
+        if given := [*sampling, *(["seed"] if seed else [])]:
+            raise UserError(f"only --sample and --mbr take {flags(given)}")
         return
-    files = {"prefix": prefixes, "required": required, "forbidden": forbidden}
-    given = [*(search.keys() - DecodingOptions.model_fields), *(x for x in files if files[x])]
-    given += ["alignments"] if alignments else []
-    if given:
+    others["prefix"] = prefixes
+    given = [x for x in ("prefix", "required", "forbidden", "alignments") if others[x]]
+    if given := [*given, *(search.keys() - DecodingOptions.model_fields)]:
         raise UserError(f"only beam search takes {flags(given)}, --sample and --mbr do not")
 
 
 def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """The `Translator` of a run or an ensemble; removes its own options from `options`."""
+    """Creates the `Translator` of a run or an ensemble; removes its options from `options`."""
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     runs = [Run.open(path) for path in (run, *options.pop("others"))]
-    search_options = checked(runs[0].recipe.evaluation.search_options, **search)
+    search_options = options_of_search.checked(runs[0].recipe.evaluation.search_options, **search)
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(f"{opened.directory} has another tokenizer than {run}")
-    model: Any
-    if len(runs) == 1:
-        model = runs[0].model()
+    models = [opened.model() for opened in runs]
+    if len(models) == 1:
+        model = models[0]
     else:
         from keras_transformer.decoding.ensemble import Ensemble
 
-        model = Ensemble([opened.model() for opened in runs])
+        model = Ensemble(models)
     try:
         return Translator(model, tokenizers[0], search_options, options.pop("overlong"))
     except ValueError as error:
         raise UserError(str(error)) from None
+
+
+class _Line(NamedTuple):
+    """A sentence and the constraints on its translation."""
+
+    sentence: str
+    prefix: str
+    required: list[str]
+    forbidden: list[str]
+
+
+def read_source(
+    file: Path | None,
+    prefixes: Path | None = None,
+    required: Path | None = None,
+    forbidden: Path | None = None,
+) -> Iterator[_Line]:
+    """Reads sentences, from standard input without `file`, and their constraints line by line.
+
+    Raises:
+        UserError: While iterating, if a line is not UTF-8, or the files have different numbers of
+            lines.
+    """
+    from keras_transformer.data.corpus import read_lines, read_standard_input
+
+    paths = (prefixes, required, forbidden)
+    columns = [read_lines(path) if path else None for path in paths]
+    for sentence in read_lines(file) if file else read_standard_input():
+        values = ["" if column is None else next(column, None) for column in columns]
+        for path, value in zip(paths, values, strict=True):
+            if value is None:
+                raise UserError(f"{path} has fewer lines than there are sentences")
+        prefix, *words = (value or "" for value in values)
+        yield _Line(sentence, prefix, *(value.split("\t") for value in words))
+    for path, column in zip(paths, columns, strict=True):
+        if column and next(column, None) is not None:
+            raise UserError(f"{path} has more lines than there are sentences")
+
+
+def translate_lines(
+    translator: Any,
+    lines: Iterator[_Line],
+    sampling: SamplingOptions | None = None,
+    mbr: int | None = None,
+    seed: int = 0,
+    scores: bool = False,
+    alignments: bool = False,
+    progress: Callable[[int], Any] | bool = False,
+) -> Iterator[str]:
+    """Yields the output text of each chunk of available lines.
+
+    `mbr` selects the sample with minimum Bayes risk. `progress` is that of `Translator.translate`.
+
+    Raises:
+        UserError: If the search cannot meet the constraints of a sentence.
+    """
+    from keras_transformer.data.corpus import available_chunks
+    from keras_transformer.decoding.translator import STREAMED_LINES
+
+    first_index = 0
+    for chunk in available_chunks(lines, STREAMED_LINES):
+        if sampling:
+            draw = translator.translate_mbr if mbr else translator.sample
+            place = {"seed": seed, "first_index": first_index}
+            found = draw([line.sentence for line in chunk], sampling, progress=progress, **place)
+        else:
+            found = _search(translator, chunk, alignments=alignments, progress=progress)
+        yield "".join(_text(hypothesis, scores) for best in found for hypothesis in best)
+        first_index += len(chunk)
+
+
+def _search(translator: Any, chunk: Sequence[_Line], **options: Any) -> Any:
+    sentences, prefixes, required, forbidden = zip(*chunk, strict=True)
+    constraints = {"prefixes": prefixes, "required": required, "forbidden": forbidden}
+    try:
+        return translator.translate_nbest(sentences, **constraints, **options)
+    except ValueError as error:
+        if any(prefixes) or any(map(any, required)) or any(map(any, forbidden)):
+            raise UserError(str(error)) from None  # the constraints of a line contradict it
+        raise
+
+
+def _text(hypothesis: Any, scores: bool) -> str:
+    fields = [f"{hypothesis.score:.4f}"] if scores else []
+    fields.append(common.as_line(hypothesis.text))
+    if hypothesis.alignment is not None:
+        fields.append(" ".join(f"{source}-{target}" for source, target in hypothesis.alignment))
+    return "\t".join(fields) + "\n"

@@ -1,14 +1,13 @@
 """From text files to batches."""
 
 from keras_transformer._backend.fit_data import fit_data
-from keras_transformer.data.batch_plan import BatchPlan, BatchShape, Shard, evaluation_batches
+from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
 
 __all__ = [
     "BatchPlan",
-    "BatchShape",
     "CorpusError",
     "Shard",
     "TokenStore",

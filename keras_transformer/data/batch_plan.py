@@ -1,4 +1,4 @@
-"""Which sentences go into which batch."""
+"""Which sentences go into which batch, and the few shapes that batches are padded to."""
 
 import functools
 import itertools
@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.length_buckets import choose_buckets
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
+Width = tuple[int, int]
+
+_MAX_LEVELS = 48  # widths considered on each side; bounds the time of the search for buckets
+_REFINEMENTS = 2
+_TARGET_COST = 2  # a target position also costs the output projection and the softmax
 
 
 class BatchShape(NamedTuple):
@@ -24,7 +28,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Of every batch, which of so many equal parts: those from `begin` up to `end`."""
+    """The part of every batch that a process gets: parts `begin` to `end` - 1 of `parts`."""
 
     begin: int = 0
     end: int = 1
@@ -32,11 +36,11 @@ class Shard(NamedTuple):
 
 
 class BatchPlan:
-    """Batches of sentences of similar length, near a number of tokens (§5.1).
+    """Batches of sentences of similar length, with about the same number of tokens (§5.1).
 
-    Which sentences are in a step depends on seed and step alone: any step can be asked for, by any
-    process, in any order. Each pass over the data has every sentence exactly once, shuffled anew.
-    Batches come in few fixed shapes, so that a compiled training step is compiled few times.
+    The sentences of a step depend only on the seed and the step, so any process can ask for any
+    step in any order. Each pass over the data has every sentence exactly once, in a new order.
+    Batches have few different shapes, so that a training step is compiled few times.
 
     Example:
 
@@ -46,20 +50,20 @@ class BatchPlan:
     ```
 
     Args:
-        store: the encoded text.
-        tokens_per_batch: target positions of a micro-batch, eos and padding included; a batch has
-            at most that many, and at most twice as many source positions.
-        seed: decides the order, an integer >= 0.
-        accumulation_steps: micro-batches per optimizer step.
-        length_multiple: source and target widths are multiples of it.
-        shuffle: False gives every pass the same order, shortest sentences first.
-        max_shapes: number of batch shapes at most.
-        shard: which rows of every batch to give, for one of several processes that train together.
-            Parts are as many rows, some of them perhaps without a sentence; the weights are the
-            same as in the whole batch. None: all rows.
+        store: The encoded text.
+        tokens_per_batch: Maximum number of target positions of a micro-batch, eos and padding
+            included. The maximum number of source positions is twice as large.
+        seed: Random seed of the order, an integer >= 0. Defaults to 0.
+        accumulation_steps: Micro-batches per optimizer step. Defaults to 1.
+        length_multiple: Source and target widths are multiples of this number. Defaults to 8.
+        shuffle: If False, every pass has the same order, shortest sentences first.
+        max_shapes: Maximum number of batch shapes. Defaults to 8.
+        shard: The rows of every batch that this process gets, if several processes train together.
+            All parts have the same number of rows, some perhaps without a sentence. The weights
+            are those of the whole batch. Defaults to None: all rows.
 
     Raises:
-        UserError: if the longest sentence does not fit into a batch.
+        UserError: If the longest sentence does not fit into a batch.
     """
 
     def __init__(
@@ -83,50 +87,46 @@ class BatchPlan:
             store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
         )
         self._shapes = [self._shape(*width) for width in widths]
-        self._members = [
-            np.flatnonzero(bucket_of_pair == bucket).astype(np.int32)
-            for bucket in range(len(widths))
-        ]
+        buckets = range(len(widths))
+        self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         self._kept, self._slots = self._lay_out()
-        # Two, since the micro-batches of a step may lie in two passes.
+        # The micro-batches of a step may be in two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
 
     @property
     def shapes(self) -> list[BatchShape]:
-        """All shapes that batches have, narrowest first."""
+        """All batch shapes, narrowest first."""
         return list(dict.fromkeys(slot.shape for slot in self._slots))
 
     @property
     def batches_per_pass(self) -> int:
-        """Micro-batches that have every sentence once."""
+        """Micro-batches per pass over the data."""
         return len(self._slots)
 
     @property
     def steps_per_pass(self) -> float:
-        """Optimizer steps per pass; a step may begin in one pass and end in the next."""
+        """Optimizer steps per pass; not always an integer, since a step can span two passes."""
         return self.batches_per_pass / self.accumulation_steps
 
     def tokens(self, step: int) -> int:
-        """Real target tokens of an optimizer step: pieces and eos, no padding."""
-        micro_batches = (self._slot(step, micro)[1] for micro in range(self.accumulation_steps))
-        return sum(
-            int(self.store.lengths("target", pairs).sum()) + len(pairs) for pairs in micro_batches
-        )
+        """Number of real target tokens of an optimizer step: pieces and eos, no padding."""
+        slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]
+        return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
-        """One micro-batch of an optimizer step.
+        """Returns one micro-batch of an optimizer step.
 
         Args:
-            step: optimizer step, counted from 0.
-            micro: micro-batch of that step, in `range(accumulation_steps)`.
+            step: Optimizer step, counted from 0.
+            micro: Micro-batch of that step, in `range(accumulation_steps)`.
 
         Returns:
             `(inputs, labels, sample_weight)`: inputs `{"source_ids": int32 (B, S), "target_ids":
             int32 (B, T)}`, labels int32 (B, T), sample_weight float32 (B, T). Rows without a
-            sentence are all padding. A weight is 0 on padding and else `accumulation_steps` over
-            the real target tokens of the whole step: an engine that sums the weighted loss of a
-            micro-batch and averages the gradients of micro-batches gets the gradient of the mean
-            over the step's tokens.
+            sentence contain only padding. The weight is 0 on padding; on a real token it is
+            `accumulation_steps` divided by the real target tokens of the whole step. If the loss
+            is the weighted sum and the gradients of the micro-batches are averaged, the result is
+            the gradient of the mean loss over the step's tokens.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
@@ -143,7 +143,7 @@ class BatchPlan:
         return [self.batch(step, micro) for micro in range(self.accumulation_steps)]
 
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
-        """Micro-batches without end, from an optimizer step on (see `batch`)."""
+        """Yields micro-batches without end, beginning with `start_step` (see `batch`)."""
         for step in itertools.count(start_step):
             yield from self.micro_batches(step)
 
@@ -162,8 +162,8 @@ class BatchPlan:
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
         """How many pairs each bucket keeps, and where each batch begins in the order of a pass.
 
-        Both are the same in every pass. What does not fill a batch of its bucket goes on to the
-        next wider one; only the widest has an incomplete batch.
+        Both are the same in every pass. Pairs that do not fill a batch of their bucket go to the
+        next wider bucket; only the widest bucket has an incomplete batch.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -178,19 +178,15 @@ class BatchPlan:
         return kept, slots
 
     def _wider(self, bucket: int) -> int:
-        """The next bucket whose shape holds the sentences of this one, too."""
+        """The next bucket in whose shape the sentences of this one fit."""
         _, source_length, target_length = self._shapes[bucket]
-        return next(
-            (
-                index
-                for index, shape in enumerate(self._shapes[bucket + 1 :], start=bucket + 1)
-                if shape.source_length >= source_length and shape.target_length >= target_length
-            ),
-            bucket,
-        )
+        for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
+            if source >= source_length and target >= target_length:
+                return wider
+        return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of a pass, int32 (pairs,), as the slots divide them; and the order of the slots."""
+        """The pairs of a pass in the order that the slots divide; the order of the slots."""
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
         order = []
@@ -220,15 +216,15 @@ class BatchPlan:
 def evaluation_batches(
     store: TokenStore, tokens_per_batch: int, length_multiple: int = 8
 ) -> list[Batch]:
-    """Every sentence once, for `model.evaluate`; a weight is 1 on a real token and 0 on padding.
+    """Batches of every sentence once, for `model.evaluate`.
 
     Args:
-        store: the encoded text.
-        tokens_per_batch: target positions of a batch, eos and padding included.
-        length_multiple: source and target widths are multiples of it.
+        store: The encoded text.
+        tokens_per_batch: As in `BatchPlan`.
+        length_multiple: As in `BatchPlan`.
 
     Returns:
-        Batches as `BatchPlan.batch` gives them but for the weights.
+        Batches like those of `BatchPlan.batch`, with weight 1 on a real token and 0 on padding.
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
     return [
@@ -238,7 +234,7 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and which stretch of the order of a pass it takes."""
+    """A micro-batch: its shape, and its first and last + 1 place in the order of a pass."""
 
     shape: BatchShape
     begin: int
@@ -256,10 +252,80 @@ def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: f
 
 
 def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Pieces and eos of some sentences: int32, of the given shape."""
+    """Pieces and eos of some sentences: int32, padded to the given shape."""
     ids = np.full(shape, PAD_ID, np.int32)
     lengths = store.lengths(side, pairs)
     rows = ids[: len(pairs)]
     rows[np.arange(shape[1]) < lengths[:, None]] = store.pieces(side, pairs)
     rows[np.arange(len(pairs)), lengths] = EOS_ID
     return ids
+
+
+def choose_buckets(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    length_multiple: int,
+    max_shapes: int,
+) -> tuple[list[Width], np.ndarray]:
+    """Chooses (source, target) widths that need little padding, and assigns each pair to one.
+
+    Starting from the widest, adds the width that saves most padding until there are `max_shapes`;
+    then replaces each width by a better one. All lengths are in positions, integers (pairs,).
+
+    Returns:
+        Widths, narrowest first; every pair fits into the last one. And for each pair the index of
+        the narrowest width it fits into, uint8 (pairs,).
+    """
+    source_levels = _levels(int(source_lengths.max()), length_multiple)
+    target_levels = _levels(int(target_lengths.max()), length_multiple)
+    cells = _level_of(source_lengths, source_levels) * np.uint16(len(target_levels))
+    cells += _level_of(target_lengths, target_levels)
+    grid = len(source_levels), len(target_levels)
+    counts = np.bincount(cells, minlength=grid[0] * grid[1]).reshape(grid)
+    corners = _search(counts, np.add.outer(source_levels, _TARGET_COST * target_levels), max_shapes)
+    widths = [(int(source_levels[i]), int(target_levels[j])) for i, j in corners]
+    return widths, _owners(grid, corners).ravel()[cells]
+
+
+def _levels(longest: int, multiple: int) -> np.ndarray:
+    """Multiples of `multiple` up to `longest`; if they are too many, sparser for long widths."""
+    steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
+    return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
+
+
+def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    return np.searchsorted(levels, np.arange(levels[-1] + 1)).astype(np.uint16)[lengths]
+
+
+def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
+    """Cells of the grid of lengths that pairs are padded to, cheapest first."""
+    widest = (sums.shape[0] - 1, sums.shape[1] - 1)
+    corners = [widest]
+    for _ in range(max_shapes - 1):
+        corners = _with_best_addition(counts, sums, corners)
+    for _ in range(_REFINEMENTS):
+        for corner in corners[:-1]:
+            others = [other for other in corners if other != corner]
+            corners = _with_best_addition(counts, sums, others)
+    return corners
+
+
+def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
+    """Adds the corner that saves most positions, if any does."""
+    costs = np.array([sums[corner] for corner in corners])
+    current = costs[_owners(sums.shape, corners)]
+    savings = np.zeros(sums.shape)
+    for i, j in np.ndindex(sums.shape):
+        saved = np.maximum(current[: i + 1, : j + 1] - sums[i, j], 0)
+        savings[i, j] = (saved * counts[: i + 1, : j + 1]).sum()
+    i, j = np.unravel_index(savings.argmax(), savings.shape)
+    added = [(int(i), int(j))] if savings[i, j] > 0 else []
+    return sorted(corners + added, key=lambda corner: (sums[corner], corner))
+
+
+def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
+    """For each cell of the grid, the index of the cheapest corner it fits into: uint8."""
+    owners = np.zeros(grid, np.uint8)
+    for index, (i, j) in reversed(list(enumerate(corners))):
+        owners[: i + 1, : j + 1] = index
+    return owners

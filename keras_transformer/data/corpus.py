@@ -1,33 +1,40 @@
-"""Parallel text from files, checked while it is read."""
+"""Lines and parallel text from files and standard input, checked while they are read."""
 
 import gzip
 import itertools
+import queue
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from keras_transformer.errors import UserError
 
 Pair = tuple[str, str]
+Item = TypeVar("Item")
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# A line is held in memory, several times over while it is encoded. This is a thousand times a long
-# sentence; without a bound, a gzipped file of a megabyte is a line of a gigabyte.
+# A thousand times a long sentence. A gzipped file of 1 MB can contain a line of 1 GB, and encoding
+# keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
+# How long `available_chunks` waits for further items. A person who types does not notice it.
+_PATIENCE_SECONDS = 0.05
 
 
 class CorpusError(UserError, ValueError):
-    """Text files that are missing, damaged, not UTF-8 or not aligned line by line."""
+    """A text file is missing, damaged, not UTF-8 or not aligned line by line with the other."""
 
 
 def read_parallel(source_path: str | Path, target_path: str | Path | None = None) -> Iterable[Pair]:
-    r"""Parallel text from two line-aligned files, or from one TSV file.
+    r"""Reads parallel text from two line-aligned files, or from one TSV file.
 
-    Lines end at "\n" (or "\r\n") and nowhere else: other line separators of Unicode are text. A
-    byte order mark is skipped. Files may be gzipped. Nothing is held in memory but one line.
+    Lines end at "\n" or "\r\n"; other line separators of Unicode are text. A byte order mark is
+    skipped. Files may be gzipped. Only one pair of lines is in memory at a time.
 
     Example:
 
@@ -37,30 +44,31 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
     ```
 
     Args:
-        source_path: source sentences, one a line; with `target_path=None`, lines of the form
-            source, tab, target.
-        target_path: target sentences, one a line.
+        source_path: One source sentence per line. If `target_path` is None, a TSV file: each line
+            has a source sentence, a tab and a target sentence.
+        target_path: One target sentence per line. Defaults to None.
 
     Returns:
-        An iterable of (source, target), which can be iterated over again and again. Empty lines
-        are kept: `TokenStore.build` counts and drops them.
+        An iterable of (source, target), which can be iterated over repeatedly. It includes empty
+        lines; `TokenStore.build` counts and drops them.
 
     Raises:
-        CorpusError: while iterating, if a file cannot be read, is not UTF-8, or holds another
-            number of lines than the other one, or a line is longer than 1 MiB, or a TSV line has
-            not two fields. The message names file and line.
+        CorpusError: While iterating, if a file cannot be read or is not UTF-8, a line is longer
+            than 1 MiB, the files have different numbers of lines, or a TSV line does not have two
+            fields. The message names the file and the line.
     """
-    if target_path is None:
-        return _TabSeparated(Path(source_path))
-    return _LineAligned(Path(source_path), Path(target_path))
+    return _ParallelText(source_path, target_path)
 
 
-class _LineAligned:
-    def __init__(self, source_path: Path, target_path: Path) -> None:
-        self.source_path = source_path
-        self.target_path = target_path
+@dataclass
+class _ParallelText:
+    source_path: str | Path
+    target_path: str | Path | None
 
     def __iter__(self) -> Iterator[Pair]:
+        if self.target_path is None:
+            yield from self._tab_separated()
+            return
         sources, targets = read_lines(self.source_path), read_lines(self.target_path)
         for aligned in itertools.count():
             source, target = next(sources, None), next(targets, None)
@@ -77,41 +85,29 @@ class _LineAligned:
                     f"{self.target_path} with {target_count:,}"
                 )
 
-
-class _TabSeparated:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __iter__(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self.path), start=1):
+    def _tab_separated(self) -> Iterator[Pair]:
+        for number, line in enumerate(read_lines(self.source_path), start=1):
             fields = line.split("\t")
             if len(fields) != 2:
                 raise CorpusError(
-                    f"{self.path}, line {number:,}: a line must be source, tab, target. "
+                    f"{self.source_path}, line {number:,}: a line must be source, tab, target. "
                     f"Received: {len(fields)} fields"
                 )
             yield fields[0], fields[1]
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Lines of a UTF-8 file, plain or gzipped, without their ends.
+    """Reads the lines of a UTF-8 file, plain or gzipped, without their line ends.
 
     Raises:
-        CorpusError: if the file cannot be read, is not UTF-8 or has a line longer than 1 MiB.
+        CorpusError: If the file cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
     path = Path(path)
     number = 0
     try:
         with _open(path) as file:
             for number, line in enumerate(_bounded_lines(file, path), start=1):
-                if number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {number:,}: text must be UTF-8. "
-            f"Received: byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
-        ) from None
+                yield _text(line, number, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CorpusError(f"{path}, after line {number:,}: damaged gzip file: {error}") from None
     except OSError as error:
@@ -119,25 +115,31 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 
 def read_standard_input() -> Iterator[str]:
-    """Lines of standard input, without their ends, as they come.
+    """Reads the lines of standard input, without their line ends.
 
     Raises:
         CorpusError: If a line is not UTF-8 or is longer than 1 MiB.
     """
-    stdin = sys.stdin  # Held: Python aborts if it is closed while a thread waits for its next line.
+    stdin = sys.stdin  # Python aborts if it is closed while a thread waits for the next line.
     for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"standard input, line {number:,}: text must be UTF-8. "
-                f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
-            ) from None
-        yield text.rstrip("\r\n")
+        yield _text(line, number, "standard input")
+
+
+def _text(line: bytes, number: int, name: str | Path) -> str:
+    """The text of a line without its end; without a byte order mark if it is the first line."""
+    if number == 1:
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{name}, line {number:,}: text must be UTF-8. "
+            f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
+        ) from None
 
 
 def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
-    """Lines with their ends, each read only as far as a line may go."""
+    """Yields lines with their line ends, and reads at most `_LONGEST_LINE` + 1 bytes of each."""
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
         if len(line) > _LONGEST_LINE:
@@ -151,6 +153,67 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open for reading bytes, by what the file holds and not by what it is called."""
+    """Opens a file for reading bytes; gzip is recognised by its first bytes, not by the name."""
     file = path.open("rb")
     return gzip.open(file) if file.peek(2)[:2] == _GZIP_MAGIC else file  # type: ignore[return-value]
+
+
+class _End(NamedTuple):
+    """Marks the end of the queue; holds the exception that `items` raised, or None."""
+
+    error: BaseException | None
+
+
+def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Yields lists of the items that are available: at least one item, at most `most`.
+
+    A thread reads the items, so that the next ones arrive while the caller works on a chunk. A
+    person who types gets an answer to each line, and a long file is processed in large chunks. The
+    queue holds at most `most` items. An exception of `items` is raised after the items before it.
+    """
+    arrived: queue.Queue[Any] = queue.Queue(most)
+    is_abandoned = threading.Event()
+    threading.Thread(target=_take, args=(items, arrived, is_abandoned), daemon=True).start()
+    end = None
+    try:
+        while end is None:
+            chunk = _next_chunk(arrived, most)
+            if isinstance(chunk[-1], _End):
+                end = chunk.pop()
+            if chunk:
+                yield chunk
+    finally:
+        is_abandoned.set()
+    if end.error is not None:
+        raise end.error
+
+
+def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threading.Event) -> None:
+    """Puts all items into the queue, then an `_End`; stops when the caller has stopped reading."""
+    try:
+        for item in items:
+            _put(arrived, item, is_abandoned)
+            if is_abandoned.is_set():
+                return
+        _put(arrived, _End(None), is_abandoned)
+    except BaseException as error:  # re-raised in the thread that reads the queue
+        _put(arrived, _End(error), is_abandoned)
+
+
+def _put(arrived: "queue.Queue[Any]", item: Any, is_abandoned: threading.Event) -> None:
+    while not is_abandoned.is_set():
+        try:
+            return arrived.put(item, timeout=1)
+        except queue.Full:
+            pass
+
+
+def _next_chunk(arrived: "queue.Queue[Any]", most: int) -> list[Any]:
+    chunk = [arrived.get()]
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while len(chunk) < most and not isinstance(chunk[-1], _End):
+        try:
+            chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
+        except queue.Empty:
+            break
+    return chunk

@@ -1,4 +1,4 @@
-"""Files from the web, recognised by their SHA-256."""
+"""Download of files, verified by SHA-256."""
 
 import hashlib
 import os
@@ -13,32 +13,30 @@ from tqdm import tqdm
 
 from keras_transformer.errors import UserError
 
-# The largest parallel corpora that come as one file have some gigabytes.
+# The largest parallel corpora in one file have a few gigabytes.
 MOST_BYTES = 8 * 1024**3
-MOST_SECONDS = 4 * 60 * 60.0
-CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 60.0
+MOST_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS = 4 * 60 * 60.0, 10.0, 60.0
 MOST_REDIRECTS = 10
 _CHUNK_BYTES = 64 * 1024
 
 
 def download(name: str, folder_url: str, sha256: str) -> Path:
-    """Download a file, unless the cache holds it already.
+    """Downloads a file into the cache, unless it is there already.
 
-    The cache is where Keras keeps its own: `keras_transformer/<first 16 digits of the SHA-256>` in
-    `KERAS_HOME` or `~/.keras`. A file appears there only when it is complete and verified, and a
-    cached file is verified before it is used.
+    The cache is `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME` or `~/.keras`.
+    A file appears there only when it is complete and verified; a cached file is verified again.
 
     Args:
-        name: Plain name of the file.
-        folder_url: Address of its folder, http or https; the server may redirect to others.
-        sha256: SHA-256 of the file, 64 hex digits.
+        name: Name of the file, without a folder.
+        folder_url: Address of its folder, http or https.
+        sha256: SHA-256 of the file, 64 lower-case hex digits.
 
     Returns:
         Path of the file in the cache.
 
     Raises:
-        UserError: If the file cannot be fetched within four hours, has more than 8 GiB or another
-            SHA-256. No file of the cache is changed then.
+        UserError: If the download fails or takes more than four hours, or the file has more than
+            8 GiB or another SHA-256. The cache is not changed.
     """
     cache = _keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name
@@ -49,15 +47,13 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         if not path.is_file() or _sha256(path) != sha256:
             _fetch_verified(url, path, sha256)
     except Exception as error:  # requests, urllib3 and the system each have their own
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"{url} cannot be fetched; give a folder by --data-dir: {reason}"
-        ) from error
+        message = f"{url} cannot be fetched; give a folder by --data-dir: {error}"
+        raise UserError(" ".join(message.split())) from error
     return path
 
 
 def _keras_home() -> Path:
-    """The folder that Keras keeps its downloads in, found without the seconds of its import."""
+    """The folder of Keras's downloads, found without importing Keras, which takes seconds."""
     home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
@@ -65,21 +61,20 @@ def _keras_home() -> Path:
 
 def _fetch_verified(url: str, path: Path, sha256: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A folder of its own: other processes may be downloading the same file.
+    # A temporary folder, since another process may be downloading the same file.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as partial:
         complete = Path(partial) / path.name
         with complete.open("wb") as file:
             _fetch_in_time(url, file)
-        received = _sha256(complete)
-        if received != sha256:
+        if (received := _sha256(complete)) != sha256:
             raise ValueError(f"its SHA-256 must be {sha256}. Received: {received}")
         os.replace(complete, path)
 
 
 def _fetch_in_time(url: str, file: BinaryIO) -> None:
-    """Fetch in a thread, so that a server that sends a byte now and then cannot hold us for ever.
+    """Fetches in a thread, so that a slow server cannot exceed the time limit.
 
-    A thread that is too late ends when it next writes, since the file is closed then.
+    The caller then closes the file, which ends the thread at its next write.
     """
     failures: list[Exception] = []
 
@@ -101,11 +96,9 @@ def _fetch_in_time(url: str, file: BinaryIO) -> None:
 def _fetch(url: str, file: BinaryIO) -> None:
     with _open(url) as response:
         size = int(response.headers.get("Content-Length", 0))
-        # As the server stores it: a gzipped file stays so, and nothing is unpacked here.
-        chunks = response.raw.stream(_CHUNK_BYTES, decode_content=False)
         title = Path(file.name).name
         with tqdm(total=size or None, desc=title, unit="B", unit_scale=True) as bar:
-            for chunk in chunks:
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # keeps gzip
                 bar.update(len(chunk))
                 if max(size, bar.n) > MOST_BYTES:
                     raise ValueError(f"it must have at most {MOST_BYTES:,} bytes. Received: more")
@@ -113,7 +106,7 @@ def _fetch(url: str, file: BinaryIO) -> None:
 
 
 def _open(url: str) -> requests.Response:
-    """Send the request, and follow redirects without reading what the servers say beside them."""
+    """Sends the request, and follows redirects without reading their content."""
     for _ in range(1 + MOST_REDIRECTS):
         response = requests.get(
             url,
@@ -136,7 +129,7 @@ def _open(url: str) -> requests.Response:
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Stands in the place of what requests would send from the user's `~/.netrc`."""
+    """Given as `auth`, so that requests sends no password from the user's `~/.netrc`."""
     return request
 
 

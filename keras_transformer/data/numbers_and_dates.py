@@ -1,4 +1,4 @@
-"""Numbers and dates written out in two languages: real language without a corpus."""
+"""Numbers and dates in words, in two languages: a translation task without a corpus."""
 
 import copy
 import datetime
@@ -16,10 +16,11 @@ NUMBERS = 1_000_000  # 0 ... 999,999
 FIRST_DAY = datetime.date(1700, 1, 1)
 DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
 
+_MISSING = "{} is missing: pip install keras3-transformer[quickstart]"
 _SHARE_OF_DATES = 0.25
-_SMALL_NUMBER = 1_000  # numbers well below it are all about equally likely to be drawn
+_SMALL_NUMBER = 1_000  # n is drawn with a probability proportional to 1 / (n + _SMALL_NUMBER)
 
-# What Babel leaves out where a day or a month is written in figures.
+# Rules for the words of a date that Babel lacks, since it writes days and years in figures.
 _PATTERNS = {"de": "EEEE, 'der' d. MMMM y"}
 _ORDINAL_DAYS = {"en"}
 _ORDINAL_FIRST_DAYS = {"fr", "it"}
@@ -30,33 +31,23 @@ _IRREGULAR_MONTHS = {"ko": {"육월": "유월", "십월": "시월"}}
 def generate_pairs(
     count: int, source_language: str = "en", target_language: str = "de", seed: int = 0
 ) -> list[tuple[str, str]]:
-    """Draw numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
+    """Draws numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
 
-    Three quarters are numbers, small ones more often than large ones, so that all lengths occur;
-    the rest are dates with their weekday. num2words and Babel write them; the extra `quickstart`
-    installs both.
-
-    Example:
-
-    ```python
-    pairs = generate_pairs(51_500, "en", "de", seed=1)
-    test, validation, train = pairs[:1_000], pairs[1_000:1_500], pairs[1_500:]
-    # ("Monday, January fifth, seventeen eighty-nine",
-    #  "Montag, der fünfte Januar siebzehnhundertneunundachtzig")
-    ```
+    Three quarters are numbers, small ones more often than large ones; the rest are dates with their
+    weekday. num2words and Babel, from the extra `quickstart`, write them.
 
     Args:
-        count: how many pairs, all different, in random order; there are 1,146,097.
-        source_language: code of a language that num2words and Babel both know, such as "en",
-            "de", "fr" or "ko".
-        target_language: another such code.
-        seed: decides what is drawn, an integer >= 0.
+        count: Number of pairs, all different, in random order; at most 1,146,097.
+        source_language: Code of a language of num2words and Babel, such as "en", "de" or "ko".
+        target_language: Another such code.
+        seed: Random seed, an integer >= 0.
 
     Returns:
-        `count` pairs of (source, target) text.
+        Pairs such as ("Monday, January fifth, seventeen eighty-nine",
+        "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
 
     Raises:
-        UserError: if num2words or Babel is not installed, or does not know a language.
+        UserError: If num2words or Babel is not installed, or does not know a language.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise ValueError(f"count must be in 0 ... {NUMBERS + DAYS:,}. Received: count={count}")
@@ -65,13 +56,13 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Distinct items: n for the number n, NUMBERS + n for day n of the four centuries."""
+    """Distinct items: n is the number n, NUMBERS + n is day n after FIRST_DAY."""
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)
     weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
     weights[:NUMBERS] *= (1 - _SHARE_OF_DATES) / weights[:NUMBERS].sum()
     weights[NUMBERS:] = _SHARE_OF_DATES / DAYS
-    # The largest of log(weight) + Gumbel noise are a weighted draw without replacement.
+    # The items with the largest log(weight) + Gumbel noise: weighted draw without replacement.
     keys = np.log(weights) + rng.gumbel(size=len(weights))
     return rng.permutation(np.argpartition(-keys, count - 1)[:count]).tolist() if count else []
 
@@ -92,9 +83,7 @@ class _Writer:
     def write(self, item: int) -> str:
         if item < NUMBERS:
             return self._converter.to_cardinal(item)
-        return self._write_date(FIRST_DAY + datetime.timedelta(days=item - NUMBERS))
-
-    def _write_date(self, date: datetime.date) -> str:
+        date = FIRST_DAY + datetime.timedelta(days=item - NUMBERS)
         return "".join(
             self._write_field(field, date) if field else quoted or other
             for quoted, field, other in self._tokens
@@ -121,22 +110,16 @@ class _Writer:
         return self._converter.to_cardinal(day)
 
     def _write_year(self, year: int) -> str:
-        if self._language in _YEARS_IN_HUNDREDS:
-            return self._converter.to_year(year)
-        return self._converter.to_cardinal(year)
+        in_hundreds = self._language in _YEARS_IN_HUNDREDS
+        return self._converter.to_year(year) if in_hundreds else self._converter.to_cardinal(year)
 
 
 def _converter(language: str) -> Any:
-    """The converter of num2words, without its names of powers that we never reach.
-
-    It tries all of them, up to 10**600, for every number; without them it is four times as fast.
-    """
+    """The converter of num2words, which is four times as fast without numbers up to 10**600."""
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:
-        raise UserError(
-            "num2words is missing: pip install keras3-transformer[quickstart]"
-        ) from None
+        raise UserError(_MISSING.format("num2words")) from None
     if language not in CONVERTER_CLASSES:
         raise UserError(f"num2words must know the language. Received: language={language!r}")
     converter = copy.copy(CONVERTER_CLASSES[language])
@@ -149,7 +132,7 @@ def _locale(language: str) -> "Locale":
     try:
         from babel import Locale, UnknownLocaleError
     except ImportError:
-        raise UserError("Babel is missing: pip install keras3-transformer[quickstart]") from None
+        raise UserError(_MISSING.format("Babel")) from None
     try:
         return Locale.parse(language)
     except (UnknownLocaleError, ValueError):

@@ -1,4 +1,4 @@
-"""Parallel text, encoded once, in memory-mapped files."""
+"""Parallel text as token ids in memory-mapped files, encoded once."""
 
 import hashlib
 import itertools
@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ _CHUNK = 8_192  # pairs encoded at a time; bounds the memory of building
 
 
 class TokenStore:
-    """The ids of a parallel corpus, in files that are mapped and not read (see `build`).
+    """The token ids of a parallel corpus in memory-mapped files, which `build` writes.
 
-    A folder of `source.ids`, `target.ids` (the pieces of all sentences one after the other, uint16
-    or uint32), `source.offsets`, `target.offsets` (int64, where each sentence begins, and the end)
-    and `meta.json`; numbers are little-endian. bos and eos are not stored.
+    The folder contains `source.ids` and `target.ids` (the pieces of all sentences, concatenated;
+    uint16 or uint32), `source.offsets` and `target.offsets` (where each sentence begins, and the
+    end; int64) and `meta.json`. Numbers are little-endian. bos and eos are not stored.
 
     Example:
 
@@ -41,10 +42,10 @@ class TokenStore:
     ```
 
     Args:
-        directory: a folder that `build` has written.
+        directory: A folder that `build` has written.
 
     Raises:
-        UserError: if the folder holds no store, or a damaged one.
+        UserError: If the folder is no token store, or a file is damaged.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -70,26 +71,25 @@ class TokenStore:
         max_length: int = 256,
         progress: bool = True,
     ) -> "TokenStore":
-        """Encode parallel text, unless the folder already holds just that.
+        """Encodes parallel text, unless the folder already contains the result.
 
-        Pairs with an empty side and pairs that are too long are left out and counted. Memory does
-        not grow with the text. The store appears complete or not at all; an older one of other
-        text, tokenizer or length is replaced.
+        Pairs that are too long or have an empty side are dropped and counted. Memory does not grow
+        with the text. A store of another text, tokenizer or length is replaced when the new one is
+        complete.
 
         Args:
-            directory: folder of the store.
-            pairs: (source, target) sentences that can be iterated over more than once, such as
-                `read_parallel` gives.
-            tokenizer: what encodes them.
-            max_length: pieces per sentence, eos not counted; a pair is left out if either side
-                has more.
-            progress: whether to show a progress bar on stderr.
+            directory: Folder of the store.
+            pairs: (source, target) sentences that can be iterated over repeatedly, such as those
+                of `read_parallel`.
+            tokenizer: The tokenizer.
+            max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
+            progress: Whether to show a progress bar on stderr. Defaults to True.
 
         Returns:
             The store.
 
         Raises:
-            UserError: if no pair is left, the disk is full, or the folder holds something else.
+            UserError: If no pair is left, the disk is full, or the folder contains other files.
         """
         if isinstance(pairs, Iterator):
             raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
@@ -111,40 +111,37 @@ class TokenStore:
 
     @property
     def source_lengths(self) -> np.ndarray:
-        """Pieces of each source sentence, eos not counted: int32 (pairs,)."""
+        """Number of pieces of each source sentence, without eos: int32 (pairs,)."""
         return np.diff(self._offsets["source"]).astype(np.int32)
 
     @property
     def target_lengths(self) -> np.ndarray:
-        """Pieces of each target sentence, eos not counted: int32 (pairs,)."""
+        """Number of pieces of each target sentence, without eos: int32 (pairs,)."""
         return np.diff(self._offsets["target"]).astype(np.int32)
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Source and target pieces of one pair: unsigned integers (length,)."""
+        """Source and target pieces of one pair: uint16 or uint32 (length,)."""
         chosen = np.array([range(self._size)[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Pieces of some sentences of one side ("source" or "target"): int64 (B,)."""
+        """Number of pieces of some sentences of a side ("source" or "target"): int64 (B,)."""
         offsets = self._offsets[side]
         return offsets[pairs + 1] - offsets[pairs]
 
     def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """All pieces of some sentences of one side, one after the other: unsigned integers."""
+        """The pieces of some sentences of a side, concatenated: uint16 or uint32."""
         lengths = self.lengths(side, pairs)
         ends = np.cumsum(lengths)
         starts = self._offsets[side][pairs]
-        return self._ids[side][
-            np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
-        ]
+        places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
+        return self._ids[side][places]
 
     @property
     def report(self) -> str:
-        """What was kept and what was left out, and why, in one line."""
-        kept = f"{self._size:,} pairs kept"
-        if not self.dropped:
-            return kept
-        return f"{kept}, {sum(self.dropped.values()):,} left out: {_list_reasons(self.dropped)}"
+        """One line: how many pairs were kept, and how many dropped for each reason."""
+        kept, dropped = f"{self._size:,} pairs kept", sum(self.dropped.values())
+        return f"{kept}, {dropped:,} left out: {_list_reasons(self.dropped)}" if dropped else kept
 
     def _map(self, name: str, dtype: np.dtype, count: int) -> np.ndarray:
         path = self.directory / name
@@ -172,7 +169,8 @@ def _write(
     directory: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int, progress: bool
 ) -> None:
     digest = _digest(tokenizer, max_length)
-    dtype = _smallest_dtype(tokenizer)
+    largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
+    dtype = np.dtype("<u2" if largest <= 2**16 else "<u4")
     dropped: Counter[str] = Counter()
     source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
     with source, target, tqdm(desc="encoding", unit=" pairs", disable=not progress) as bar:
@@ -187,32 +185,21 @@ def _write(
             f"no pair is left to learn from: {dropped.total():,} read, "
             f"{_list_reasons(dropped) or 'the text is empty'}"
         )
-    summary = {
-        "pairs": source.count,
-        "dtype": dtype.str,
-        "fingerprint": digest.hexdigest(),
-        "dropped": dropped,
-    }
+    summary = {"pairs": source.count, "dtype": dtype.str}
+    summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
-class _SideWriter:
+class _SideWriter(ExitStack):
     """Appends the ids and offsets of one side to their files."""
 
     def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
-        self.count = 0
-        self._end = 0
+        super().__init__()
+        self.count = self._end = 0
         self._dtype = dtype
-        self._ids = (directory / f"{side}.ids").open("wb")
-        self._offsets = (directory / f"{side}.offsets").open("wb")
+        self._ids = self.enter_context((directory / f"{side}.ids").open("wb"))
+        self._offsets = self.enter_context((directory / f"{side}.offsets").open("wb"))
         self._offsets.write(np.zeros(1, "<i8").tobytes())
-
-    def __enter__(self) -> "_SideWriter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ids.close()
-        self._offsets.close()
 
     def append(self, sentences: list[list[int]]) -> None:
         lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
@@ -227,7 +214,7 @@ class _SideWriter:
 def _encode(
     chunk: list[Pair], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
 ) -> list[tuple[list[int], list[int]]]:
-    """Ids of the pairs that are fit to learn from; the others are counted by reason."""
+    """Ids of the pairs that are kept; the others are counted by reason."""
     sources = tokenizer.encode_source([source for source, _ in chunk])
     targets = tokenizer.encode_target([target for _, target in chunk])
     kept = []
@@ -247,11 +234,6 @@ def _list_reasons(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
 
 
-def _smallest_dtype(tokenizer: Tokenizer) -> np.dtype:
-    largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-    return np.dtype("<u2" if largest <= 2**16 else "<u4")
-
-
 def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
     iterator = iter(pairs)
     while chunk := list(itertools.islice(iterator, _CHUNK)):
@@ -267,7 +249,7 @@ def _as_bytes(chunk: list[Pair]) -> bytes:
 
 
 def _fingerprint(pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int) -> str:
-    """SHA-256 in hex of everything that decides what the store holds."""
+    """SHA-256 of text, tokenizer and maximum length, in hex."""
     digest = _digest(tokenizer, max_length)
     for chunk in _chunks(pairs):
         digest.update(_as_bytes(chunk))

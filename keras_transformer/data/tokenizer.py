@@ -1,4 +1,4 @@
-"""Strings to subword ids and back."""
+"""Subword tokenizer: sentences to ids and back."""
 
 import hashlib
 import io
@@ -16,21 +16,15 @@ from keras_transformer.errors import UserError
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 
-_SPECIAL_IDS: dict[str, Any] = {
-    "pad_id": PAD_ID,
-    "unk_id": UNK_ID,
-    "bos_id": BOS_ID,
-    "eos_id": EOS_ID,
-}
+_SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY = "tokenizer.json"
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 
 
 class Tokenizer:
-    """Subword units of both languages (§5.1), learned by SentencePiece.
+    """SentencePiece tokenizer with one joint vocabulary or one for each language (§5.1).
 
-    One joint vocabulary, or one for each language. The model files are SentencePiece's own, so
-    `keras_hub.tokenizers.SentencePieceTokenizer` gives the same ids inside a TensorFlow graph.
+    In a TensorFlow graph, `keras_hub.tokenizers.SentencePieceTokenizer` gives the same ids.
 
     Example:
 
@@ -41,11 +35,11 @@ class Tokenizer:
     ```
 
     Args:
-        source_model: bytes of a SentencePiece model whose ids are pad 0, unk 1, bos 2, eos 3.
-        target_model: the same for the target language; None for one joint vocabulary.
+        source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.
+        target_model: The same for the target language. Defaults to None: one joint vocabulary.
 
     Raises:
-        UserError: if a model is damaged or has other special ids.
+        UserError: If a model is damaged or has other special ids.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
@@ -64,31 +58,28 @@ class Tokenizer:
         joint: bool = True,
         normalization: str = "nmt_nfkc",
     ) -> "Tokenizer":
-        """Learn the units from parallel text; the same text always gives the same units.
+        """Trains a tokenizer on parallel text; the same text always gives the same pieces.
 
-        Every character of the text gets a unit: nothing that was seen in training is unknown.
+        Every character of the text is in the vocabulary.
 
         Args:
-            pairs: (source, target) sentences, such as `read_parallel` gives. With `joint=False`
-                they are gone through twice.
-            vocabulary_size: number of ids of each vocabulary, the four special ones included.
-            model_type: "bpe" or "unigram".
-            joint: one vocabulary for both languages (the paper's en-de), or one for each.
-            normalization: SentencePiece's rule: "nmt_nfkc"; "nmt_nfkc_cf" lowercases as well;
-                "identity" leaves text that is already tokenized as it is.
+            pairs: (source, target) sentences, such as those of `read_parallel`. If not `joint`,
+                it must be possible to iterate over them twice.
+            vocabulary_size: Number of ids of each vocabulary, the four special ones included.
+            model_type: "bpe" or "unigram". Defaults to "bpe".
+            joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
+            normalization: SentencePiece's rule, such as "nmt_nfkc" (the default), "nmt_nfkc_cf",
+                which also lowercases, or "identity", for text that is already tokenized.
 
         Returns:
             The tokenizer.
 
         Raises:
-            UserError: if the text is empty, or too small or too rich in characters for the
-                vocabulary size; the size that would be possible is named.
+            UserError: If the text is empty, or has too few different words or too many different
+                characters for the vocabulary size. The message names a possible size.
         """
-        options: dict[str, Any] = {
-            "vocab_size": vocabulary_size,
-            "model_type": model_type,
-            "normalization_rule_name": normalization,
-        }
+        options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
+        options["normalization_rule_name"] = normalization
         if joint:
             return cls(_train((line for pair in pairs for line in pair), **options))
         if isinstance(pairs, Iterator):
@@ -98,11 +89,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
-        """Read what `save` has written.
+        """Reads a tokenizer that `save` has written.
 
         Raises:
-            UserError: if files are missing or damaged, or `tokenizer.json` names files that are
-                not in the folder.
+            UserError: If a file is missing, damaged, or not in the folder itself.
         """
         directory = Path(directory)
         try:
@@ -119,10 +109,10 @@ class Tokenizer:
         return cls(*models)
 
     def save(self, directory: str | Path) -> None:
-        """Write `source.model`, `target.model` unless joint, and `tokenizer.json`.
+        """Writes `source.model`, `target.model` unless joint, and `tokenizer.json`.
 
         Args:
-            directory: a new or empty folder; it appears complete or not at all.
+            directory: A new or empty folder. If writing fails, no folder is left.
         """
         models = dict(zip(["source.model", "target.model"], self._models, strict=False))
         summary = {
@@ -144,7 +134,7 @@ class Tokenizer:
 
     @property
     def target_model(self) -> bytes:
-        """The SentencePiece model of the target, the same one if joint."""
+        """The SentencePiece model of the target; the source's if joint."""
         return self._models[-1]
 
     @property
@@ -154,27 +144,27 @@ class Tokenizer:
 
     @property
     def source_vocabulary_size(self) -> int:
-        """Number of source ids, the four special ones included."""
+        """Number of source ids, the special ones included."""
         return self._source.get_piece_size()
 
     @property
     def target_vocabulary_size(self) -> int:
-        """Number of target ids, the four special ones included."""
+        """Number of target ids, the special ones included."""
         return self._target.get_piece_size()
 
     @property
     def source_pieces(self) -> list[str]:
-        """The source pieces by id, the four special ones included."""
+        """The source pieces by id, the special ones included."""
         return _pieces(self._source)
 
     @property
     def target_pieces(self) -> list[str]:
-        """The target pieces by id, the four special ones included."""
+        """The target pieces by id, the special ones included."""
         return _pieces(self._target)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 in hex of everything that decides the ids."""
+        """SHA-256 of the SentencePiece models, in hex."""
         return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -186,15 +176,15 @@ class Tokenizer:
         return _encode(self._target, sentences)
 
     def frame_source(self, pieces: Sequence[int]) -> list[int]:
-        """Pieces and eos: what the encoder reads."""
+        """Returns pieces and eos: what the encoder reads."""
         return [*pieces, EOS_ID]
 
     def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Bos and pieces, what the decoder reads; pieces and eos, the labels."""
+        """Returns bos and pieces, what the decoder reads, and pieces and eos, the labels."""
         return [BOS_ID, *pieces], [*pieces, EOS_ID]
 
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Target sentences of ids; pad, bos and eos give no text, unk gives "⁇"."""
+        """Target sentences from ids; pad, bos and eos give no text, unk gives "⁇"."""
         return self._target.decode([[int(id) for id in sentence] for sentence in ids])
 
 
@@ -228,11 +218,11 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _train(lines: Iterator[str], **options: Any) -> bytes:
-    failures: list[Exception] = []  # SentencePiece would turn those of its input into its own
+    failures: list[Exception] = []  # SentencePiece replaces an error of its input by its own
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_watch(lines, failures),
+            sentence_iterator=_keep_failure(lines, failures),
             model_writer=model,
             character_coverage=1.0,
             minloglevel=2,
@@ -244,7 +234,7 @@ def _train(lines: Iterator[str], **options: Any) -> bytes:
     return model.getvalue()
 
 
-def _watch(lines: Iterator[str], failures: list[Exception]) -> Iterator[str]:
+def _keep_failure(lines: Iterator[str], failures: list[Exception]) -> Iterator[str]:
     try:
         yield from lines
     except Exception as error:
@@ -268,7 +258,7 @@ def _explain(error: RuntimeError, vocabulary_size: int) -> Exception:
 
 
 def _inside(directory: Path, name: str) -> Path:
-    """The file of that name; refuses names, and symbolic links, that lead out of the folder."""
+    """The path of a file; refuses names and symbolic links that lead out of the folder."""
     path = directory / name
     if not is_plain_name(name) or path.resolve().parent != directory.resolve():
         raise ValueError(f"{_SUMMARY} must name files of the folder itself. Received: {name!r}")

@@ -1,7 +1,7 @@
 """Beam search with a length penalty over cached keys and values."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,12 +9,11 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import Cache
-from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.penalties import coverage_score, length_divisor
+from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
 from keras_transformer.decoding.required_words import (
+    Candidates,
     allocate_beams,
     constrained_candidates,
-    num_required_tokens,
 )
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
@@ -22,115 +21,77 @@ from keras_transformer.decoding.steps import (
     SearchResult,
     TokenRule,
     apply_rules,
-    count_tokens,
+    best_token,
+    block_maxima,
     empty_ids,
     log_normalizer,
     next_log_probabilities,
+    search_result,
+    take_columns,
+    tokens_without,
+    top_k_tokens,
     widen_ids,
     write_at,
 )
 from keras_transformer.decoding.token_rules import rules_of_request
-from keras_transformer.decoding.top_k import block_maxima, take_columns, top_k_tokens
 
-# Taken from the score of a hypothesis for each required token that it lacks.
-LACKING = 1000.0
+# Subtracted from the score of a hypothesis for each required token that is missing.
+MISSING_TOKEN_PENALTY = 1000.0
+# Floor of the attention that a source token got, so that its logarithm is finite.
+MIN_COVERAGE = 1e-6
 
 
 class Live(NamedTuple):
-    """The N hypotheses of each sentence that may go on.
+    """The N hypotheses of each sentence that are not finished."""
 
-    Attributes:
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        log_probabilities: float32 `(B, N)`, descending; minus infinity = no hypothesis. All are
-            minus infinity once the sentence is closed, and nothing can follow from them.
-        coverage: float32 `(B, N, S)`, the attention that each source token got from all tokens
-            of a hypothesis; zeros `(B, N, 1)` where there is no coverage penalty.
-    """
-
-    ids: Any
+    ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet
+    # float32 `(B, N)`, descending; minus infinity = no hypothesis, or the sentence is closed
     log_probabilities: Any
+    # float32 `(B, N, S)`, sum of the attention to each source token; `(B, N, 1)` if not needed
     coverage: Any
 
 
 class Finished(NamedTuple):
-    """The best hypotheses of each sentence that have ended, as many as are asked for (M).
+    """The M best finished hypotheses of each sentence."""
 
-    Attributes:
-        ids: int32 `(B, M, 1 + L)`, bos first, padding after the end.
-        log_probabilities: float32 `(B, M)`.
-        scores: float32 `(B, M)`, descending; minus infinity = no hypothesis.
-    """
-
-    ids: Any
-    log_probabilities: Any
-    scores: Any
+    ids: Any  # int32 `(B, M, 1 + L)`, bos first, padding after the end
+    log_probabilities: Any  # float32 `(B, M)`
+    scores: Any  # float32 `(B, M)`, descending; minus infinity = no hypothesis
 
 
 class BeamState(NamedTuple):
-    """What beam search carries from step to step, beside the model's cache.
+    """The state of beam search between two steps, beside the model's cache."""
 
-    Attributes:
-        position: int32 `()`, tokens decoded so far.
-        live: The hypotheses that may go on.
-        finished: The best hypotheses that have ended.
-        num_finished: int32 `(B, G)`, how many of each group have ended, also those no longer among
-            the best.
-    """
-
-    position: Any
+    position: Any  # int32 `()`, tokens decoded so far
     live: Live
     finished: Finished
-    num_finished: Any
-
-
-class Candidates(NamedTuple):
-    """Continuations of the live hypotheses by one token, M of them per sentence.
-
-    Attributes:
-        ids: int32 `(B, M, 1 + L)`.
-        log_probabilities: float32 `(B, M)`, descending where there are no banks.
-        parents: int32 `(B, M)`, the beams that they continue.
-        banks: int32 `(B, M)`, how many of the required tokens they have; None where none are.
-        missing: int32 `(B, M)`, how many they have not; None where none are required.
-    """
-
-    ids: Any
-    log_probabilities: Any
-    parents: Any
-    banks: Any = None
-    missing: Any = None
+    num_finished: Any  # int32 `(B, G)`, all that finished in each group, not only the best
 
 
 @dataclass(frozen=True)
 class BeamSearch:
     """Finds the translations of the highest score by following N of them at a time (§6.1).
 
-    At every step the 2N most probable continuations of a sentence are its candidates. Of the first
-    N, those that end with eos are finished; the first N of the others go on. A sentence is closed
-    as soon as N hypotheses are finished, or no live one can still enter the `n_best`:
-    log-probabilities only fall, so the score of a live hypothesis is bounded by its log-probability
-    now over the largest penalty it could reach. At its maximum length every candidate ends, with or
-    without eos, so each sentence has a result. One beam is greedy search.
+    The candidates of a step are the 2N most probable continuations of a sentence. Those of the
+    first N that end with eos are finished; the first N that do not end with eos are the next live
+    hypotheses. A sentence is closed as soon as N hypotheses are finished, or no live one can still
+    enter the `n_best`: log-probabilities only fall, so the score of a live hypothesis is at most
+    its current log-probability divided by the largest length penalty that it can reach. At the
+    maximum length every candidate is finished, with or without eos, so each sentence has a result.
+    One beam is greedy search.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
     `coverage_penalty` times `coverage_score`. Candidates of equal score keep the order of the
     backend's `top_k`.
 
-    With `num_beam_groups` each group of beams is a search of its own. At every step one group
-    chooses after another, and a token's log-probability falls by `diversity_penalty` for each beam
-    of an earlier group that has chosen it. Hypotheses of different groups can be equal.
+    With `num_beam_groups` each group of beams is a search of its own. In every step the groups
+    choose one after another. The log-probability of a token falls by `diversity_penalty` for each
+    beam of an earlier group that has chosen it. Hypotheses of different groups can be equal.
 
-    Args:
-        options: The search.
-        rules: Token rules, applied in this order.
-        num_beams: Beams N, an int or a 0-d int tensor.
-        num_results: Hypotheses to return, an int or a 0-d int tensor, at most `num_beams`.
-        bos_id: Id of the beginning of a sentence.
-        eos_id: Id of the end of a sentence.
-        pad_id: Id of padding.
+    `num_beams` and `num_results` may be 0-d int tensors. `num_results` is at most `num_beams`.
 
-    Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et
-        al. 2016, algorithm 1, for groups.
+    Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
+        2016, algorithm 1, for groups.
     """
 
     options: SearchOptions
@@ -142,9 +103,9 @@ class BeamSearch:
     pad_id: int
 
     def check(self, request: Request, max_length: Any) -> None:
-        """Raises a ValueError if the request has something that beam search can't do."""
+        """Raises a ValueError if the request has a field that beam search does not support."""
         if request.random_numbers is not None:
-            raise ValueError("`random_numbers` are for sampling; beam search has no use for them.")
+            raise ValueError("`random_numbers` are for sampling, not for beam search.")
         if request.required_ids is not None and request.beam_sizes is not None:
             raise ValueError("`required_ids` and `beam_sizes` can't be combined.")
         if request.beam_sizes is not None and self.options.num_beam_groups > 1:
@@ -205,11 +166,13 @@ class BeamSearch:
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """One step of all groups, one after another; arguments and results as of `_select`."""
+        """Does the step of one group after another; arguments and results as in `_select`."""
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
-            return self._select(state, candidates, bonus, request)
+            is_single = candidates.parents.shape[1] == 1
+            select = self._select_single if is_single else self._select
+            return select(state, candidates, bonus, request)
         size, parts, beams = self.num_beams // groups, [], []
         penalties = ops.zeros_like(logits[:, :1])
         for group in range(groups):
@@ -229,33 +192,25 @@ class BeamSearch:
     def _count_chosen(
         self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
     ) -> Any:
-        """How many of the `size` best candidates that do not end with eos have each token.
+        """Counts the `size` best candidates without eos by their token, float32 `(B, 1, V)`.
 
-        Returns:
-            float32 `(B, 1, V)`. Those cut at their maximum length count too.
+        Candidates truncated at their maximum length count too.
         """
         tokens = ops.take(candidates.ids, position, axis=-1)
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
-        going_on, chosen = _choose(going_on, candidates.banks, size)
+        going_on, chosen = _top_candidates(going_on, candidates.banks, size)
         is_chosen = ops.cast(going_on > IMPOSSIBLE, "float32")[..., None]
         one_hot = ops.one_hot(take_columns(tokens, chosen), vocabulary_size)
         return ops.sum(is_chosen * one_hot, axis=1, keepdims=True)
 
     def result(self, request: Request, state: BeamState) -> SearchResult:
-        """Returns what is found so far."""
+        """Returns the finished hypotheses so far."""
         finished, beam_sizes = state.finished, request.beam_sizes
         if self.options.num_beam_groups > 1:
-            finished = _best_of([finished], self.num_results)
-        scores = _first(finished.scores, beam_sizes)
-        exists = scores > IMPOSSIBLE
-        ids = ops.where(exists[:, :, None], finished.ids[:, :, 1:], self.pad_id)
-        return SearchResult(
-            ids=ids,
-            scores=scores,
-            log_probabilities=_first(finished.log_probabilities, beam_sizes),
-            lengths=count_tokens(ids, self.pad_id),
-            steps=state.position,
-        )
+            finished = _merge_finished([finished], self.num_results)
+        scores = _mask_unused_beams(finished.scores, beam_sizes)
+        log_probabilities = _mask_unused_beams(finished.log_probabilities, beam_sizes)
+        return search_result(finished.ids, scores, log_probabilities, state.position, self.pad_id)
 
     def _divisor(self, request: Request, length: Any) -> Any:
         own = request.length_penalties
@@ -265,40 +220,48 @@ class BeamSearch:
     def _candidates(
         self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
     ) -> Candidates:
-        """Continuations of the live hypotheses; `penalties` `(B, 1, V)` make tokens less likely."""
+        """Continues the live hypotheses; `penalties` `(B, 1, V)` make tokens less probable."""
         rules = (*self.rules, *rules_of_request(request, self.pad_id))
+        is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
-            # What all tokens of a hypothesis have in common need not be added to each of them.
+            # Adding the normalizer to the totals saves a pass over all tokens.
             maxima = block_maxima(logits)
             normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
-            return _most_probable(
-                live,
-                live.log_probabilities - normalizer,
-                logits,
-                position + 1,
-                excluded=(self.pad_id, self.bos_id),
-                maxima=maxima,
-            )
+            totals = live.log_probabilities - normalizer
+            special = self.pad_id, self.bos_id
+            return _most_probable(live, totals, logits, position + 1, is_single, special, maxima)
         tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
         tokens = tokens if penalties is None else tokens - penalties
         tokens = apply_rules(tokens, live.ids, position, rules)
         if request.required_ids is None:
-            return _most_probable(live, live.log_probabilities, tokens, position + 1)
-        return _constrained(live, tokens, position, request.required_ids, self.eos_id, self.pad_id)
+            return _most_probable(live, live.log_probabilities, tokens, position + 1, is_single)
+        ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
+        return constrained_candidates(*live[:2], tokens, position, request.required_ids, **ids)
+
+    def _select_single(
+        self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
+    ) -> tuple[BeamState, Any]:
+        """Does what `_select` does for a single beam in less time: what ends is the result."""
+        position, totals = state.position + 1, candidates.log_probabilities
+        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
+        ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
+        ends = ops.logical_and(ends, totals > IMPOSSIBLE)
+        scores = totals / self._divisor(request, position) + bonus
+        finished = Finished(
+            ops.where(ends[..., None], candidates.ids, state.finished.ids),
+            ops.where(ends, totals, state.finished.log_probabilities),
+            ops.where(ends, scores, state.finished.scores),
+        )
+        live = Live(candidates.ids, ops.where(ends, IMPOSSIBLE, totals), state.live.coverage)
+        return state._replace(position=position, live=live, finished=finished), candidates.parents
 
     def _select(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """One step of the search.
+        """Chooses the next live hypotheses and the finished ones among the candidates.
 
-        Args:
-            state: The hypotheses of `state.position` tokens.
-            candidates: Their continuations.
-            bonus: float32 `(B, N)`, at most 0, added to the scores of what ends here.
-            request: Limits and beams of each sentence.
-
-        Returns:
-            A tuple of the next state, and the beams `(B, N)` that its live hypotheses continue.
+        `bonus`, float32 `(B, N)`, at most 0, is added to the scores of hypotheses that finish now.
+        Returns the next state, and the beams `(B, N)` that its live hypotheses continue.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
@@ -306,13 +269,13 @@ class BeamSearch:
         is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
         ends = ops.logical_or(is_eos, position >= limits[:, None])
         log_probabilities = ops.where(ends, IMPOSSIBLE, candidates.log_probabilities)
-        log_probabilities, chosen = _choose(log_probabilities, candidates.banks, beams)
-        log_probabilities = _first(log_probabilities, beam_sizes)
+        log_probabilities, chosen = _top_candidates(log_probabilities, candidates.banks, beams)
+        log_probabilities = _mask_unused_beams(log_probabilities, beam_sizes)
         parents = take_columns(candidates.parents, chosen)
         own_beams = beams if beam_sizes is None else beam_sizes[:, None]
-        ends = ops.logical_and(ends, _is_first(candidates, own_beams))
-        ended = _end(candidates, ends, self._divisor(request, position), bonus)
-        finished = _best_of([state.finished, ended], n_best)
+        ends = ops.logical_and(ends, _may_finish(candidates, own_beams))
+        ended = _finish(candidates, ends, self._divisor(request, position), bonus)
+        finished = _merge_finished([state.finished, ended], n_best)
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
         num_finished = state.num_finished + newly_finished[:, None]
         bound = log_probabilities[:, 0] / self._divisor(request, limits[:, None])[:, 0]
@@ -328,57 +291,71 @@ class BeamSearch:
         return BeamState(position, live, finished, num_finished), parents
 
 
+def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
+    """Returns the divisor of log-probabilities, float32 of the shape of `length` (tokens with eos).
+
+    The larger the exponent `length_penalty`, the longer the translations. `form` is `"wu"`: ((5 +
+    length) / 6) ** length_penalty; or `"power"`: length ** length_penalty, as in CTranslate2 and
+    Hugging Face, the mean log-probability of a token if the exponent is 1.
+    """
+    length = ops.cast(length, "float32")
+    return ops.power((5.0 + length) / 6.0 if form == "wu" else length, length_penalty)
+
+
+def coverage_score(coverage: Any, padding_mask: Any) -> Any:
+    """Returns how much of the source is covered, float32 `(B, N)`; 0 = all, negative = less.
+
+    It is the sum over the source tokens of log(min(attention that the token got, 1)), from
+    `coverage` `(B, N, S)` and `padding_mask` `(B, S)`, True = real token.
+    """
+    logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
+    return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
+
+
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """One empty hypothesis per group; as many as there are beams would only repeat it."""
+    """One empty hypothesis per group; further beams would only duplicate it."""
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
 
 
 def _most_probable(
-    live: Live, totals: Any, next_tokens: Any, position: Any, **of_tokens: Any
+    live: Live,
+    totals: Any,
+    next_tokens: Any,
+    position: Any,
+    is_single: bool,
+    excluded: Collection[int] = (),
+    maxima: Any = None,
 ) -> Candidates:
-    """The 2N likeliest continuations, now of `position` tokens, by `totals + next_tokens`.
+    """The 2N most probable continuations of `position` tokens, by `totals + next_tokens`.
 
-    A single beam needs only the likeliest: if it ends, the search ends with it.
+    A single beam needs only one: if it ends, the search ends.
     """
-    beams = ops.shape(next_tokens)[1]
-    count = 1 if isinstance(beams, int) and beams == 1 else 2 * beams
-    log_probabilities, parents, tokens = top_k_tokens(next_tokens, count, totals, **of_tokens)
+    if is_single:
+        log_probabilities, tokens = best_token(tokens_without(excluded, next_tokens))
+        log_probabilities, parents = log_probabilities + totals, ops.zeros_like(tokens)
+    else:
+        count = 2 * ops.shape(next_tokens)[1]
+        log_probabilities, parents, tokens = top_k_tokens(
+            next_tokens, count, totals, excluded, maxima
+        )
     ids = write_at(take_columns(live.ids, parents), tokens, position)
     return Candidates(ids, log_probabilities, parents)
 
 
-def _constrained(
-    live: Live, next_tokens: Any, position: Any, required_ids: Any, eos_id: int, pad_id: int
-) -> Candidates:
-    """The most probable continuations, and those that have more of what is required."""
-    found = constrained_candidates(
-        live.ids,
-        live.log_probabilities,
-        next_tokens,
-        position,
-        required_ids,
-        eos_id=eos_id,
-        pad_id=pad_id,
-    )
-    missing = num_required_tokens(required_ids, pad_id)[:, None] - found.banks
-    return Candidates(*found, missing)
-
-
-def _choose(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
-    """The N candidates that go on, descending: their log-probabilities, and which they are."""
+def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
+    """The log-probabilities, descending, and indices of the N candidates to keep."""
     if banks is None:
         return ops.top_k(log_probabilities, beam_size)
     chosen = allocate_beams(log_probabilities, banks, beam_size)
     return take_columns(log_probabilities, chosen), chosen
 
 
-def _is_first(candidates: Candidates, beams: Any) -> Any:
+def _may_finish(candidates: Candidates, beams: Any) -> Any:
     """Which candidates are among the best N of their sentence, bool `(B, M)`.
 
-    Only these may finish: a search that counted every candidate towards its N finished hypotheses
-    would end too early.
+    Only these may finish: if all candidates could, N hypotheses would be finished too early.
     """
     count = ops.shape(candidates.parents)[1]
     columns = ops.arange(count, dtype="int32")
@@ -388,26 +365,26 @@ def _is_first(candidates: Candidates, beams: Any) -> Any:
     return ops.any(chosen[:, :, None] == columns, axis=1)
 
 
-def _end(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """The candidates that end; others score minus infinity.
+def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
+    """The candidates where `ends` is True; the others score minus infinity.
 
-    Cutting off the others would be natural, but XLA then sorts where it would pick the largest.
+    They are not sliced away, because XLA would then sort instead of selecting the largest.
     """
     log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = log_probabilities / divisor + take_columns(bonus, candidates.parents)
     if candidates.missing is not None:
-        scores = scores - LACKING * ops.cast(candidates.missing, "float32")
+        scores = scores - MISSING_TOKEN_PENALTY * ops.cast(candidates.missing, "float32")
     return Finished(candidates.ids, log_probabilities, scores)
 
 
-def _best_of(parts: Sequence[Finished], n_best: Any) -> Finished:
+def _merge_finished(parts: Sequence[Finished], n_best: Any) -> Finished:
     joined = [ops.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
     scores, chosen = ops.top_k(joined[-1], n_best)
     return Finished(take_columns(joined[0], chosen), take_columns(joined[1], chosen), scores)
 
 
-def _first(log_probabilities: Any, beam_sizes: Any) -> Any:
-    """Those of the first beams of each sentence; minus infinity for the others."""
+def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:
+    """Keeps the values of the first `beam_sizes` beams; the others become minus infinity."""
     if beam_sizes is None:
         return log_probabilities
     columns = ops.arange(ops.shape(log_probabilities)[1], dtype="int32")

@@ -1,4 +1,4 @@
-"""What a model keeps between two decoding steps."""
+"""The decoding cache: what a model keeps between two decoding steps."""
 
 from typing import Any, NamedTuple
 
@@ -6,19 +6,19 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import of_unknown_shape
-from keras_transformer.decoding.top_k import take_columns
+from keras_transformer.decoding.steps import take_columns
 
 
 class Cache(NamedTuple):
     """The decoding cache of a model: three nested structures of tensors.
 
-    Search moves hypotheses between beams and drops sentences that are finished. It does both by
-    the shapes stated here, so that no model needs code for it.
+    Search reorders hypotheses and removes finished sentences. It needs only the shapes below, so a
+    model needs no code for it.
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders them along axis 1.
-        sentence: Tensors `(B * m, ...)` for any m, sentence by sentence, that do not move when
-            hypotheses do.
+        sentence: Tensors `(B * m, ...)` for any m, grouped by sentence. Reordering hypotheses does
+            not change them.
         shared: Anything that all sentences share. Search never changes it.
     """
 
@@ -47,18 +47,14 @@ class Cache(NamedTuple):
 class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
-    Each position has N slots, one per hypothesis. Nothing moves once it is written; the mask of
-    `take_slots` says which slots a hypothesis is made of. Compilers write into these shapes in
-    place and multiply them as they are. The memory of cross-attention has the same layout, with
+    Each position has N slots, one per hypothesis. A slot never moves once it is written; the mask
+    of `take_slots` selects the slots of each hypothesis. XLA updates these shapes in place and
+    multiplies them without a transposition. The memory of cross-attention has the same layout, with
     axes for B and H and one slot per source token.
-
-    Attributes:
-        key: float tensor `(B * H, K, L * N)`.
-        value: float tensor `(B * H, L * N, K_v)`.
     """
 
-    key: Any
-    value: Any
+    key: Any  # float `(B * H, K, L * N)`
+    value: Any  # float `(B * H, L * N, K_v)`
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "FixedKeyValues":
@@ -88,14 +84,11 @@ class FixedKeyValues(NamedTuple):
 
 
 class GrowingKeyValues(NamedTuple):
-    """Keys and values of the positions decoded so far, for loops whose shapes may change.
+    """Keys and values that grow by one position per step, for loops whose shapes may change.
 
-    Only XLA writes into `FixedKeyValues` in place. Without XLA, every write copies them, and
-    attention looks at slots that are still empty. The interface is that of `FixedKeyValues`.
-
-    Attributes:
-        key: float tensor `(B * H, L * N, K)`.
-        value: float tensor `(B * H, L * N, K_v)`.
+    Only XLA updates `FixedKeyValues` in place. Without XLA, every write would copy them, and
+    attention would read empty slots. The interface and shapes are those of `FixedKeyValues`, except
+    that `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -103,7 +96,7 @@ class GrowingKeyValues(NamedTuple):
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "GrowingKeyValues":
-        """Returns no slots, whatever `num_slots` is."""
+        """Returns zero slots; `num_slots` is not used."""
         return cls(*(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v)))
 
     @property
@@ -114,42 +107,31 @@ class GrowingKeyValues(NamedTuple):
         return pad(slots, 2, 1, -1)
 
     def write(self, keys: Any, values: Any, start: Any) -> "GrowingKeyValues":
-        """Appends the keys and values; `start` is the end."""
+        """Appends the keys and values; `start` is not used."""
         pairs = (self.key, keys), (self.value, values)
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
 
     def extend(self, num_slots: int) -> "GrowingKeyValues":
-        """Returns itself: `write` makes the room."""
+        """Returns itself, because `write` makes the room."""
         return self
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
-    """Returns the slots of hypotheses without tokens, see `take_slots`.
+    """Returns the slots of empty hypotheses: int32 `(B, N, L)`, all -1, see `take_slots`.
 
-    Args:
-        batch: Sentences B.
-        beam_size: Hypotheses N per sentence.
-        max_length: Positions L. None: no position yet, for `GrowingKeyValues`.
-
-    Returns:
-        int32 tensor `(B, N, L)`, -1 everywhere. Search reorders it with the hypotheses.
+    If `max_length` is None, L is 0 and grows, for `GrowingKeyValues`.
     """
     slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
     return of_unknown_shape(slots) if max_length is None else slots
 
 
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
-    """Gives the n-th hypothesis slot n at `position`.
+    """Gives hypothesis n slot n at `position`, an int or a 0-d int tensor.
 
-    Args:
-        slots: int32 tensor `(B, N, L)`: the slot of each position that holds the key and value of
-            a hypothesis's token; -1 where none is written yet.
-        position: Position of the newest tokens, an int or a 0-d int tensor.
-        num_heads: Heads H.
+    `slots`, int32 `(B, N, L)`, holds for each position the slot of the hypothesis's key and value;
+    -1 where nothing is written yet. Search reorders it with the hypotheses.
 
-    Returns:
-        A tuple of the slots and the mask, bool `(B * H, N, L * N)`, True for the slots that a
-        hypothesis is made of.
+    Returns the updated slots, and a bool mask `(B * H, N, L * N)`, True for a hypothesis's slots.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")

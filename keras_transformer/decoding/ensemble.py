@@ -13,8 +13,8 @@ from keras_transformer.decoding.cache import Cache
 class Ensemble:
     """Predicts the mean of the probabilities that several models give the next token.
 
-    Goes wherever search takes a model. The models may differ in all but their vocabularies: all
-    read the same source ids and give probabilities to the same target ids.
+    An ensemble can be searched like a model. Its models may differ in everything but their
+    vocabularies: source ids and target ids must mean the same tokens in all of them.
 
     Example:
 
@@ -26,13 +26,13 @@ class Ensemble:
 
     Attributes:
         models: The models.
-        variables: The variables of all of them.
-        max_length: The smallest of theirs, in tokens.
-        pad_id: Id of padding, the same in all of them.
+        variables: The variables of all models.
+        max_length: The smallest `max_length` of the models, in tokens.
+        pad_id: Id of padding, the same in all models.
 
     Raises:
-        ValueError: If there is no model; from `step`, if they have target vocabularies of
-            different sizes.
+        ValueError: If there is no model, or the models have different `pad_id`; from `step`, if
+            their target vocabularies have different sizes.
 
     Source: Sutskever et al. 2014, §3.6.
     """
@@ -50,7 +50,7 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """The mean of the models' attention to the source; there only if every model has it."""
+        """The mean of the models' attention; an attribute only if every model has it."""
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -59,16 +59,7 @@ class Ensemble:
         return min(model.max_length for model in self.models)
 
     def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
-        """Lays out the cache of every model.
-
-        Args:
-            source_ids: int tensor `(B, S)`.
-            max_length: Positions L that will be decoded at most, in tokens.
-            beam_size: Beams N per sentence. Defaults to 1.
-
-        Returns:
-            A `Cache` whose parts are lists over the models.
-        """
+        """Returns a `Cache` whose parts are lists over the models; see `Searchable.init_cache`."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property
@@ -77,7 +68,7 @@ class Ensemble:
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Makes room for more positions in a cache; there only if every model can do it."""
+        """Makes room for more positions in a cache; an attribute only if every model has it."""
         extensions = [model.extend_cache for model in self.models]
 
         def extend_cache(cache: Cache, max_length: int) -> Cache:
@@ -87,28 +78,12 @@ class Ensemble:
         return extend_cache
 
     def step(
-        self,
-        token_ids: Any,
-        cache: Cache,
-        position: Any,
-        return_attention_weights: bool = False,
+        self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
-        """Predicts the next token of every beam.
+        """Predicts the next token of every beam; see `Searchable.step`.
 
-        Args:
-            token_ids: int tensor `(B, N)`, the tokens at `position`.
-            cache: What `init_cache` or the last `step` returned.
-            position: Position of the tokens, an int or a 0-d int tensor; the first is 0.
-            return_attention_weights: Whether to return the attention to the source too, of which
-                every model must then be able. Defaults to False.
-
-        Returns:
-            A tuple of the logarithms of the mean probabilities, float32 `(B, N, V)`, for
-            position + 1, and the updated cache; with `return_attention_weights` also the mean of
-            the models' weights, float32 `(B, N, S)`.
-
-        Raises:
-            ValueError: If the models have target vocabularies of different sizes.
+        The logits are the logarithms of the mean probabilities; the attention weights are the mean
+        of the models' weights.
         """
         options = {"return_attention_weights": True} if return_attention_weights else {}
         logits, parts, *weights = zip(
@@ -118,23 +93,15 @@ class Ensemble:
             ),
             strict=True,
         )
-        _check_vocabularies(logits)
+        if len(set(sizes := [x.shape[-1] for x in logits])) > 1:
+            raise ValueError(f"All models must have the same target vocabulary. Received: {sizes}")
         total = functools.reduce(ops.logaddexp, [ops.log_softmax(x, axis=-1) for x in logits])
         mean_weights = [sum(of_models) / len(of_models) for of_models in weights]
         return total - math.log(len(logits)), _join(parts), *mean_weights
 
 
-def _check_vocabularies(logits: Sequence[Any]) -> None:
-    sizes = [x.shape[-1] for x in logits]
-    if len(set(sizes)) > 1:
-        raise ValueError(
-            "The models of an ensemble must have one target vocabulary. "
-            f"Received: models with target vocabularies of {sizes} tokens"
-        )
-
-
 def _join(caches: Sequence[Cache]) -> Cache:
-    """One cache whose parts are lists over the caches."""
+    """A single cache whose parts are lists over the caches."""
     return Cache(*map(list, zip(*caches, strict=True)))
 
 

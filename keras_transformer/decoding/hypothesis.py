@@ -1,7 +1,13 @@
-"""What a translator says of a sentence."""
+"""Translations of a sentence: their parts joined, their words aligned, the best of samples."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from sacrebleu.metrics import CHRF
+
+WORD_BEGIN = "▁"
 
 
 @dataclass(frozen=True)
@@ -11,13 +17,13 @@ class Hypothesis:
     Attributes:
         text: The translation.
         ids: Its target pieces, without eos.
-        score: By what it was ranked. In beam search the log-probability divided by the length
-            penalty, plus the coverage penalty; of a sample the log-probability; by minimum Bayes
-            risk the expected utility.
+        score: The value that hypotheses are ranked by. Beam search: the log-probability divided by
+            the length penalty, plus the coverage penalty. Sampling: the log-probability. Minimum
+            Bayes risk: the expected utility.
         log_probability: In nats, eos included.
         length: In tokens, eos included.
-        alignment: Pairs (source word, target word), counted from 0 and sorted; None where they
-            were not asked for.
+        alignment: Sorted pairs (source word, target word), counted from 0; None if alignments were
+            not requested.
     """
 
     text: str
@@ -29,16 +35,10 @@ class Hypothesis:
 
 
 def join_hypotheses(parts: Sequence[Hypothesis], source_words: Sequence[int]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence with a space.
+    """Joins the translations of the parts of one sentence; a single part is returned as it is.
 
-    Scores, log-probabilities and lengths are sums.
-
-    Args:
-        parts: At least one.
-        source_words: Number of words of each part's source, by which alignments move.
-
-    Returns:
-        The hypothesis of the whole sentence; for a single part, that part.
+    Texts are joined with a space; scores, log-probabilities and lengths are added. `source_words`
+    are the numbers of words of the parts' sources: they shift the alignments of later parts.
     """
     if len(parts) == 1:
         return parts[0]
@@ -56,3 +56,72 @@ def join_hypotheses(parts: Sequence[Hypothesis], source_words: Sequence[int]) ->
         length=sum(part.length for part in parts),
         alignment=None if parts[0].alignment is None else tuple(sorted(alignment)),
     )
+
+
+def word_alignment(
+    attention: np.ndarray, source_pieces: Sequence[str], target_pieces: Sequence[str]
+) -> tuple[tuple[int, int], ...]:
+    """Aligns each target word to the source word that gets most of its pieces' attention.
+
+    A word begins at a SentencePiece piece that starts with "▁".
+
+    Example:
+
+    >>> word_alignment(np.array([[0.1, 0.9], [0.6, 0.4]]), ["▁black", "▁cat"], ["▁chat", "▁noir"])
+    ((0, 1), (1, 0))
+
+    Args:
+        attention: float array. Row t, column s is the attention of target piece t to source piece
+            s. Further rows and columns, such as those of eos, are ignored.
+        source_pieces: Pieces of the source.
+        target_pieces: Pieces of the target.
+
+    Returns:
+        Sorted pairs (source word, target word), counted from 0.
+    """
+    of_source, of_target = _word_indices(source_pieces), _word_indices(target_pieces)
+    if not of_source.size or not of_target.size:
+        return ()
+    between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))
+    between_pieces = np.asarray(attention)[: of_target.size, : of_source.size]
+    np.add.at(between_words, (of_target[:, None], of_source), between_pieces)
+    pairs = ((int(source), target) for target, source in enumerate(between_words.argmax(axis=1)))
+    return tuple(sorted(pairs))
+
+
+def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
+    """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
+
+    The mean estimates the utility that the model expects of a translation. Draw the samples of one
+    sentence without `top_k` or `top_p`. The result is sorted, best first; equal ones keep the order
+    in which they were drawn.
+
+    Source: Eikema and Aziz 2020, §5; chrF: Popović 2015, by sacrebleu.
+    """
+    if not samples:
+        raise ValueError("`samples` must not be empty. Received: samples=[]")
+    chrf, counts = CHRF(), Counter(samples)  # A sample drawn several times is compared once.
+    utilities = {
+        candidate: sum(
+            count * chrf.sentence_score(candidate, [reference]).score
+            for reference, count in counts.items()
+        )
+        / len(samples)
+        for candidate in counts
+    }
+    return dict(sorted(utilities.items(), key=lambda item: -item[1]))
+
+
+def _word_indices(pieces: Sequence[str]) -> np.ndarray:
+    """The index of the word that each piece belongs to.
+
+    A lone "▁" followed by a new word or by nothing is white space, not a word.
+    """
+    words: list[int] = []
+    count = 0
+    for piece, following in zip(pieces, [*pieces, WORD_BEGIN][1:], strict=True):
+        is_blank = piece == WORD_BEGIN and following.startswith(WORD_BEGIN)
+        if not is_blank and (count == 0 or piece.startswith(WORD_BEGIN)):
+            count += 1
+        words.append(max(count - 1, 0))
+    return np.array(words, dtype=int)

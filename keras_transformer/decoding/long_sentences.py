@@ -1,9 +1,11 @@
-"""Sentences as sources of a model, which takes only so many pieces at a time."""
+"""Sentences as sources of a model, split or truncated to the length that the model accepts."""
 
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
+
+from keras_transformer.data.tokenizer import fits
 
 Overlong = Literal["split", "truncate"]
 OVERLONG = ("split", "truncate")
@@ -13,55 +15,43 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")
 
 
 class SourcePart(NamedTuple):
-    """What the model translates at a time: a sentence, or one of the parts of an overlong one.
+    """A sentence, or one part of an overlong sentence."""
 
-    Attributes:
-        sentence: Index of the sentence.
-        number: Index of the part in its sentence.
-        ids: Source pieces and eos.
-        words: Number of words.
-    """
-
-    sentence: int
-    number: int
-    ids: list[int]
-    words: int
+    sentence: int  # index of the sentence
+    number: int  # index of the part in its sentence
+    ids: list[int]  # source pieces and eos
+    words: int  # number of words
 
 
 def source_parts(
-    sentences: Sequence[str], tokenizer: Any, longest: int, overlong: Overlong
+    sentences: Sequence[str], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[SourcePart]:
-    """Encodes sentences, each as one part unless it has more pieces than the model takes.
+    """Encodes sentences; one with at least `max_length` pieces is split or truncated.
 
-    Args:
-        sentences: Any strings. A blank one has no part.
-        tokenizer: Has `encode_source` and `eos_id`.
-        longest: Tokens that the model takes, eos included.
-        overlong: What becomes of a longer sentence. `"split"`: parts, see `split_overlong`;
-            `"truncate"`: its beginning, with a warning.
-
-    Returns:
-        The parts in the order of the text.
+    Returns the parts in the order of the text; a blank sentence has none.
     """
     texts = [sentence.strip() for sentence in sentences]
     found = []
     for index, (text, pieces) in enumerate(zip(texts, tokenizer.encode_source(texts), strict=True)):
         sources = [(text, pieces)]
-        if len(pieces) >= longest:
-            sources = _shortened(text, pieces, tokenizer, longest - 1, overlong)
+        if not fits(pieces, max_length):
+            sources = _shortened(text, pieces, tokenizer, max_length, overlong)
         for number, (part, ids) in enumerate(sources):
             if ids:
-                words = len(part.split())
-                found.append(SourcePart(index, number, [*ids, tokenizer.eos_id], words))
+                source = tokenizer.frame_source(ids)
+                found.append(SourcePart(index, number, source, len(part.split())))
     return found
 
 
 def _shortened(
-    text: str, pieces: list[int], tokenizer: Any, most: int, overlong: Overlong
+    text: str, pieces: list[int], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[tuple[str, list[int]]]:
-    """Texts and ids of at most `most` pieces each."""
+    """Texts and pieces that fit the model."""
+    most = max_length - 1  # Without eos.
     if overlong == "split":
-        parts = split_overlong(text, lambda part: len(tokenizer.encode_source([part])[0]) <= most)
+        parts = split_overlong(
+            text, lambda part: fits(tokenizer.encode_source([part])[0], max_length)
+        )
         encoded = tokenizer.encode_source(parts)
         return [(part, ids[:most]) for part, ids in zip(parts, encoded, strict=True)]
     warnings.warn(
@@ -71,31 +61,21 @@ def _shortened(
     return [(text, pieces[:most])]
 
 
-def split_overlong(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Splits a text into parts that the model can take.
+def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
+    """Splits a text until `is_short` is True of each part; a single character is never split.
 
-    At the ends of its sentences, one part a sentence, as the model has learned them; a sentence
-    that is still too long is halved between two words until its parts fit, and a single word that
-    is too long, as of a language without spaces, between two characters.
-
-    Example:
+    A text is split at the ends of its sentences, one part per sentence. A sentence that is still
+    too long is halved between two words, and a word that is too long between two characters.
 
     >>> split_overlong("One two. Three four five.", lambda part: len(part.split()) <= 2)
     ['One two.', 'Three', 'four five.']
-
-    Args:
-        text: Without white space at its ends.
-        fits: Whether a part is short enough. A single character always counts as such.
-
-    Returns:
-        The parts in their order, none of them blank; `[text]` if it fits as it is.
     """
-    if len(text) < 2 or fits(text):
+    if len(text) < 2 or is_short(text):
         return [text]
     parts = [part for part in _SENTENCE_END.split(text) if part]
     if len(parts) == 1:
         parts = _halves(text)
-    return [piece for part in parts for piece in split_overlong(part, fits)]
+    return [piece for part in parts for piece in split_overlong(part, is_short)]
 
 
 def _halves(text: str) -> list[str]:

@@ -8,10 +8,10 @@ LengthPenaltyForm = Literal["wu", "power"]
 
 
 class DecodingOptions(BaseModel):
-    """What beam search and sampling have in common.
+    """The options that beam search and sampling share: frozen, validated and hashable.
 
-    Options are frozen, validated and hashable. The command line makes its options of these fields,
-    and a compiled search is compiled once for every distinct set of options.
+    The command line makes its options from these fields. A search is compiled once for each
+    distinct set of options.
 
     Raises:
         ValueError: If an option is unknown, out of its range, infinite or not a number.
@@ -35,7 +35,7 @@ class DecodingOptions(BaseModel):
     )
 
     def replace(self, **changes: Any) -> Self:
-        """Returns options with some values changed, validated again."""
+        """Returns a validated copy with some values changed."""
         return type(self)(**{**dict(self), **changes})
 
 
@@ -63,7 +63,7 @@ class SearchOptions(DecodingOptions):
     coverage_penalty: float = Field(
         0.0,
         ge=0,
-        description="Weight of the coverage penalty. The larger, the less of the source is lost.",
+        description="Weight of the coverage penalty. Larger values cover more of the source.",
     )
     n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
     num_beam_groups: int = Field(
@@ -77,18 +77,14 @@ class SearchOptions(DecodingOptions):
     )
 
     @model_validator(mode="after")
-    def _groups_of_beams(self) -> Self:
+    def _check_beams(self) -> Self:
         groups, penalty = self.num_beam_groups, self.diversity_penalty
         if self.beam_size % groups or (groups > 1) != (penalty > 0):
             raise ValueError(
-                "num_beam_groups must divide beam_size, and diversity_penalty must be above 0 with "
-                f"several groups and only then. Received: num_beam_groups={groups}, "
+                "num_beam_groups must divide beam_size. diversity_penalty must be above 0 if there "
+                f"are several groups, otherwise 0. Received: num_beam_groups={groups}, "
                 f"diversity_penalty={penalty}, beam_size={self.beam_size}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _n_best_within_beam_size(self) -> Self:
         if self.n_best > self.beam_size:
             raise ValueError(
                 "n_best must be at most beam_size. "

@@ -1,4 +1,4 @@
-"""Drawing translations at random from the model's distribution."""
+"""Random sampling of translations from the model's distribution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,64 +15,49 @@ from keras_transformer.decoding.steps import (
     SearchResult,
     TokenRule,
     apply_rules,
-    count_tokens,
     empty_ids,
     next_log_probabilities,
+    search_result,
+    top_k_tokens,
     widen_ids,
     write_at,
 )
 from keras_transformer.decoding.token_rules import rules_of_request
-from keras_transformer.decoding.top_k import top_k_tokens
 
-# Tokens are drawn in two stages, first one of the blocks of this many tokens, then one in it.
+# Sampling draws a block of this many tokens first, then a token in the block.
 BLOCK_SIZE = 256
-# Halvings of the range of log-weights from -87 to 0, until it is less than a float32 can resolve.
-NUCLEUS_HALVINGS = 30
+# Bisections of the log-weights from -87 to 0, down to the resolution of float32.
+NUCLEUS_BISECTIONS = 30
 SMALLEST_LOG_WEIGHT = -87.0
 
 
 class SampleState(NamedTuple):
-    """What sampling carries from step to step, beside the model's cache.
+    """The state of sampling between two steps, beside the model's cache."""
 
-    Attributes:
-        position: int32 `()`, tokens drawn so far.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is drawn yet.
-        log_probabilities: float32 `(B, N)` of the tokens drawn so far; minus infinity = the sample
-            could not go on, as the rules left it no token.
-        is_open: bool `(B, N)`, False once the sample has ended.
-    """
-
-    position: Any
-    ids: Any
-    log_probabilities: Any
-    is_open: Any
+    position: Any  # int32 `()`, tokens drawn so far
+    ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is drawn yet
+    log_probabilities: Any  # float32 `(B, N)`; minus infinity = the rules allowed no token
+    is_open: Any  # bool `(B, N)`, False once the sample has ended
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Draws N independent translations of each sentence, one token after another.
 
-    The log-probabilities of the model go through the rules and are divided by the temperature. Of
-    all tokens the `top_k` most probable are kept, then the nucleus of `top_p`: the fewest most
-    probable tokens whose probabilities add up to `top_p`. Tokens that tie with the last one kept
-    are kept too. The rest is renormalized. The token is where its cumulative distribution, in the
-    order of the ids, passes the random number. So the same numbers give the same samples on every
-    backend and in every batch, except where rounding moves a border between two tokens past a
-    number: a chance of about 1e-7 for each token that shares in the probability.
+    Token rules apply to the model's log-probabilities, which are then divided by the temperature.
+    The `top_k` most probable tokens are kept; of these, the nucleus of `top_p`: the fewest most
+    probable tokens whose probabilities add up to `top_p`. Ties with the last token kept are kept
+    too. The rest is renormalized. The chosen token is the first, in the order of the ids, whose
+    cumulative probability exceeds the random number. So the same numbers give the same samples on
+    every backend and in every batch, except where rounding moves the border between two tokens past
+    a number, with a probability of about 1e-7 per candidate token.
 
-    The nucleus is exact to float32 without sorting the vocabulary, which would take several times
-    as long: bisection finds the smallest probability in it.
+    The nucleus is exact in float32. Bisection finds the smallest probability in it; sorting the
+    vocabulary would take several times as long.
 
-    Hypotheses come in the order of their random numbers, not of their scores. A score is the
-    log-probability of the sample under the model, whatever temperature, `top_k`, `top_p` and rules
-    it was drawn with. A sample that the rules leave no token is empty and scores minus infinity.
-
-    Args:
-        options: The search.
-        rules: Token rules, applied in this order.
-        bos_id: Id of the beginning of a sentence.
-        eos_id: Id of the end of a sentence.
-        pad_id: Id of padding.
+    Hypotheses keep the order of their random numbers. A score is the log-probability of the sample
+    under the model, before temperature, `top_k`, `top_p` and rules. A sample that the rules allow
+    no token is empty and scores minus infinity.
 
     Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
     """
@@ -92,10 +77,10 @@ class Sampling:
         return self.options.num_samples
 
     def check(self, request: Request, max_length: int) -> None:
-        """Raises a ValueError if the request has something that sampling can't do."""
+        """Raises a ValueError if the request has a field that sampling does not support."""
         for name in ("required_ids", "beam_sizes", "length_penalties"):
             if getattr(request, name) is not None:
-                raise ValueError(f"`{name}` is for beam search; sampling has no use for it.")
+                raise ValueError(f"`{name}` is for beam search; sampling does not support it.")
         numbers = request.random_numbers
         if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
             raise ValueError(
@@ -129,11 +114,13 @@ class Sampling:
         options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))
         last = ops.take(state.ids, state.position, axis=-1)
         logits, cache = model.step(last, cache, state.position)
-        of_model = next_log_probabilities(logits, self.pad_id, self.bos_id)
-        allowed = apply_rules(of_model, state.ids, state.position, rules)
+        unchanged = next_log_probabilities(logits, self.pad_id, self.bos_id)
+        allowed = apply_rules(unchanged, state.ids, state.position, rules)
         weights = _weights(allowed / options.temperature, options.top_k, options.top_p)
         tokens = _draw(weights, ops.take(request.random_numbers, state.position, axis=-1))
-        gains = ops.where(_take_last(weights, tokens) > 0, _take_last(of_model, tokens), IMPOSSIBLE)
+        gains = ops.where(
+            _take_last(weights, tokens) > 0, _take_last(unchanged, tokens), IMPOSSIBLE
+        )
         position = state.position + 1
         log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
         ends = ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
@@ -148,33 +135,27 @@ class Sampling:
         return state, cache
 
     def result(self, request: Request, state: SampleState) -> SearchResult:
-        """Returns what is drawn so far."""
-        exists = state.log_probabilities > IMPOSSIBLE
-        ids = ops.where(exists[:, :, None], state.ids[:, :, 1:], self.pad_id)
-        return SearchResult(
-            ids=ids,
-            scores=state.log_probabilities,
-            log_probabilities=state.log_probabilities,
-            lengths=count_tokens(ids, self.pad_id),
-            steps=state.position,
+        """Returns the samples so far."""
+        log_probabilities = state.log_probabilities
+        return search_result(
+            state.ids, log_probabilities, log_probabilities, state.position, self.pad_id
         )
 
 
 def random_numbers(
     seed: int, indices: Sequence[int], num_samples: int, max_length: int
 ) -> np.ndarray:
-    """Draws what `sample` chooses tokens by: a number for each token of each sample.
+    """Draws the random numbers that sampling chooses tokens by, one for each token of each sample.
 
-    The numbers of a sample depend on the seed, the sentence's index and the sample's alone: more
-    samples or a larger `max_length` leave those that were there, and it does not matter which
-    sentences are drawn together. They come from the raw stream of Philox, which NumPy keeps the
-    same from release to release.
+    The numbers of a sample depend only on the seed, the sentence's index and the sample's index.
+    More samples, a larger `max_length` or other sentences do not change them. They come from the
+    raw stream of Philox, which NumPy keeps the same in all releases.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
         indices: The index of each sentence in the whole text, integers from 0 to 2**64 - 1.
         num_samples: Samples N per sentence.
-        max_length: Most tokens L of a sample.
+        max_length: Largest number of tokens L of a sample.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
@@ -191,7 +172,7 @@ def random_numbers(
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Unnormalized probabilities `(B, N, V)`; 0 = not to be drawn, 1 = the most probable token.
+    """Unnormalized probabilities `(B, N, V)`: 1 = the most probable token, 0 = never drawn.
 
     All are 0 where every log-probability is minus infinity.
     """
@@ -210,35 +191,36 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 
 
 def _nucleus_border(weights: Any, top_p: float) -> Any:
-    """The smallest weight `(B, N, 1)` in the nucleus, or so little less that none lies between.
+    """The smallest weight `(B, N, 1)` in the nucleus, up to float32 resolution.
 
-    Args:
-        weights: float32 `(B, N, K)` in [0, 1], in any order.
-        top_p: Share of their sum that the nucleus has.
+    `weights` `(B, N, K)` are in [0, 1], in any order; the nucleus has the share `top_p` of their
+    sum.
     """
-    wanted = top_p * ops.sum(weights, axis=-1, keepdims=True)
+    target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
-    def halve(count: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    def bisect(count: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
         middle = (low + high) / 2
         above = ops.where(weights >= ops.exp(middle), weights, 0.0)
-        is_enough = ops.sum(above, axis=-1, keepdims=True) >= wanted
+        is_enough = ops.sum(above, axis=-1, keepdims=True) >= target
         low, high = ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
         return count + 1, low, high
 
     start = (
         ops.convert_to_tensor(0, dtype="int32"),
-        ops.full_like(wanted, SMALLEST_LOG_WEIGHT),
-        ops.zeros_like(wanted),
+        ops.full_like(target, SMALLEST_LOG_WEIGHT),
+        ops.zeros_like(target),
     )
-    _, border, _ = ops.while_loop(lambda count, low, high: count < NUCLEUS_HALVINGS, halve, start)
+    _, border, _ = ops.while_loop(
+        lambda count, low, high: count < NUCLEUS_BISECTIONS, bisect, start
+    )
     return ops.exp(border)
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
-    """The tokens, int32 `(B, N)`, where the cumulative `weights` `(B, N, V)` pass the `numbers`.
+    """The tokens, int32 `(B, N)`, where the cumulative `weights` `(B, N, V)` exceed the `numbers`.
 
-    One running float32 sum over the whole vocabulary would lose the tokens that are less probable
-    than its rounding errors; sums over blocks, then over the tokens of one, round far less.
+    It sums over blocks, then over the tokens of one block. A single cumulative float32 sum over the
+    vocabulary would lose tokens that are less probable than its rounding errors.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]
@@ -247,23 +229,23 @@ def _draw(weights: Any, numbers: Any) -> Any:
     blocks = ops.reshape(weights, (-1, BLOCK_SIZE))
     sums = ops.reshape(ops.sum(blocks, axis=-1), (batch, beams, num_blocks))
     cumulative = ops.cumsum(sums, axis=-1)
-    wanted = numbers * cumulative[..., -1]
-    block = _first_above(sums, cumulative, wanted)
+    target = numbers * cumulative[..., -1]
+    block = _first_above(sums, cumulative, target)
     rows = ops.reshape(ops.arange(batch * beams, dtype="int32"), (batch, beams))
     chosen = ops.take(blocks, rows * num_blocks + block, axis=0)
     below = _take_last(cumulative, block) - _take_last(sums, block)
-    return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), wanted - below)
+    return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 
 
-def _first_above(weights: Any, cumulative: Any, wanted: Any) -> Any:
-    """Index `(B, N)` of the first weight that is not 0 and whose cumulative sum is above `wanted`.
+def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
+    """Index `(B, N)` of the first weight above 0 whose cumulative sum exceeds `target`.
 
-    Where rounding leaves none, the last weight that is not 0. A cumulative sum that is computed
-    in parallel need not even ascend, so that a weight of 0 must be ruled out by itself.
+    If rounding leaves none, it is the last weight above 0. A cumulative sum that is computed in
+    parallel may descend, so weights of 0 are excluded explicitly.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")
-    is_above = ops.logical_and(weights > 0, cumulative > ops.expand_dims(wanted, -1))
+    is_above = ops.logical_and(weights > 0, cumulative > ops.expand_dims(target, -1))
     ranks = ops.where(weights > 0, indices, -1)
     return ops.cast(ops.argmax(ops.where(is_above, 2 * size - indices, ranks), axis=-1), "int32")
 

@@ -1,38 +1,31 @@
-"""How probable a model finds translations that are already there."""
+"""Log-probabilities that a model gives to existing translations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
+from keras_transformer.data.tokenizer import fits
 from keras_transformer.decoding.buckets import pair_batches
 from keras_transformer.errors import UserError
 
 
 class PairScores(NamedTuple):
-    """The log-probabilities that a model gives the targets of pairs.
+    """The log-probabilities that a model gives the targets of pairs."""
 
-    Attributes:
-        token_log_probabilities: float32 `(B, T)`, nats, of each label after those before it; 0
-            where the label is padding.
-        log_probabilities: float32 `(B,)`, their sums: nats per sentence.
-        lengths: int32 `(B,)`, labels that are not padding, eos included.
-    """
-
-    token_log_probabilities: Any
-    log_probabilities: Any
-    lengths: Any
+    token_log_probabilities: Any  # float32 `(B, T)`, nats per label; 0 where the label is padding
+    log_probabilities: Any  # float32 `(B,)`, their sums: nats per sentence
+    lengths: Any  # int32 `(B,)`, labels that are not padding, eos included
 
 
 def score_pairs(
     model: Any, source_ids: Any, target_ids: Any, labels: Any, *, pad_id: int = 0
 ) -> PairScores:
-    """Scores given translations, all tokens at once (teacher forcing).
+    """Scores existing translations, all tokens at once (teacher forcing).
 
-    A function of tensors alone, for any backend; `compile_function` makes it fast. It needs the
-    memory of the logits and of one more float32 tensor of their size at most.
+    A function of tensors alone, for any backend; `compile_function` compiles it. It needs memory
+    for the logits and at most one more float32 tensor of their size.
 
     Example:
 
@@ -41,14 +34,15 @@ def score_pairs(
     >>> perplexity = np.exp(-np.sum(scores.log_probabilities) / np.sum(scores.lengths))
 
     Args:
-        model: A `Transformer`, or any Keras model of its inputs and output.
+        model: A `Transformer`, or any Keras model with its inputs and output.
         source_ids: int tensor `(B, S)`, padded at the end: pieces and eos.
         target_ids: int tensor `(B, T)`, padded at the end: bos and pieces.
         labels: int tensor `(B, T)`, padded at the end: pieces and eos.
         pad_id: Id of padding. Defaults to 0.
 
     Returns:
-        `PairScores`. A `SearchResult`'s log-probabilities are these of its `ids`, up to rounding.
+        `PairScores`. For the ids of a `SearchResult` they equal its log-probabilities, up to
+        rounding.
     """
     labels = ops.convert_to_tensor(labels, dtype="int32")
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
@@ -65,23 +59,17 @@ def score_pairs(
 
 
 class PairScore(NamedTuple):
-    """How probable a model finds a translation.
-
-    Attributes:
-        log_probability: In nats, eos included.
-        length: In tokens, eos included.
-    """
+    """The log-probability in nats and the length in tokens of a translation, eos included."""
 
     log_probability: float
     length: int
 
 
 class Scorer:
-    """Says how probable a trained model finds translations that are already there.
+    """Scores existing translations with a trained model.
 
-    Pairs go through the model in batches of few shapes, as sentences do in `Translator`. A
-    translation that beam search has found scores as it did there, if the tokenizer encodes its
-    text by the same pieces.
+    Pairs are batched in few shapes, as in `Translator`. A translation that beam search found gets
+    the same log-probability here if the tokenizer encodes its text as the same pieces.
 
     Example:
 
@@ -89,7 +77,7 @@ class Scorer:
     >>> perplexity = np.exp(-sum(s.log_probability for s in scores) / sum(s.length for s in scores))
 
     Args:
-        model: A `Transformer`, or any Keras model of its inputs and output, with `max_length`.
+        model: A `Transformer`, or any Keras model with its inputs and output, and `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
         tokens_per_batch: Tokens of one batch on each side, padding included. Defaults to 1024.
     """
@@ -111,44 +99,37 @@ class Scorer:
         Args:
             sentences: Any number of strings.
             translations: As many strings, in the same order.
-            progress: Called with each number of pairs that are done. Defaults to None.
+            progress: Called with the number of pairs in each finished batch. Defaults to None.
 
         Returns:
-            As many scores, in the same order.
+            One `PairScore` per pair, in the same order.
 
         Raises:
-            UserError: If a sentence or a translation is longer than the model takes.
+            UserError: If a sentence or a translation is longer than the model accepts.
             ValueError: If there are not as many translations as sentences.
         """
-        tokenizer = self.tokenizer
-        sources = [[*ids, tokenizer.eos_id] for ids in self._encode("source", sentences)]
-        targets = [
-            [[tokenizer.bos_id, *ids], [*ids, tokenizer.eos_id]]
-            for ids in self._encode("target", translations)
-        ]
+        tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
+        sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]
+        targets = [tokenizer.frame_target(ids) for ids in self._encode("target", translations)]
         scores = [PairScore(0.0, 0)] * len(sources)
         for indices, source_ids, target_ids in pair_batches(
-            sources, targets, self.tokens_per_batch, self.model.max_length, tokenizer.pad_id
+            sources, targets, self.tokens_per_batch, self.model.max_length, pad_id
         ):
-            found = self._score(source_ids, target_ids[:, 0], target_ids[:, 1])
+            found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
+            _, log_probabilities, lengths = map(ops.convert_to_numpy, found)
             for row, index in enumerate(indices):
-                log_probability = float(found.log_probabilities[row])
-                scores[index] = PairScore(log_probability, int(found.lengths[row]))
+                scores[index] = PairScore(float(log_probabilities[row]), int(lengths[row]))
             if progress:
                 progress(len(indices))
         return scores
 
     def _encode(self, side: str, texts: Sequence[str]) -> list[list[int]]:
         encoded = getattr(self.tokenizer, f"encode_{side}")([text.strip() for text in texts])
-        most = self.model.max_length - 1
+        max_length = self.model.max_length
         for text, ids in zip(texts, encoded, strict=True):
-            if len(ids) > most:
+            if not fits(ids, max_length):
                 raise UserError(
-                    f"a {side} must have at most {most:,} pieces. "
+                    f"a {side} must have at most {max_length - 1:,} pieces. "
                     f"Received: {len(ids):,} pieces of {text[:40]!r}..."
                 )
         return encoded
-
-    def _score(self, *arrays: np.ndarray) -> PairScores:
-        scores = self._score_pairs(*arrays, pad_id=self.tokenizer.pad_id)
-        return PairScores(*map(ops.convert_to_numpy, scores))

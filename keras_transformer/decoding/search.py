@@ -1,8 +1,8 @@
-"""The one driver of every search: it asks the model for one token after another, in stages.
+"""The loop that every search runs: it decodes one token per step, in stages.
 
-A stage ends when the cache is full, or when half of the sentences are finished. `search` runs the
-stages inside one function of tensors; `StagedSearch` compiles the parts of a stage and decides
-between stages which sentences go on.
+A stage ends when the cache is full or when half of the sentences are finished. `search` runs the
+stages inside one function of tensors. `StagedSearch` compiles the parts of a stage and removes
+finished sentences between stages.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ from keras_transformer.decoding.token_rules import rules_of_options
 
 Strategy = BeamSearch | Sampling
 
-FIRST_STAGE = 8
+# Tokens of the first stage. Every stage of `search` is compiled at the first call; `StagedSearch`
+# compiles only those that it needs.
+FIRST_STAGE, FIRST_COMPILED_STAGE = 24, 8
 
 
 def search(
@@ -38,8 +40,8 @@ def search(
 ) -> SearchResult:
     """Finds translations by beam search, or draws them at random.
 
-    A function of tensors alone, for any backend; `compile_function` makes it fast. Padding and bos
-    are never chosen; unk may be. For one backend and machine the result is always the same.
+    A function of tensors alone, for any backend; `compile_function` compiles it. Padding and bos
+    are never chosen; unk may be. On one backend and machine the result is always the same.
 
     Example:
 
@@ -49,26 +51,29 @@ def search(
     Args:
         model: A model as `models/protocol.py` describes it (`Searchable`).
         request: int tensor `(B, S)`, the source ids, or a `Request`.
-        max_length: Longest hypothesis L in tokens, eos included. It may be a 0-d int tensor where
+        max_length: Longest hypothesis L in tokens, eos included. A 0-d int tensor is allowed where
             the shapes of a loop may change: in a TensorFlow graph without XLA.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
             `SearchOptions()`. `options.max_length` limits every hypothesis too.
         rules: Token rules that apply after those of the options, such as `ForbiddenWords`. A
-            hypothesis dies if they leave it no token. Defaults to none.
+            hypothesis is dropped if they allow no token. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Rows per sentence and hypotheses returned, if they are only known as a 0-d int
-            tensor, with `request.beam_sizes`. Defaults to None: those of the options.
+        beam_size: Beams per sentence and hypotheses returned, as a 0-d int tensor that is known
+            only at run time; needs `request.beam_sizes`. Defaults to None: the sizes of the
+            options.
 
     Returns:
         A `SearchResult`.
 
     Raises:
-        ValueError: If the request has something that this kind of search can't do.
+        ValueError: If the request has a field that this kind of search does not support.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
-    lengths = stages(model, max_length) if isinstance(max_length, int) else [max_length]
+    lengths = [max_length]
+    if isinstance(max_length, int):
+        lengths = stages(model, max_length, FIRST_STAGE)
     request, state, cache = _begin(
         model, request, strategy=strategy, max_length=max_length, length=lengths[0]
     )
@@ -91,7 +96,7 @@ def make_strategy(
     eos_id: int = 3,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns the search that some options describe; the arguments are those of `search`."""
+    """Returns the search that the options describe; the arguments are those of `search`."""
     if not isinstance(options, SearchOptions | SamplingOptions):
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
@@ -100,26 +105,16 @@ def make_strategy(
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
         return Sampling(options, rules, **ids)
-    if beam_size is None:
-        return BeamSearch(options, rules, options.beam_size, options.n_best, **ids)
-    return BeamSearch(options, rules, beam_size, beam_size, **ids)
+    sizes = (options.beam_size, options.n_best) if beam_size is None else (beam_size, beam_size)
+    return BeamSearch(options, rules, *sizes, **ids)
 
 
 class StagedSearch:
-    """Search for batches that come one after another, as fast as it can be.
+    """Fast search for many batches; it finds what `search` finds.
 
-    It finds what `search` finds. `search` is one function: its batch keeps its size until the last
-    sentence is finished. `StagedSearch` goes on with half as many rows as soon as half of the
-    sentences are finished. Every size is compiled when it first comes up.
-
-    Example:
-
-    >>> staged = StagedSearch(model)
-    >>> strategy = make_strategy(model, SearchOptions(beam_size=4))
-    >>> result = staged(Request(source_ids), strategy, max_length=60)
-
-    Args:
-        model: A model as `models/protocol.py` describes it (`Searchable`).
+    In `search` a batch keeps its size until the last sentence is finished. `StagedSearch` halves
+    the number of rows as soon as half of the sentences are finished. Each size is compiled when it
+    first occurs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -129,29 +124,25 @@ class StagedSearch:
         self._advance = compile_function(_advance, model, donated=(1, 2))
 
     def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
-        """Searches.
-
-        Args:
-            request: What to search for, as arrays.
-            strategy: What `make_strategy` returned.
-            max_length: Longest hypothesis in tokens.
-
-        Returns:
-            A `SearchResult` of NumPy arrays.
-        """
-        lengths = stages(self._model, max_length)
+        """Searches for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        lengths = stages(self._model, max_length, FIRST_COMPILED_STAGE)
         rows = np.arange(len(request.source_ids))
         request, state, cache = self._begin(
             request, strategy=strategy, max_length=max_length, length=lengths[0]
         )
-        found = _no_result(len(rows), strategy, max_length)
+        found = _empty_result(len(rows), strategy, max_length)
         length = lengths[0]
         while True:
             state, cache, result, is_open = self._advance(
-                request, state, cache, strategy=strategy, length=length, enough=fewer(len(rows))
+                request,
+                state,
+                cache,
+                strategy=strategy,
+                length=length,
+                max_open=smaller_batch_size(len(rows)),
             )
             result = SearchResult(*map(ops.convert_to_numpy, result))
-            _write(found, rows, result)
+            _write_rows(found, rows, result)
             is_open = ops.convert_to_numpy(is_open)
             if not is_open.any() or result.steps == max_length:
                 return found
@@ -163,27 +154,21 @@ class StagedSearch:
             )
 
 
-def stages(model: Any, max_length: int) -> list[int]:
+def stages(model: Any, max_length: int, first: int) -> list[int]:
     """Returns the numbers of tokens at which the cache grows, the last of them `max_length`.
 
-    They double from 8 on. A model without `extend_cache` has a single stage.
-
-    >>> stages(model, 100)
-    [8, 16, 32, 64, 100]
+    They double from `first` on. A model without `extend_cache` has a single stage.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
-    lengths = (FIRST_STAGE << exponent for exponent in range(max_length.bit_length()))
+    lengths = (first << exponent for exponent in range(max_length.bit_length()))
     return [*(length for length in lengths if length < max_length), max_length]
 
 
-def fewer(rows: int) -> int:
-    """Returns the next smaller size of a batch, or 0.
+def smaller_batch_size(rows: int) -> int:
+    """Returns the next smaller size of a batch, or 0: 32, 16, 8, 2, 0.
 
-    Time hardly falls between 8 rows and 2, and each size is compiled.
-
-    >>> fewer(32), fewer(8), fewer(2)
-    (16, 2, 0)
+    Decoding hardly gets faster between 8 rows and 2, and each size is compiled.
     """
     return rows // 2 if rows > 8 else 2 if rows > 2 else 0
 
@@ -191,7 +176,7 @@ def fewer(rows: int) -> int:
 def _begin(
     model: Any, request: Request, *, strategy: Strategy, max_length: Any, length: Any
 ) -> tuple[Request, Any, Cache]:
-    """The request as tensors, and state and cache before the first token."""
+    """Returns the request as tensors, and state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
     strategy.check(request, max_length)
     room = length if isinstance(length, int) else None
@@ -209,7 +194,7 @@ def _resize(
     strategy: Strategy,
     length: int,
 ) -> tuple[Request, Any, Cache]:
-    """Keeps some rows, or all if `rows` is None, and makes room for `length` tokens."""
+    """Keeps the sentences `rows`, or all if None, and makes room for `length` tokens."""
     if rows is not None:
         cache = cache.take_sentences(rows, request.source_ids.shape[0])
         position = state.position
@@ -231,16 +216,15 @@ def _advance(
     *,
     strategy: Strategy,
     length: Any,
-    enough: int = 0,
+    max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
-    """Decodes until `length` tokens, or until no more than `enough` sentences are open.
+    """Decodes until `length` tokens, or until at most `max_open` sentences are open.
 
-    Returns:
-        The state, the cache, what is found so far, and which sentences are open, bool `(B,)`.
+    Returns the state, the cache, the result so far, and a bool mask `(B,)` of the open sentences.
     """
     state, cache = ops.while_loop(
         lambda state, _: ops.logical_and(
-            ops.sum(ops.cast(strategy.is_open(state), "int32")) > enough, state.position < length
+            ops.sum(ops.cast(strategy.is_open(state), "int32")) > max_open, state.position < length
         ),
         lambda state, cache: strategy.advance(model, request, state, cache),
         (state, cache),
@@ -249,14 +233,14 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
-    """The open sentences, and finished ones up to the next size; None stands for all."""
+    """The open sentences, and finished ones to fill the next size; None for all sentences."""
     size = len(is_open)
-    while is_open.sum() <= fewer(size):
-        size = fewer(size)
+    while is_open.sum() <= smaller_batch_size(size):
+        size = smaller_batch_size(size)
     return None if size == len(is_open) else np.argsort(~is_open, kind="stable")[:size]
 
 
-def _no_result(batch: int, strategy: Strategy, max_length: int) -> SearchResult:
+def _empty_result(batch: int, strategy: Strategy, max_length: int) -> SearchResult:
     shape = (batch, strategy.num_results)
     return SearchResult(
         ids=np.full((*shape, max_length), strategy.pad_id, "int32"),
@@ -267,10 +251,9 @@ def _no_result(batch: int, strategy: Strategy, max_length: int) -> SearchResult:
     )
 
 
-def _write(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
-    """Writes the result of some rows, whose ids may be fewer, over what was found before."""
+def _write_rows(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
+    """Writes the result of the sentences `rows` into `found`; its ids may be shorter."""
     found.ids[rows, :, : result.ids.shape[-1]] = result.ids
-    found.scores[rows] = result.scores
-    found.log_probabilities[rows] = result.log_probabilities
-    found.lengths[rows] = result.lengths
+    for array, values in zip(found[1:4], result[1:4], strict=True):
+        array[rows] = values
     found.steps[...] = result.steps

@@ -1,38 +1,39 @@
-"""What beam search and sampling have in common."""
+"""What beam search and sampling share: requests, results and operations on ids and logits."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from keras import ops
 
 IMPOSSIBLE = float("-inf")
 
+# Tokens in a block of `top_k_tokens`.
+BLOCK = 64
 
-# Called with the log-probabilities `(B, N, V)` of the next token, the ids `(B, N, 1 + L)` and the
-# number of tokens decoded so far, `()`; returns log-probabilities, minus infinity = forbidden.
+# `token_rules` describes the call arguments and the result.
 TokenRule = Callable[[Any, Any, Any], Any]
 
 
 class Request(NamedTuple):
-    """What a search is asked for, sentence by sentence. What is None is not asked for.
+    """The input of a search. A field that is None has no effect.
 
     Attributes:
         source_ids: int32 `(B, S)`, padded at the end.
         max_lengths: int32 `(B,)`, longest hypothesis of each sentence in tokens, eos included.
-        prefix_ids: int32 `(B, P)`, tokens that the hypotheses must begin with, padded at the end.
-        forbidden_ids: int32 `(B, C, W)`, C sequences of up to W tokens for each sentence, padded at
-            the end, that must not appear.
-        required_ids: int32 `(B, C, W)`, sequences that must appear, see `required_words`. A
-            hypothesis that is cut at its maximum length loses 1,000 of its score for each required
-            token that it lacks. Beam search only.
-        beam_sizes: int32 `(B,)`, beams of each sentence, from 1 to the search's `beam_size`. A
-            sentence finds what a search with its own beam size finds. If it has fewer beams than
-            `n_best`, its last hypotheses are empty. Beam search only, not with `required_ids`.
-        length_penalties: float32 `(B,)`, the exponent of each sentence, in place of the option
+        prefix_ids: int32 `(B, P)`, tokens that every hypothesis begins with, padded at the end.
+        forbidden_ids: int32 `(B, C, W)`, C token sequences per sentence that must not appear,
+            padded at the end.
+        required_ids: int32 `(B, C, W)`, token sequences that must appear, see `required_words`. If
+            a hypothesis is truncated at its maximum length, its score falls by 1,000 for each
+            required token that is missing. Beam search only.
+        beam_sizes: int32 `(B,)`, number of beams of each sentence, from 1 to the search's
+            `beam_size`. The results are those of a search with that beam size; with fewer beams
+            than `n_best`, the last hypotheses are empty. Beam search only, not with `required_ids`.
+        length_penalties: float32 `(B,)`, one exponent per sentence; replaces the option
             `length_penalty`. Beam search only.
         random_numbers: float32 `(B, N, L)` in [0, 1), one number for each token of each sample, see
-            `random_numbers`. Sampling only.
+            the function `random_numbers`. Sampling only.
     """
 
     source_ids: Any
@@ -45,7 +46,7 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; `max_lengths` limit each sentence, None does not."""
+        """Returns the request as tensors; `max_lengths` that are not None limit all sentences."""
         floats = ("length_penalties", "random_numbers")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
@@ -59,16 +60,16 @@ class Request(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The hypotheses that a search found, best first; N of them per sentence.
+    """The hypotheses that a search found: N per sentence. Beam search sorts them, best first.
 
     Attributes:
-        ids: int32 `(B, N, L)`, without bos; each ends with eos unless it was cut at its maximum
-            length, then padding.
-        scores: float32 `(B, N)`, descending: the log-probability, divided by the length penalty
-            where there is one.
+        ids: int32 `(B, N, L)`, without bos. Each hypothesis ends with eos, unless it was truncated
+            at its maximum length; padding follows.
+        scores: float32 `(B, N)`. Beam search: the log-probability divided by the length penalty,
+            plus the coverage penalty. Sampling: the log-probability.
         log_probabilities: float32 `(B, N)`, nats per hypothesis, eos included.
         lengths: int32 `(B, N)`, tokens, eos included.
-        steps: int32 `()`, how often the model was asked.
+        steps: int32 `()`, number of decoding steps.
     """
 
     ids: Any
@@ -79,18 +80,9 @@ class SearchResult(NamedTuple):
 
 
 def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
-    """Returns the log-probabilities of the next token, minus infinity for padding and bos.
+    """Returns the log-probabilities `(B, N, V)` of logits; padding and bos get minus infinity.
 
-    The model's distribution is not renormalized over the tokens that are left, so that a
-    hypothesis keeps the log-probability that the model gives it.
-
-    Args:
-        logits: float32 `(B, N, V)`.
-        pad_id: Id of padding.
-        bos_id: Id of the beginning of a sentence.
-
-    Returns:
-        A float32 tensor `(B, N, V)`.
+    The other tokens are not renormalized: a hypothesis keeps the model's log-probability.
     """
     logits = ops.convert_to_tensor(logits)
     ids = ops.arange(logits.shape[-1], dtype="int32")
@@ -99,11 +91,9 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
 
 
 def log_normalizer(logits: Any, largest: Any = None) -> Any:
-    """Returns what is to be taken from logits `(B, N, V)` for log-probabilities, `(B, N)`.
+    """Returns the logarithm `(B, N)` of the sum of exp(logits) `(B, N, V)`.
 
-    Args:
-        logits: float32 `(B, N, V)`.
-        largest: Their maxima `(B, N, 1)`, for whoever has them already. Defaults to None.
+    `largest` `(B, N, 1)` are the maxima of the logits, if they are known already.
     """
     if largest is None:
         largest = ops.max(logits, axis=-1, keepdims=True)
@@ -119,16 +109,10 @@ def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence
 
 
 def best_token(log_probabilities: Any) -> tuple[Any, Any]:
-    """Finds the most probable token, the first of several that are equal.
+    """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
 
-    As a maximum and a minimum, which compilers turn into vector instructions; `ops.argmax` takes
-    the time of the whole projection to the vocabulary under XLA on a CPU.
-
-    Args:
-        log_probabilities: float32 `(B, N, V)`.
-
-    Returns:
-        A tuple of its log-probability, float32 `(B, N)`, and its id, int32 `(B, N)`.
+    Of equal tokens, it takes the first. A maximum and a minimum are vectorized; under XLA on a CPU,
+    `ops.argmax` takes as long as the whole projection to the vocabulary.
     """
     vocabulary_size = log_probabilities.shape[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
@@ -138,13 +122,13 @@ def best_token(log_probabilities: Any) -> tuple[Any, Any]:
 
 
 def empty_ids(shape: tuple[Any, ...], bos_id: int, pad_id: int) -> Any:
-    """Returns int32 ids of a shape `(..., 1 + L)`: bos, then padding to be written over."""
+    """Returns int32 ids of shape `(..., 1 + L)`: bos, then padding."""
     bos = ops.full((*shape[:-1], 1), bos_id, dtype="int32")
     return ops.concatenate([bos, ops.full((*shape[:-1], shape[-1] - 1), pad_id, "int32")], axis=-1)
 
 
 def widen_ids(ids: Any, width: int, pad_id: int) -> Any:
-    """Returns `ids` `(B, N, ...)` padded at the end to a width."""
+    """Returns `ids` `(B, N, ...)`, padded at the end to length `width`."""
     added = width - ids.shape[-1]
     return ops.pad(ids, ((0, 0), (0, 0), (0, added)), constant_values=pad_id)
 
@@ -156,5 +140,110 @@ def write_at(ids: Any, tokens: Any, position: Any) -> Any:
 
 
 def count_tokens(ids: Any, pad_id: int) -> Any:
-    """Returns the int32 lengths `(...)` of ids `(..., L)`; no search ever chooses padding."""
+    """Returns the int32 number `(...)` of tokens in ids `(..., L)` that are not padding."""
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
+
+
+def search_result(
+    ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
+) -> SearchResult:
+    """Returns a result without bos; hypotheses that score minus infinity are all padding."""
+    exists = scores > IMPOSSIBLE
+    ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
+    return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
+
+
+def top_k_tokens(
+    scores: Any, k: int, offsets: Any = None, excluded: Collection[int] = (), maxima: Any = None
+) -> tuple[Any, Any, Any]:
+    """Finds the k best next tokens over all N hypotheses of each sentence.
+
+    It takes two steps if the vocabulary is large: the k best tokens are in the k blocks of 64
+    tokens with the largest maxima. A single `ops.top_k` over all tokens takes several times as long
+    on a CPU. Equal scores keep the order of the backend's `top_k`.
+
+    `scores` are float `(B, N, V)`, `offsets` `(B, N)` are added to the scores of each hypothesis,
+    the scores of `excluded` tokens count as minus infinity, and `maxima` are `block_maxima(scores)`
+    if they are known already. `k` is an int, or a 0-d tensor where shapes may be unknown.
+
+    Returns three tensors `(B, k)`: scores, descending; int32 hypotheses; int32 tokens.
+    """
+    scores = ops.convert_to_tensor(scores)
+    beam_size, vocabulary_size = ops.shape(scores)[1:]
+    offsets = ops.zeros_like(scores[:, :, 0]) if offsets is None else ops.convert_to_tensor(offsets)
+    if not isinstance(k, int) or vocabulary_size < 2 * k * BLOCK:
+        totals = tokens_without(excluded, scores, 0) + offsets[:, :, None]
+        values, columns = ops.top_k(ops.reshape(totals, (-1, beam_size * vocabulary_size)), k)
+    else:
+        maxima = block_maxima(scores) if maxima is None else maxima
+        maxima = _maxima_without(excluded, maxima, scores) + offsets[:, :, None]
+        columns, counts = _best_blocks(maxima, k, vocabulary_size, excluded)
+        flat = ops.reshape(scores, (-1, beam_size * vocabulary_size))
+        totals = take_columns(flat, columns) + take_columns(offsets, columns // vocabulary_size)
+        values, chosen = ops.top_k(ops.where(counts, totals, IMPOSSIBLE), k)
+        columns = take_columns(columns, chosen)
+    columns = ops.cast(columns, "int32")
+    return values, columns // vocabulary_size, columns % vocabulary_size
+
+
+def take_columns(x: Any, columns: Any) -> Any:
+    """Takes `columns` `(B, M)` from `x` `(B, N, ...)` to give `(B, M, ...)`."""
+    if x.shape[1] == columns.shape[1] == 1:
+        return x
+    batch, num_columns = ops.shape(x)[:2]
+    rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
+    return ops.take(
+        ops.reshape(x, (-1, *ops.shape(x)[2:])), rows + ops.cast(columns, "int32"), axis=0
+    )
+
+
+def block_maxima(scores: Any) -> Any:
+    """Returns the maxima `(B, N, ceil(V / 64))` of blocks of 64 tokens; the last may be smaller."""
+    *rows, vocabulary_size = ops.shape(scores)
+    whole = vocabulary_size // BLOCK
+    end = whole * BLOCK
+    parts = []
+    if whole:
+        parts.append(ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1))
+    if end < vocabulary_size:
+        parts.append(ops.max(scores[:, :, end:], axis=-1, keepdims=True))
+    return ops.concatenate(parts, axis=-1)
+
+
+def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
+    """The maxima without the excluded tokens; only the blocks of these tokens are read again."""
+    numbers = ops.arange(maxima.shape[-1], dtype="int32")
+    for block in {token // BLOCK for token in excluded}:
+        start = block * BLOCK
+        own = tokens_without(excluded, scores[:, :, start : start + BLOCK], start)
+        maxima = ops.where(numbers == block, ops.max(own, axis=-1, keepdims=True), maxima)
+    return maxima
+
+
+def _best_blocks(
+    maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
+) -> tuple[Any, Any]:
+    """The columns `(B, k * 64)` of the k best blocks, ascending, and a mask of those that count.
+
+    If the last block is not full, it begins earlier. The tokens that it then shares with the block
+    before count only there.
+    """
+    beam_size, blocks = maxima.shape[1:]
+    _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
+    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+    beams, numbers = chosen // blocks, chosen % blocks
+    starts = ops.minimum(numbers * BLOCK, vocabulary_size - BLOCK)
+    tokens = starts[..., None] + ops.arange(BLOCK, dtype="int32")
+    columns = beams[..., None] * vocabulary_size + tokens
+    counts = tokens >= numbers[..., None] * BLOCK
+    for token in excluded:
+        counts = ops.logical_and(counts, tokens != token)
+    return tuple(ops.reshape(x, (-1, k * BLOCK)) for x in (columns, counts))
+
+
+def tokens_without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
+    """The scores of the tokens from id `first` on, with minus infinity for the excluded tokens."""
+    tokens = ops.arange(first, first + scores.shape[-1], dtype="int32")
+    for token in excluded:
+        scores = ops.where(tokens == token, IMPOSSIBLE, scores)
+    return scores

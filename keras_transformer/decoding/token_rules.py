@@ -1,9 +1,17 @@
-"""What the next token of a hypothesis may be, given the tokens before it.
+"""Token rules: which tokens may be next, given the tokens of the hypothesis.
 
-A rule takes the log-probabilities `(B, N, V)` of the next token, the ids `(B, N, 1 + L)` and the
-number of tokens decoded so far, and returns log-probabilities; minus infinity forbids a token. A
-rule costs at most one pass over the log-probabilities: which tokens it is about is found among the
-ids, and only their log-probabilities are then changed.
+Every rule has the same call arguments and result.
+
+Call arguments:
+    log_probabilities: float32 `(B, N, V)` of the next token, none above 0.
+    ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
+    position: int32 `()`, tokens decoded so far.
+
+Returns:
+    The new log-probabilities, float32 `(B, N, V)`; minus infinity forbids a token.
+
+A rule makes at most one pass over the log-probabilities. It finds the tokens that it concerns among
+the ids and changes only their log-probabilities.
 """
 
 from dataclasses import dataclass
@@ -12,7 +20,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.decoding.options import DecodingOptions
-from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule
+from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule, count_tokens
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1
@@ -20,31 +28,22 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Multiplies the log-probability of every token that is in the hypothesis already.
+    """Token rule that multiplies the log-probability of every token that the hypothesis contains.
 
-    Bos and padding do not count as in the hypothesis. A token counts once, however often it is
-    there.
+    Bos and padding are not counted. A token that occurs several times is multiplied once.
 
     Example:
 
     >>> result = search(model, source_ids, max_length=60, rules=(RepetitionPenalty(1.2),))
 
     Args:
-        penalty: Above 0. Above 1 repetition becomes less probable, below 1 more.
-
-    Call arguments:
-        log_probabilities: float32 `(B, N, V)`, none above 0.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        position: int32 `()`, tokens decoded so far.
-
-    Returns:
-        float32 `(B, N, V)`.
+        penalty: Factor above 0. Above 1 repetition is less probable, below 1 more probable.
 
     Raises:
         ValueError: If `penalty` is not above 0.
 
-    Source: Keskar et al. 2019, §4.1; applied to log-probabilities, as Hugging Face's beam search
-        does.
+    Source: Keskar et al. 2019, §4.1; applied to log-probabilities, as in Hugging Face's beam
+        search.
     """
 
     penalty: float
@@ -63,22 +62,14 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class NoRepeatNgrams:
-    """Forbids a token that would complete an n-gram which the hypothesis has already.
+    """Token rule that blocks repeated n-grams.
 
     Example:
 
     >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
-        size: Tokens n of an n-gram, at least 1; 1 lets no token appear twice. Bos is in none.
-
-    Call arguments:
-        log_probabilities: float32 `(B, N, V)`.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        position: int32 `()`, tokens decoded so far.
-
-    Returns:
-        float32 `(B, N, V)`.
+        size: Tokens n of an n-gram, at least 1; with 1 no token appears twice. Bos is in no n-gram.
 
     Raises:
         ValueError: If `size` is below 1.
@@ -109,23 +100,15 @@ class NoRepeatNgrams:
 
 @dataclass(frozen=True)
 class MinLength:
-    """Forbids eos until a hypothesis that ends with it has a minimum length.
+    """Token rule that forbids eos until the hypothesis has its minimum length.
 
     Example:
 
     >>> result = search(model, source_ids, max_length=60, rules=(MinLength(5),))
 
     Args:
-        length: Fewest tokens of a hypothesis, eos included.
+        length: Minimum number of tokens of a hypothesis, eos included.
         eos_id: Id of the end of a sentence. Defaults to 3.
-
-    Call arguments:
-        log_probabilities: float32 `(B, N, V)`.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        position: int32 `()`, tokens decoded so far.
-
-    Returns:
-        float32 `(B, N, V)`.
     """
 
     length: int
@@ -139,10 +122,10 @@ class MinLength:
 
 @dataclass(frozen=True)
 class ForbiddenWords:
-    """Lets none of some token sequences appear, the same for all sentences.
+    """Token rule that forbids token sequences, the same for all sentences.
 
-    A word is all its sequences of pieces that matter: with and without the mark of a word's
-    beginning, in lower and upper case. `forbid_sequences` takes other sequences for each sentence.
+    A word can have several sequences: with and without the mark of a word's beginning, in lower and
+    upper case. `Request.forbidden_ids` forbids other sequences for each sentence.
 
     Example:
 
@@ -151,14 +134,6 @@ class ForbiddenWords:
 
     Args:
         sequences: Tuple of tuples of token ids, none empty.
-
-    Call arguments:
-        log_probabilities: float32 `(B, N, V)`.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        position: int32 `()`, tokens decoded so far.
-
-    Returns:
-        float32 `(B, N, V)`.
 
     Raises:
         ValueError: If there is no sequence, or one is empty.
@@ -181,7 +156,7 @@ class ForbiddenWords:
 
 
 def rules_of_options(options: DecodingOptions, eos_id: int) -> tuple[TokenRule, ...]:
-    """Returns the token rules of those options that are not off."""
+    """Returns the token rules that the options turn on."""
     rules: list[TokenRule] = []
     if options.repetition_penalty != 1:
         rules.append(RepetitionPenalty(options.repetition_penalty))
@@ -194,29 +169,21 @@ def rules_of_options(options: DecodingOptions, eos_id: int) -> tuple[TokenRule, 
 
 def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
     """Returns the prefixes and the forbidden sequences of a request as token rules."""
-    demands = ((force_prefix, request.prefix_ids), (forbid_sequences, request.forbidden_ids))
+    rules = ((force_prefix, request.prefix_ids), (forbid_sequences, request.forbidden_ids))
     return tuple(
-        lambda *state, rule=rule, demanded=demanded: rule(*state, demanded, pad_id)
-        for rule, demanded in demands
-        if demanded is not None
+        lambda *state, rule=rule, constraint_ids=ids: rule(*state, constraint_ids, pad_id)
+        for rule, ids in rules
+        if ids is not None
     )
 
 
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids all but the next token of a prefix that the hypotheses of a sentence must have.
+    """Forbids all tokens but the next one of the prefix, which keeps its log-probability.
 
-    Args:
-        log_probabilities: float32 `(B, N, V)`.
-        ids: int32 `(B, N, 1 + L)`; not looked at, as all hypotheses had to follow the prefix.
-        position: int32 `()`, tokens decoded so far.
-        prefix_ids: int32 `(B, P)` without bos, padded at the end.
-        pad_id: Id of padding.
-
-    Returns:
-        float32 `(B, N, V)`, unchanged for sentences whose prefix is complete. The forced token
-        keeps its log-probability.
+    `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end; a sentence whose prefix is
+    complete is not changed. `ids` are not read, as all hypotheses begin with the prefix.
     """
     prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
     length = prefix_ids.shape[1]
@@ -232,28 +199,20 @@ def force_prefix(
 def forbid_sequences(
     log_probabilities: Any, ids: Any, position: Any, forbidden_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids a token that would complete a sequence which must not appear in its sentence.
+    """Forbids a token that would complete a forbidden sequence of its sentence.
 
-    Args:
-        log_probabilities: float32 `(B, N, V)`.
-        ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-        position: int32 `()`, tokens decoded so far.
-        forbidden_ids: int32 `(B, C, W)`, C sequences of up to W tokens for each sentence, or
-            `(1, C, W)` for all; padded at the end. One that is all padding forbids nothing.
-        pad_id: Id of padding in `forbidden_ids`.
-
-    Returns:
-        float32 `(B, N, V)`.
+    `forbidden_ids` are C sequences of up to W tokens, int32 `(B, C, W)`, or `(1, C, W)` for all
+    sentences, padded at the end. A sequence that is all padding forbids nothing.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]
     if num_sequences == 0 or width == 0:
         return log_probabilities
-    lengths = ops.sum(ops.cast(forbidden_ids != pad_id, "int32"), axis=-1)  # (B, C)
+    lengths = count_tokens(forbidden_ids, pad_id)  # (B, C)
     recent = last_tokens(ids, position, width - 1)
     is_complete = (lengths > 0)[:, None]
     for back in range(1, width):
-        # The token that stands `back` before the last one of the sequence, if it is so long.
+        # The token `back` places before the last one of the sequence, if there is one.
         at = lengths - 1 - back
         token = _token_at(forbidden_ids, ops.maximum(at, 0))[:, None]
         is_equal = ops.logical_or((at < 0)[:, None], token == recent[..., width - 1 - back, None])
@@ -273,7 +232,7 @@ def _token_at(sequences: Any, indices: Any) -> Any:
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """The last `count` tokens `(B, N, count)`; bos, once or more often, before the first."""
+    """The last `count` tokens `(B, N, count)`; bos fills the places before the first token."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, ops.maximum(columns, 0), axis=-1)
 

@@ -1,7 +1,7 @@
 """BLEU and chrF of a run, computed by sacrebleu."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sacrebleu.metrics import BLEU, CHRF
 
@@ -28,10 +28,10 @@ def evaluate_run(
     Args:
         run: A run that has a model.
         split: "test" or "validation".
-        options: The search. Defaults to None: the recipe's.
+        options: The search options. Defaults to None: those of the recipe.
 
     Returns:
-        BLEU and chrF, and for generated pairs the share of exact matches. All in percent.
+        BLEU and chrF, and for generated text the share of exact matches, in percent.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
@@ -41,28 +41,16 @@ def evaluate_run(
     if run.recipe.data.generator is None:
         scores = [entry for entry in scores if entry.metric != "exact match"]
     for entry in scores:
-        run.add_score(
-            split=split,
-            metric=entry.metric,
-            score=entry.score,
-            signature=entry.signature,
-            options=options,
-        )
+        run.add_score(split=split, options=options, **asdict(entry))
     return scores
 
 
 def score(
     translations: Sequence[str], references: Sequence[str], settings: Evaluation
 ) -> list[Score]:
-    """Compares translations with one reference each.
+    """BLEU, chrF and exact match in percent, with one reference per sentence.
 
-    Args:
-        translations: One string per sentence.
-        references: The references, in the same order.
-        settings: Tokenization and case of BLEU.
-
-    Returns:
-        BLEU, chrF and exact match, in percent.
+    `settings` has the tokenization and case of BLEU.
     """
     scores = []
     for metric in (BLEU(tokenize=settings.tokenize, lowercase=settings.lowercase), CHRF()):

@@ -1,8 +1,7 @@
-"""Runs signatures of a SavedModel in a process with only TensorFlow and SentencePiece.
+"""Runs signatures of a SavedModel in a process that cannot import Keras, as on a server.
 
 The process runs this file as a script. It reads JSON from standard input, {"model": folder,
-"calls": [[signature, inputs]]}, and writes the outputs of the calls as one line of JSON. It cannot
-import Keras.
+"calls": [[signature, inputs]]}, and writes the outputs of the calls as one line of JSON.
 """
 
 import importlib.util
@@ -18,14 +17,7 @@ Call = tuple[str, Mapping[str, Sequence[Any]]]
 
 
 def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """Loads a SavedModel in a new process and calls its signatures.
-
-    Args:
-        model: The folder of one version.
-        calls: Pairs of a signature's name and its inputs by name.
-
-    Returns:
-        For each call its outputs, nested lists by name.
+    """Loads a SavedModel in a new process; returns the outputs of each call, nested lists by name.
 
     Raises:
         RuntimeError: If the model cannot be loaded or fails; the message contains the reason.

@@ -11,19 +11,20 @@ from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
-from keras_transformer.export.comparison import Comparison, compare
 from keras_transformer.export.source_model import (
+    Comparison,
     array,
     check_attention,
     check_is_free,
     check_model,
+    compare,
     in_float32,
     position_table,
 )
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
 
-# Keras's name of an activation to CTranslate2's. Keras's GELU is the exact one.
+# CTranslate2's names of Keras's activations. Keras's GELU is the exact one.
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -32,7 +33,7 @@ ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-# Finite, fits into float16, and makes a token's probability 0 in float32.
+# Bias of forbidden tokens: fits into float16 and makes the probability 0 in float32.
 FORBIDDEN = -1e4
 # The largest difference of the log-probabilities of tied translations, in nats per token.
 TOLERANCE = 1e-2
@@ -47,11 +48,10 @@ def export_ctranslate2(
 ) -> Comparison | None:
     """Writes a model as a folder that `ctranslate2.Translator` loads.
 
-    The folder contains the weights and vocabularies in the format of CTranslate2, and the tokenizer
-    in `tokenizer/`. CTranslate2 takes and returns pieces; it adds eos to the source and begins the
-    target with bos. The exported model never predicts padding or bos, as in this package, but
-    distributes their probability over the other tokens: the log-probability of a token is the
-    model's minus log(1 - p(padding) - p(bos)), a negligible difference for a trained model.
+    The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns pieces;
+    it adds eos to the source and bos to the target. The exported model never predicts padding or
+    bos, as in this package, but their probability goes to the other tokens: the log-probability of
+    a token is the model's minus log(1 - p(padding) - p(bos)).
 
     CTranslate2 has search options of its own. `length_penalty=1e-9, min_decoding_length=0` with the
     same `beam_size` and `max_decoding_length` gives the same translations as `length_penalty=0` in
@@ -62,23 +62,19 @@ def export_ctranslate2(
 
     Example:
 
-    ```python
-    export_ctranslate2(run.model(), run.tokenizer(), "runs/quickstart/ctranslate2", "int8")
-    translator = ctranslate2.Translator("runs/quickstart/ctranslate2")
-    pieces = [["▁A", "▁dog", "▁runs", "."]]
-    translator.translate_batch(pieces, beam_size=4)[0].hypotheses[0]
-    ```
+    >>> export_ctranslate2(run.model(), run.tokenizer(), "runs/quickstart/ctranslate2", "int8")
+    >>> translator = ctranslate2.Translator("runs/quickstart/ctranslate2")
+    >>> translator.translate_batch([["▁A", "▁dog", "▁runs", "."]], beam_size=4)[0].hypotheses[0]
 
     Args:
         model: A `Transformer` with full attention, without concatenated positions, ALiBi and T5.
         tokenizer: The `Tokenizer` that it was trained with.
         directory: A new or empty folder. It appears complete or not at all.
-        quantization: Data type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
-            PyTorch), `"int16"`, or `"int8"`. The integer types are for linear layers and
-            embeddings; `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set the type
-            of the other weights. Defaults to None: unchanged. `ctranslate2.Translator` converts
-            types that the processor does not support when it loads the model (float16 and bfloat16
-            on most CPUs, to float32); its `compute_type` selects another type.
+        quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
+            PyTorch), `"int16"` or `"int8"`. The integers are for linear layers and embeddings;
+            `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set the type of the other
+            weights. Defaults to None: unchanged. `ctranslate2.Translator` converts types that the
+            processor does not support, or to its `compute_type`, when it loads the model.
         sentences: Source sentences for the comparison of greedy translations by CTranslate2 and the
             model. Defaults to None: no comparison.
 
@@ -92,7 +88,12 @@ def export_ctranslate2(
         ValueError: If CTranslate2 does not support a part of the model or `quantization`, the model
             is quantized, or the tokenizer belongs to another model.
     """
-    specs = _import_specs()
+    try:
+        from ctranslate2 import specs
+    except ImportError as error:
+        raise ImportError(
+            "export_ctranslate2 needs ctranslate2: pip install 'keras3-transformer[ctranslate2]'"
+        ) from error
     _check(model, tokenizer, specs, quantization)
     check_is_free(directory)
     spec = _specification(model, tokenizer, specs)
@@ -106,16 +107,6 @@ def export_ctranslate2(
             return None
         is_exact = quantization in (None, "float32")
         return _compare(partial, in_float32(model), tokenizer, sentences, is_exact)
-
-
-def _import_specs() -> Any:
-    try:
-        from ctranslate2 import specs
-    except ImportError as error:
-        raise ImportError(
-            "export_ctranslate2 needs ctranslate2: pip install 'keras3-transformer[ctranslate2]'"
-        ) from error
-    return specs
 
 
 def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: str | None) -> None:
@@ -138,10 +129,7 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
             f"Received: quantization={quantization!r}"
         )
     if "bfloat16" in (quantization or "") and not find_spec("torch"):
-        raise ImportError(
-            f"CTranslate2 needs PyTorch to write {quantization}: "
-            "pip install 'keras3-transformer[torch]'"
-        )
+        raise ImportError(f"{quantization} needs PyTorch: pip install 'keras3-transformer[torch]'")
 
 
 def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
@@ -166,7 +154,6 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.config.bos_token = spec.config.decoder_start_token = pieces[tokenizer.bos_id]
     spec.config.eos_token = pieces[tokenizer.eos_id]
     spec.config.add_source_eos = True
-    # CTranslate2's own default is 1e-5.
     spec.config.layer_norm_epsilon = model.norm_epsilon
     return spec
 
@@ -235,11 +222,7 @@ def _set_norm(spec: Any, layer: Any) -> None:
 
 
 def _compare(
-    directory: Path,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    sentences: Sequence[str],
-    is_exact: bool,
+    directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
     """Compares greedy translations. Their scores are log-probabilities per token."""
     from ctranslate2 import Translator as CTranslator
@@ -249,8 +232,9 @@ def _compare(
     ]
     encoded = tokenizer.encode_source(texts)
     longest = min(max(map(len, encoded), default=0) + 1 + EXTRA_LENGTH, model.max_length)
-    pieces, target_ids = tokenizer.source_pieces, _ids(tokenizer.target_pieces)
-    exported = CTranslator(str(directory), compute_type="float32" if is_exact else "default")
+    pieces = tokenizer.source_pieces
+    target_ids = {piece: id for id, piece in enumerate(tokenizer.target_pieces)}
+    exported = CTranslator(str(directory), compute_type="float32" if exact else "default")
     results = exported.translate_batch(
         [[pieces[id] for id in ids[: model.max_length - 1]] for ids in encoded],
         beam_size=1,
@@ -274,11 +258,7 @@ def _compare(
         texts,
         [[pair] for pair in zip(tokenizer.decode_target(found), scores, strict=True)],
         tolerance=TOLERANCE,
-        is_exact=is_exact,
-        # They differ by the probability of padding and bos, which is not small before training.
+        is_exact=exact,
+        # Before training, the probability of padding and bos is not small.
         compares_scores=False,
     )
-
-
-def _ids(pieces: Sequence[str]) -> dict[str, int]:
-    return {piece: id for id, piece in enumerate(pieces)}

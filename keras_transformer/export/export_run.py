@@ -6,8 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.comparison import run_sentences
-from keras_transformer.export.source_model import check_is_free
+from keras_transformer.export.source_model import check_is_free, run_sentences
 from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
@@ -17,16 +16,10 @@ SENTENCES = 32
 
 
 class Exported(NamedTuple):
-    """Result of `export_run`.
-
-    Attributes:
-        directory: The folder that was written.
-        comparison: How its translations compare with the model's, in words; for a SavedModel also
-            the operations that a server needs.
-    """
+    """Result of `export_run`: the folder, and a text that says how it compares with the model."""
 
     directory: Path
-    comparison: str
+    comparison: str  # for a SavedModel, it also names the operations that a server needs
 
 
 def export_run(
@@ -43,21 +36,16 @@ def export_run(
         format: `"saved_model"`, `"ctranslate2"` or `"onnx"`; see `export_saved_model`,
             `export_ctranslate2` and `export_onnx`.
         output: A new or empty folder; for a SavedModel, the folder of the model's versions.
-            Defaults to None: `saved_models/<run>` for a SavedModel; for the others a folder of the
-            run with the name of the format and the quantization, as in
-            `runs/quickstart/onnx-int8`.
-        quantization: Data type of the weights, for `"ctranslate2"` and `"onnx"`. Defaults to None:
-            float32.
-        **search: Fields of `SearchOptions` that replace the recipe's, for `"saved_model"`;
-            `"onnx"` takes `beam_size` and `length_penalty`.
-
-    Returns:
-        An `Exported`.
+            Defaults to None: `saved_models/<run>` for a SavedModel, else a folder of the run named
+            after format and quantization, as in `runs/quickstart/onnx-int8`.
+        quantization: Type of the weights for CTranslate2 and ONNX. Defaults to None: float32.
+        **search: Fields of `SearchOptions` that replace the recipe's; ONNX takes only `beam_size`
+            and `length_penalty`, CTranslate2 none.
 
     Raises:
-        UserError: If the format does not support the model or an option, is not installed, or
-            gives other results than the model; or if the folder is not empty or the disk is full.
-            Nothing is written then.
+        UserError: If the format does not support the model or an option, its package is not
+            installed, its results differ from the model's, the folder is not empty or the disk is
+            full. Nothing is written then.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
@@ -77,11 +65,9 @@ def _export_saved_model(run: Run, output: str | Path | None, **search: Any) -> E
 
     options = run.recipe.evaluation.search_options(**search)
     exported = export_run_saved_model(run.directory, output, options)
-    return Exported(
-        exported.directory,
-        f"{exported.comparison}\n"
-        f"min_consumer {exported.min_consumer}; operations: {' '.join(exported.operations)}",
-    )
+    operations = " ".join(exported.operations)
+    needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
+    return Exported(exported.directory, f"{exported.comparison}\n{needs}")
 
 
 def _export_ctranslate2(
@@ -90,9 +76,8 @@ def _export_ctranslate2(
     from keras_transformer.export.ctranslate2 import export_ctranslate2
 
     directory = _free_directory(run, output, "ctranslate2", quantization)
-    tokenizer = run.tokenizer()
-    sentences = run_sentences(run, SENTENCES)
-    comparison = export_ctranslate2(run.model(), tokenizer, directory, quantization, sentences)
+    parts = (run.model(), run.tokenizer(), directory, quantization)
+    comparison = export_ctranslate2(*parts, run_sentences(run, SENTENCES))
     return Exported(directory, str(comparison))
 
 
@@ -102,16 +87,10 @@ def _export_onnx(
     from keras_transformer.export.onnx import export_onnx
 
     directory = _free_directory(run, output, "onnx", quantization)
-    settings, tokenizer = run.recipe.evaluation, run.tokenizer()
+    settings = run.recipe.evaluation
     recipes = {"beam_size": settings.beam_size, "length_penalty": settings.length_penalty}
-    comparison = export_onnx(
-        run.model(),
-        tokenizer,
-        directory,
-        quantization,
-        run_sentences(run, SENTENCES),
-        **{**recipes, **search},
-    )
+    parts = (run.model(), run.tokenizer(), directory, quantization)
+    comparison = export_onnx(*parts, run_sentences(run, SENTENCES), **{**recipes, **search})
     return Exported(directory, str(comparison))
 
 

@@ -1,4 +1,4 @@
-"""A Transformer as two ONNX models, for onnxruntime and whatever else reads ONNX."""
+"""A Transformer as two ONNX models, for onnxruntime and other ONNX runtimes."""
 
 import hashlib
 import json
@@ -13,20 +13,22 @@ from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
-from keras_transformer.export.comparison import Comparison, compare, random_sentences
 from keras_transformer.export.source_model import (
+    Comparison,
     check_attention,
     check_is_free,
     check_model,
+    compare,
     in_float32,
+    random_sentences,
 )
 from keras_transformer.models import Transformer
 
 QUANTIZATIONS = ("float32", "int8")
 WEIGHTS = "weights.bin"
 
-# Constants of fewer bytes stay in the graphs. Larger ones begin at a multiple of it, so that they
-# can be memory-mapped.
+# Constants of fewer bytes stay in the graphs. The offset of a larger one in the file of weights is
+# a multiple of this number, so that it can be memory-mapped.
 PAGE = 4096
 
 # The largest difference of scores that is due to rounding, in nats. GPUs round to 1e-3 by default.
@@ -81,10 +83,8 @@ def export_onnx(
 
     Example:
 
-    ```python
-    export_onnx(run.model(), run.tokenizer(), "runs/quickstart/onnx")
-    OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
-    ```
+    >>> export_onnx(run.model(), run.tokenizer(), "runs/quickstart/onnx")
+    >>> OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
 
     Args:
         model: A `Transformer` with full attention. For mixed precision, the float32 weights are
@@ -97,9 +97,6 @@ def export_onnx(
         beam_size: Default of `OnnxTranslator`. Defaults to 4.
         length_penalty: Default of `OnnxTranslator`. Defaults to 0.6.
 
-    Returns:
-        A `Comparison` of the translations.
-
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
         UserError: If `directory` is not empty, the disk is full, or the float32 export gives other
@@ -107,7 +104,15 @@ def export_onnx(
         ValueError: If the activation, the attention or `quantization` is not supported, the model
             is quantized, or the tokenizer belongs to another model.
     """
-    onnx_graph = _import_graphs()
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+
+        from keras_transformer.export import onnx_graph
+    except ImportError as error:
+        raise ImportError(
+            "export_onnx needs onnx and onnxruntime: pip install 'keras3-transformer[onnx]'"
+        ) from error
     _check(model, tokenizer, onnx_graph, quantization)
     check_is_free(directory)
     graphs = {
@@ -129,20 +134,7 @@ def export_onnx(
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_translator.py"), partial / "translate.py")
         sentences = sentences or random_sentences(tokenizer, SENTENCES)
-        return _compare(partial, model, tokenizer, sentences, is_exact=quantization == "float32")
-
-
-def _import_graphs() -> Any:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-
-        from keras_transformer.export import onnx_graph
-    except ImportError as error:
-        raise ImportError(
-            "export_onnx needs onnx and onnxruntime: pip install 'keras3-transformer[onnx]'"
-        ) from error
-    return onnx_graph
+        return _compare(partial, model, tokenizer, sentences, quantization == "float32")
 
 
 def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantization: str) -> None:
@@ -161,11 +153,9 @@ def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantizati
 
 
 def _config(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
+    ids = {name: getattr(tokenizer, name) for name in ("pad_id", "unk_id", "bos_id", "eos_id")}
     return {
-        "pad_id": tokenizer.pad_id,
-        "unk_id": tokenizer.unk_id,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": tokenizer.eos_id,
+        **ids,
         "source_vocabulary_size": tokenizer.source_vocabulary_size,
         "target_vocabulary_size": tokenizer.target_vocabulary_size,
         "source_tokenizer": "source.model",
@@ -215,11 +205,7 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
 
 
 def _compare(
-    directory: Path,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    sentences: Sequence[str],
-    is_exact: bool,
+    directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
     """Compares translations by the exported search with the model's."""
     from keras_transformer.export.onnx_translator import OnnxTranslator
@@ -229,7 +215,6 @@ def _compare(
     translator = Translator(in_float32(model), tokenizer, options, overlong="truncate")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of truncated sentences, as in `compare`
-        answers = [[pair] for pair in exported.translate_with_scores(sentences)]
-    return compare(
-        "ONNX model", translator, sentences, answers, tolerance=TOLERANCE, is_exact=is_exact
-    )
+        found = [[pair] for pair in exported.translate_with_scores(sentences)]
+    parts = ("ONNX model", translator, sentences, found)
+    return compare(*parts, tolerance=TOLERANCE, is_exact=exact)

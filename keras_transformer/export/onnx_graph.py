@@ -1,7 +1,7 @@
 """Builds the two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
 
-They are written node by node rather than traced: nothing of a backend is in them, every axis that
-may vary does, and their operators are those that ONNX has for the boxes of Figure 1.
+They are built node by node, not traced, so they are the same on every backend and have dynamic
+axes. The functions add nodes to a `_Graph`; a string is the name of a value in it.
 """
 
 import math
@@ -35,6 +35,10 @@ ACTIVATIONS = {
 }
 
 
+# Cosines and signed sines of rotary positions; None for other positions.
+Rotation = tuple[str, str] | None
+
+
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
     """The encoder; `export_onnx` documents its inputs and outputs."""
     graph = _Graph("encoder")
@@ -47,13 +51,13 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
         return graph.add("Slice", table, np.array([0]), length, np.array([0]))
 
     x = _embed(graph, source_ids, model.source_embedding, model, first_rows)
-    turns = _turns(model, first_rows)
+    rotation = _rotation(model, first_rows)
     for layer in model.encoder.layers:
-        attended = _attend_to_all(
-            graph, _enter(graph, x, layer.self_attention_residual), layer, mask, turns
+        attended = _encoder_self_attention(
+            graph, _sublayer_input(graph, x, layer.self_attention_residual), layer, mask, rotation
         )
-        x = _leave(graph, x, attended, layer.self_attention_residual)
-        x = _transform(graph, x, layer)
+        x = _add_residual(graph, x, attended, layer.self_attention_residual)
+        x = _feed_forward(graph, x, layer)
     if model.norm_first:
         x = _norm(graph, x, model.encoder.norm)
     graph.output("source_mask", mask, TensorProto.BOOL, ("batch", 1, 1, "source_length"))
@@ -68,8 +72,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
     num_candidates = graph.input("num_candidates", TensorProto.INT64, (1,))
     mask = graph.input("source_mask", TensorProto.BOOL, ("batch", 1, 1, "source_length"))
-    memories = [_memory_inputs(graph, model, i + 1) for i in range(model.decoder.num_layers)]
-    pasts = [_past_inputs(graph, model, i + 1) for i in range(model.decoder.num_layers)]
+    memories, pasts = _inputs(graph, model, "memory_"), _inputs(graph, model, "past_")
     position = graph.add("Shape", pasts[0][0], start=3, end=4)
     parents = graph.add("Unsqueeze", parents, np.array([2]))
 
@@ -77,22 +80,22 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
         return graph.add("Gather", table, position)
 
     x = _embed(graph, token_ids, model.target_embedding, model, this_row)
-    turns = _turns(model, this_row)
+    rotation = _rotation(model, this_row)
     for i, layer in enumerate(model.decoder.layers):
-        entered = _enter(graph, x, layer.self_attention_residual)
-        queries, *newest = _project_beams(graph, entered, layer.self_attention, turns)
+        entered = _sublayer_input(graph, x, layer.self_attention_residual)
+        queries, *newest = _project_beams(graph, entered, layer.self_attention, rotation)
         keys, values = (
             graph.add("Concat", graph.add("GatherND", past, parents, batch_dims=1), new, axis=3)
             for past, new in zip(pasts[i], newest, strict=True)
         )
-        _cache_outputs(graph, model, i + 1, keys, values)
-        attended = _attend_to_past(graph, queries, keys, values, layer.self_attention)
-        x = _leave(graph, x, attended, layer.self_attention_residual)
-        entered = _enter(graph, x, layer.cross_attention_residual)
+        _outputs(graph, model, "", i + 1, keys, values)
+        attended = _decoder_self_attention(graph, queries, keys, values, layer.self_attention)
+        x = _add_residual(graph, x, attended, layer.self_attention_residual)
+        entered = _sublayer_input(graph, x, layer.cross_attention_residual)
         keys, values = memories[i]
-        attended = _attend_to_memory(graph, entered, keys, values, mask, layer.cross_attention)
-        x = _leave(graph, x, attended, layer.cross_attention_residual)
-        x = _transform(graph, x, layer)
+        attended = _cross_attention(graph, entered, keys, values, mask, layer.cross_attention)
+        x = _add_residual(graph, x, attended, layer.cross_attention_residual)
+        x = _feed_forward(graph, x, layer)
     if model.norm_first:
         x = _norm(graph, x, model.decoder.norm)
     _predict(graph, x, token_ids, num_candidates, model, bos_id)
@@ -100,7 +103,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
 
 
 class _Graph:
-    """A graph in the making: nodes in the order of their addition, and constants."""
+    """Collects the nodes and constants of an ONNX graph."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -108,7 +111,7 @@ class _Graph:
         self.constants: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
-        self.names: dict[str, str] = {}  # those of outputs
+        self.names: dict[str, str] = {}  # of outputs, by the name of the value
 
     def add(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
         """Adds a node and returns the name of its output; arrays become constants."""
@@ -117,7 +120,7 @@ class _Graph:
     def add_several(
         self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any
     ) -> list[str]:
-        """The same for an operator with `count` outputs."""
+        """Does what `add` does, for an operator with `count` outputs."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(count)]
         self.nodes.append(helper.make_node(operator, names, outputs, **attributes))
@@ -155,12 +158,28 @@ class _Graph:
 # --- Interfaces ----------------------------------------------------------------------------------
 
 
-def _memory_shapes(model: Transformer, number: int) -> dict[str, tuple[str | int, ...]]:
+def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str | int, ...]]:
+    """Names and shapes of a layer's keys and values, for the prefixes memory_, past_ and none."""
     heads, width = model.num_heads, model.d_model // model.num_heads
-    return {
-        f"memory_key_{number}": ("batch", heads, width, "source_length"),
-        f"memory_value_{number}": ("batch", heads, "source_length", width),
-    }
+    memory = ("batch", heads, width, "source_length"), ("batch", heads, "source_length", width)
+    past = ("batch", "past_beams", heads, "past_length", width)
+    cache = ("batch", "beams", heads, "length", width)
+    key, value = {"memory_": memory, "past_": (past, past), "": (cache, cache)}[prefix]
+    return {f"{prefix}key_{number}": key, f"{prefix}value_{number}": value}
+
+
+def _inputs(graph: _Graph, model: Transformer, prefix: str) -> list[list[str]]:
+    """Adds the inputs of all layers of the decoder; returns keys and values of each."""
+    shapes = [_shapes(model, prefix, i + 1) for i in range(model.decoder.num_layers)]
+    return [
+        [graph.input(name, TensorProto.FLOAT, shape) for name, shape in layer.items()]
+        for layer in shapes
+    ]
+
+
+def _outputs(graph: _Graph, model: Transformer, prefix: str, number: int, *values: str) -> None:
+    for (name, shape), value in zip(_shapes(model, prefix, number).items(), values, strict=True):
+        graph.output(name, value, TensorProto.FLOAT, shape)
 
 
 def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
@@ -169,29 +188,7 @@ def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
         keys = _split_heads(graph, _linear(graph, memory, attention.key_projection), attention)
         keys = graph.add("Transpose", keys, perm=(0, 1, 3, 2))
         values = _split_heads(graph, _linear(graph, memory, attention.value_projection), attention)
-        shapes = _memory_shapes(model, i + 1).items()
-        for (name, shape), value in zip(shapes, (keys, values), strict=True):
-            graph.output(name, value, TensorProto.FLOAT, shape)
-
-
-def _memory_inputs(graph: _Graph, model: Transformer, number: int) -> list[str]:
-    shapes = _memory_shapes(model, number).items()
-    return [graph.input(name, TensorProto.FLOAT, shape) for name, shape in shapes]
-
-
-def _past_inputs(graph: _Graph, model: Transformer, number: int) -> list[str]:
-    heads, width = model.num_heads, model.d_model // model.num_heads
-    shape = ("batch", "past_beams", heads, "past_length", width)
-    return [
-        graph.input(f"past_{kind}_{number}", TensorProto.FLOAT, shape) for kind in ("key", "value")
-    ]
-
-
-def _cache_outputs(graph: _Graph, model: Transformer, number: int, *cached: str) -> None:
-    heads, width = model.num_heads, model.d_model // model.num_heads
-    shape = ("batch", "beams", heads, "length", width)
-    for kind, value in zip(("key", "value"), cached, strict=True):
-        graph.output(f"{kind}_{number}", value, TensorProto.FLOAT, shape)
+        _outputs(graph, model, "memory_", i + 1, keys, values)
 
 
 def _predict(
@@ -230,8 +227,7 @@ def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: An
     return x if table is None else graph.add("Add", x, rows(table))
 
 
-def _turns(model: Transformer, rows: Any) -> tuple[str, str] | None:
-    """Cosines and signed sines of rotary positions; None for other positions."""
+def _rotation(model: Transformer, rows: Any) -> Rotation:
     if not isinstance(model.positions, RotaryPositionalEncoding):
         return None
     angles = sinusoid_angles(model.max_length, model.d_model // model.num_heads)
@@ -240,39 +236,39 @@ def _turns(model: Transformer, rows: Any) -> tuple[str, str] | None:
     return rows(cosines), rows(sines)
 
 
-def _turn(graph: _Graph, heads: str, turns: tuple[str, str] | None, width: int) -> str:
+def _rotate(graph: _Graph, heads: str, rotation: Rotation, width: int) -> str:
     """Rotates each pair of features 2i and 2i + 1."""
-    if turns is None:
+    if rotation is None:
         return heads
-    cosines, sines = turns
+    cosines, sines = rotation
     partners = graph.add("Gather", heads, np.arange(width) ^ 1, axis=-1)
     return graph.add("Add", graph.add("Mul", heads, cosines), graph.add("Mul", partners, sines))
 
 
-def _attend_to_all(
-    graph: _Graph, x: str, layer: Any, mask: str, turns: tuple[str, str] | None
+def _encoder_self_attention(
+    graph: _Graph, x: str, layer: Any, mask: str, rotation: Rotation
 ) -> str:
     """Self-attention of the encoder, `(B, S, D)` to `(B, S, D)`."""
     attention = layer.self_attention
     queries, keys, values = (
         _split_heads(graph, part, attention) for part in _project(graph, x, attention)
     )
-    queries, keys = (_turn(graph, part, turns, attention.d_k) for part in (queries, keys))
+    queries, keys = (_rotate(graph, part, rotation, attention.d_k) for part in (queries, keys))
     keys = graph.add("Transpose", keys, perm=(0, 1, 3, 2))
     heads = _attention(graph, queries, keys, values, mask, attention)
     return _join_heads(graph, heads, attention)
 
 
-def _project_beams(
-    graph: _Graph, x: str, attention: Any, turns: tuple[str, str] | None
-) -> list[str]:
+def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) -> list[str]:
     """Queries, keys and values `(B, N, H, 1, K)` of one position."""
     shape = np.array([0, 0, attention.num_heads, 1, attention.d_k])
     parts = [graph.add("Reshape", part, shape) for part in _project(graph, x, attention)]
-    return [*(_turn(graph, part, turns, attention.d_k) for part in parts[:2]), parts[2]]
+    return [*(_rotate(graph, part, rotation, attention.d_k) for part in parts[:2]), parts[2]]
 
 
-def _attend_to_past(graph: _Graph, queries: str, keys: str, values: str, attention: Any) -> str:
+def _decoder_self_attention(
+    graph: _Graph, queries: str, keys: str, values: str, attention: Any
+) -> str:
     """Self-attention of the decoder for one new position, `(B, N, D)`."""
     keys = graph.add("Transpose", keys, perm=(0, 1, 2, 4, 3))
     heads = _attention(graph, queries, keys, values, None, attention)
@@ -280,7 +276,7 @@ def _attend_to_past(graph: _Graph, queries: str, keys: str, values: str, attenti
     return _linear(graph, joined, attention.output_projection)
 
 
-def _attend_to_memory(
+def _cross_attention(
     graph: _Graph, x: str, keys: str, values: str, mask: str, attention: Any
 ) -> str:
     queries = _split_heads(graph, _linear(graph, x, attention.query_projection), attention)
@@ -318,21 +314,22 @@ def _join_heads(graph: _Graph, heads: str, attention: Any) -> str:
     return _linear(graph, joined, attention.output_projection)
 
 
-def _transform(graph: _Graph, x: str, layer: Any) -> str:
-    inner = _linear(graph, _enter(graph, x, layer.feed_forward_residual), layer.feed_forward.inner)
+def _feed_forward(graph: _Graph, x: str, layer: Any) -> str:
+    inner = _linear(
+        graph, _sublayer_input(graph, x, layer.feed_forward_residual), layer.feed_forward.inner
+    )
     activated = inner
     for operator in ACTIVATIONS[layer.activation]:
-        operands = (inner, activated) if operator == "Mul" else (activated,)
-        activated = graph.add(operator, *operands)
+        activated = graph.add(operator, *([inner] if operator == "Mul" else []), activated)
     outer = _linear(graph, activated, layer.feed_forward.outer)
-    return _leave(graph, x, outer, layer.feed_forward_residual)
+    return _add_residual(graph, x, outer, layer.feed_forward_residual)
 
 
-def _enter(graph: _Graph, x: str, residual: Any) -> str:
+def _sublayer_input(graph: _Graph, x: str, residual: Any) -> str:
     return _norm(graph, x, residual.norm) if residual.norm_first else x
 
 
-def _leave(graph: _Graph, x: str, output: str, residual: Any) -> str:
+def _add_residual(graph: _Graph, x: str, output: str, residual: Any) -> str:
     total = graph.add("Add", x, output)
     return total if residual.norm_first else _norm(graph, total, residual.norm)
 
@@ -344,7 +341,7 @@ def _norm(graph: _Graph, x: str, layer: Any) -> str:
 
 
 def _linear(graph: _Graph, x: str, *layers: Any) -> str:
-    """Weights of one linear layer, or of several with the same input, concatenated."""
+    """One linear layer, or several with the same input as one matrix product."""
     kernel = np.concatenate([array(layer.kernel) for layer in layers], axis=-1)
     bias = np.concatenate([array(layer.bias) for layer in layers])
     return graph.add("Add", graph.add("MatMul", x, kernel), bias)

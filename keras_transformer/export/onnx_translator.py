@@ -23,86 +23,58 @@ import numpy as np
 import onnxruntime
 import sentencepiece
 
-CONFIG = "config.json"
-ENCODER, STEP = "encoder.onnx", "step.onnx"
-
 # Maximum number of lines that the command translates together.
 LINES = 1024
 
 
 class Step(NamedTuple):
-    """Result of one step of the decoder.
+    """Result of one step of the decoder: the C most probable next tokens, and all logits."""
 
-    Attributes:
-        log_probabilities: float32 `(B, N, C)`, in nats, of the C most probable next tokens, in
-            descending order; minus infinity for padding and bos.
-        ids: int64 `(B, N, C)`, the ids of these tokens.
-        logits: `OrtValue` of float32 `(B, N, V)`, all tokens, unnormalized.
-        state: Input of the next step.
-    """
-
-    log_probabilities: np.ndarray
-    ids: np.ndarray
-    logits: Any
-    state: dict[str, Any]
+    log_probabilities: np.ndarray  # float32 (B, N, C), descending; -inf for padding and bos
+    ids: np.ndarray  # int64 (B, N, C)
+    logits: Any  # `OrtValue`, float32 (B, N, V)
+    state: dict[str, Any]  # input of the next step
 
 
 class Translation(NamedTuple):
-    """The best hypothesis of a sentence.
+    """The best hypothesis of a sentence."""
 
-    Attributes:
-        ids: Token ids. The last one is eos unless the maximum length was reached.
-        score: Log-probability in nats divided by the length penalty.
-    """
-
-    ids: list[int]
-    score: float
+    ids: list[int]  # the last one is eos unless the maximum length was reached
+    score: float  # log-probability in nats divided by the length penalty
 
 
 class OnnxModel:
-    """Encoder and decoder of an exported folder, run by onnxruntime.
+    """Encoder and decoder of an exported folder; the arguments are those of `OnnxTranslator`.
 
     Example:
 
     >>> model = OnnxModel("runs/quickstart/onnx")
     >>> state = model.encode(np.array([[17, 25, 3]]))
     >>> step = model.step(np.array([[2]]), np.array([[0]]), 1, state)
-    >>> step.ids[:, :, 0]                               # (1, 1), the most probable first token
-
-    Args:
-        directory: A folder written by `export_onnx`.
-        num_threads: Threads per operation. Defaults to 0: one per core.
-
-    Raises:
-        OSError: If the folder does not exist.
+    >>> step.ids[:, :, 0]  # (1, 1), the most probable first token
     """
 
     def __init__(self, directory: str | Path, num_threads: int = 0) -> None:
         directory = Path(directory)
-        self.config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        self.config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
         # Threads that spin while they wait slow each other down on shared cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._encoder, self._decoder = (
-            onnxruntime.InferenceSession(
-                str(directory / name), options, providers=["CPUExecutionProvider"]
-            )
-            for name in (ENCODER, STEP)
+            onnxruntime.InferenceSession(directory / name, options, ["CPUExecutionProvider"])
+            for name in ("encoder.onnx", "step.onnx")
         )
         self._memory = [output.name for output in self._encoder.get_outputs()]
-        predictions = ("logits", "candidate_log_probabilities", "candidate_ids")
-        self._predictions = list(predictions)
-        self._cache = [x.name for x in self._decoder.get_outputs() if x.name not in predictions]
+        self._predictions = ["logits", "candidate_log_probabilities", "candidate_ids"]
+        outputs = [output.name for output in self._decoder.get_outputs()]
+        self._cache = [name for name in outputs if name not in self._predictions]
 
     def encode(self, source_ids: np.ndarray) -> dict[str, Any]:
-        """Encodes the sources.
+        """Returns the state before the first step: the projected memory and an empty cache.
 
         Args:
             source_ids: int `(B, S)`, pieces and eos, padded at the end.
-
-        Returns:
-            The state before the first step: the projected memory and an empty cache.
         """
         feed = {"source_ids": _value(source_ids)}
         memory = self._encoder.run_with_ort_values(self._memory, feed)
@@ -112,17 +84,13 @@ class OnnxModel:
         return {**dict(zip(self._memory, memory, strict=True)), **past}
 
     def step(
-        self,
-        token_ids: np.ndarray,
-        parents: np.ndarray,
-        num_candidates: int,
-        state: dict[str, Any],
+        self, token_ids: np.ndarray, parents: np.ndarray, num_candidates: int, state: dict[str, Any]
     ) -> Step:
         """Predicts the next token of each hypothesis.
 
         Args:
             token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
-            parents: int `(B, N)`, index of the hypothesis of the last step that each one continues;
+            parents: int `(B, N)`, the hypothesis of the last step that each one continues, from 0;
                 0 in the first step.
             num_candidates: Number of candidates C, at most V.
             state: The result of `encode`, or the state of the last step.
@@ -151,10 +119,9 @@ class OnnxTranslator:
         beam_size: Beams N per sentence; 1 is greedy search. Defaults to the exported value.
         length_penalty: Exponent of the length penalty ((5 + n) / 6) ** alpha (Wu et al. 2016), at
             least 0. Defaults to the exported value.
-        max_length: Maximum length of a translation in tokens, eos included, at most the model's
-            maximum. Defaults to None: the length of the source plus 50.
-        tokens_per_batch: Maximum number of source tokens per batch, padding included. Defaults to
-            1024.
+        max_length: Maximum length of a translation in tokens, eos included, at most the model's.
+            Defaults to None: the length of the source plus 50.
+        tokens_per_batch: Maximum number of source tokens in a batch, with padding. Default: 1024.
         num_threads: Threads per operation. Defaults to 0: one per core.
 
     Raises:
@@ -223,34 +190,22 @@ class OnnxTranslator:
                     stacklevel=3,
                 )
         found = self.search([[*ids[: longest - 1], eos_id] for ids in pieces if ids])
-        texts = self._target.decode([self._pieces(one.ids) for one in found])
+        texts = self._target.decode([[id for id in one.ids if id != eos_id] for one in found])
         results = zip(texts, (one.score for one in found), strict=True)
         return [next(results) if ids else ("", 0.0) for ids in pieces]
 
-    def _pieces(self, ids: list[int]) -> list[int]:
-        return [id for id in ids if id != self.model.config["eos_id"]]
-
     def search(self, sources: Sequence[Sequence[int]]) -> list[Translation]:
-        """Returns the best translation of each source.
-
-        Args:
-            sources: Ids of pieces and eos, at most the model's `max_length` tokens each.
-        """
+        """Returns the best translation of each source: pieces and eos, at most `max_length` ids."""
         found: dict[int, Translation] = {}
-        for indices in self._batches([len(source) for source in sources]):
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
+        while order:  # batches of sources of similar length, the longest first
+            rows = max(1, self.tokens_per_batch // len(sources[order[0]]))
+            indices, order = order[:rows], order[rows:]
             batch = [sources[index] for index in indices]
             limits = np.array([self._limit(len(source)) for source in batch])
             results = self._beam_search(_padded(batch, self.model.config["pad_id"]), limits)
             found.update(zip(indices, results, strict=True))
         return [found[index] for index in range(len(sources))]
-
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Batches of sources of similar length, the longest first."""
-        order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-        while order:
-            rows = max(1, self.tokens_per_batch // lengths[order[0]])
-            yield order[:rows]
-            order = order[rows:]
 
     def _limit(self, source_length: int) -> int:
         config = self.model.config
@@ -259,9 +214,7 @@ class OnnxTranslator:
     def _beam_search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[Translation]:
         """The best hypothesis of each source, by the rules of `keras_transformer.beam_search`.
 
-        Args:
-            source_ids: int64 `(B, S)`.
-            limits: int64 `(B,)`, maximum length of each translation.
+        `source_ids` is int64 `(B, S)`; `limits`, the maximum length of each translation, `(B,)`.
         """
         config, beams, batch = self.model.config, self.beam_size, len(source_ids)
         shape = (batch, beams, 1 + int(limits.max()))
@@ -303,12 +256,7 @@ class _Best:
         self._counts = np.zeros(batch, "int64")
 
     def update(
-        self,
-        candidates: np.ndarray,
-        totals: np.ndarray,
-        ends: np.ndarray,
-        beams: int,
-        divisor: Any,
+        self, candidates: np.ndarray, totals: np.ndarray, ends: np.ndarray, beams: int, divisor: Any
     ) -> None:
         """Adds those of the first N candidates that end to the finished hypotheses."""
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
@@ -357,31 +305,26 @@ def _value(array: np.ndarray) -> Any:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    here = Path(__file__).parent
     parser = argparse.ArgumentParser(
-        description="Translate FILE, or standard input: one sentence per line.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Translate FILE, or standard input: one sentence per line."
     )
     parser.add_argument("file", nargs="?", metavar="FILE")
-    parser.add_argument("--model", default=here, help="folder of the exported model")
-    parser.add_argument("--beam-size", type=int, help="None: the exported value")
-    parser.add_argument("--length-penalty", type=float, help="None: the exported value")
-    parser.add_argument("--max-length", type=int, help="None: the length of the source plus 50")
-    parser.add_argument("--threads", type=int, default=0, help="0: one per core")
+    parser.add_argument(
+        "--model", default=Path(__file__).parent, help="folder; default: that of this file"
+    )
+    parser.add_argument("--beam-size", type=int, help="default: the exported value")
+    parser.add_argument("--length-penalty", type=float, help="default: the exported value")
+    parser.add_argument("--max-length", type=int, help="default: the source's length plus 50")
+    parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Translate a file or standard input: one line of output for each line of input."""
+    """Translates a file or standard input: one line of output for each line of input."""
     arguments = _arguments(words)
     try:
-        translator = OnnxTranslator(
-            arguments.model,
-            arguments.beam_size,
-            arguments.length_penalty,
-            arguments.max_length,
-            num_threads=arguments.threads,
-        )
+        search = arguments.beam_size, arguments.length_penalty, arguments.max_length
+        translator = OnnxTranslator(arguments.model, *search, num_threads=arguments.threads)
         for lines in _chunks(arguments.file):
             for translation in translator.translate(lines):
                 line = translation.replace("\n", " ").replace("\r", " ")
@@ -425,7 +368,7 @@ def _lines(path: str | None) -> Iterator[str]:
             for number, line in enumerate(gzip.open(file) if is_gzip else file, start=1):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}, line {number:,}: text must be UTF-8. "

@@ -16,19 +16,19 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.comparison import (
-    Comparison,
-    compare,
-    random_sentences,
-    run_sentences,
-)
 from keras_transformer.export.serving_files import (
     check_operations,
     operations,
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.export.source_model import check_model
+from keras_transformer.export.source_model import (
+    Comparison,
+    check_model,
+    compare,
+    random_sentences,
+    run_sentences,
+)
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
@@ -40,19 +40,12 @@ SENTENCES = 16
 
 
 class SavedModelExport(NamedTuple):
-    """Result of `export_saved_model`.
+    """Result of `export_saved_model`."""
 
-    Attributes:
-        directory: The folder of the new version.
-        operations: Names of all operations of the graph, sorted.
-        min_consumer: Minimum graph version that a TensorFlow must support to load it.
-        comparison: How its translations compare with the model's, in words.
-    """
-
-    directory: Path
-    operations: list[str]
-    min_consumer: int
-    comparison: str
+    directory: Path  # the folder of the new version
+    operations: list[str]  # names of all operations of the graph, sorted
+    min_consumer: int  # minimum graph version that a TensorFlow must support to load it
+    comparison: str  # how its translations compare with the model's
 
 
 def export_saved_model(
@@ -78,7 +71,7 @@ def export_saved_model(
       `score`, float32 `(B,)`, that of `Hypothesis`.
     - `translate_nbest`: inputs `text` and, per row, `beam_size` int32, `length_penalty` float32
       and `max_length` int32 `(B,)`. Pass -1 to use the exported default; servers with default
-      inputs also allow to omit an input. Outputs, with N the largest beam size of the batch:
+      inputs also accept requests without an input. Outputs, with N the batch's largest beam size:
       `translations` string and `scores` float32 `(B, N)`, best first, padded with "" and minus
       infinity; `pieces` string `(B, N, T)`, padded with ""; `alignments` int32 `(B, N, T)`, for
       each target piece the position of the source piece with the largest attention weight in the
@@ -97,25 +90,19 @@ def export_saved_model(
 
     Example:
 
-    ```python
-    export_saved_model(run.model(), run.tokenizer(), "saved_models/quickstart")
-    ```
+    >>> export_saved_model(run.model(), run.tokenizer(), "saved_models/quickstart")
 
     Args:
         model: A `Transformer`, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that it was trained with.
-        directory: The folder of the model's versions. The new version is 1, or the largest
-            existing one plus 1. `models.config`, `batching_parameters.txt` and
-            `docker-compose.yml` are written to this folder unless they exist.
+        directory: The folder of the model's versions. The new version is the largest existing
+            one, or 0, plus 1. Also gets `models.config`, `batching_parameters.txt` and
+            `docker-compose.yml` unless they exist.
         name: The model's name on the server. Defaults to None: the name of the folder.
-        options: The search; a request can change beam size, length penalty and maximum length.
-            Without `options.max_length` a translation can be 50 tokens longer than its source.
-            Defaults to None: `SearchOptions()`.
+        options: The search. Without `options.max_length` a translation can be 50 tokens longer
+            than its source. Defaults to None: `SearchOptions()`.
         max_beam_size: Maximum beam size of a request. Defaults to 16.
         sentences: Sentences for the comparison and the warm-up requests. Defaults to random ones.
-
-    Returns:
-        A `SavedModelExport`.
 
     Raises:
         UserError: If the graph needs an operation that a stock server lacks, the loaded version
@@ -135,14 +122,15 @@ def export_saved_model(
     directory = Path(directory)
     name = name or directory.resolve().name
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
-    with atomic_write(directory / str(_next_version(directory))) as partial:
-        names, min_consumer = _save(
-            TranslationGraph(model, tokenizer, options, max_beam_size), partial
-        )
+    version = directory / str(_next_version(directory))
+    with atomic_write(version) as partial:
+        graph = TranslationGraph(model, tokenizer, options, max_beam_size)
+        names, min_consumer = _save(graph, partial)
         write_warmup_requests(partial, name, _warmup(sentences))
-        comparison = _compare(model, tokenizer, partial, options, sentences)
+        nbest = options.replace(n_best=options.beam_size)
+        translator = Translator(model, tokenizer, nbest, overlong="truncate")
+        comparison = _compare(partial, translator, sentences, TOLERANCE[model.compute_dtype])
     write_serving_files(directory, name)
-    version = directory / str(_next_version(directory) - 1)
     return SavedModelExport(version, names, min_consumer, str(comparison))
 
 
@@ -162,9 +150,6 @@ def export_run_saved_model(
         output: The folder of the model's versions. Defaults to None: `saved_models/<run>`.
         options: As in `export_saved_model`. Defaults to None: the recipe's.
         max_beam_size: As in `export_saved_model`.
-
-    Returns:
-        A `SavedModelExport`.
 
     Raises:
         UserError: As in `export_saved_model`, or if the run does not exist.
@@ -206,12 +191,8 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
 def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
     """Inputs of `translate_nbest` for the exported search options."""
     count = len(sentences)
-    return {
-        "text": list(sentences),
-        "beam_size": [-1] * count,
-        "length_penalty": [-1.0] * count,
-        "max_length": [-1] * count,
-    }
+    unset = {"beam_size": [-1] * count, "max_length": [-1] * count}
+    return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}
 
 
 def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -232,28 +213,19 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _compare(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    version: Path,
-    options: SearchOptions,
-    sentences: list[str],
+    version: Path, translator: Translator, sentences: list[str], tolerance: float
 ) -> Comparison:
     """Compares the translations of the saved version, run in a new process, with the model's."""
-    options = options.replace(n_best=options.beam_size)
-    translator = Translator(model, tokenizer, options, overlong="truncate")
-    best, nbest = run_signatures(
-        version,
-        [("serving_default", {"text": sentences}), ("translate_nbest", _nbest_inputs(sentences))],
-    )
-    rows = zip(nbest["translations"], nbest["scores"], strict=True)
-    return compare(
-        "SavedModel",
-        translator,
-        sentences,
+    inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
+    best, nbest = run_signatures(version, list(inputs.items()))
+    answers = (
         [[pair] for pair in zip(best["translation"], best["score"], strict=True)],
-        [list(zip(*row, strict=True)) for row in rows],
-        tolerance=TOLERANCE[model.compute_dtype],
+        [
+            list(zip(*row, strict=True))
+            for row in zip(nbest["translations"], nbest["scores"], strict=True)
+        ],
     )
+    return compare("SavedModel", translator, sentences, *answers, tolerance=tolerance)
 
 
 def _in_new_process(

@@ -25,9 +25,7 @@ CORE = frozenset(
 )
 
 # Operations of tensorflow-text that tensorflow_model_server links.
-SENTENCEPIECE = frozenset(
-    ["SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"]
-)
+SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 
 _MODELS = """\
 model_config_list {{
@@ -73,11 +71,7 @@ def operations(graph_def: Any) -> list[str]:
 
 
 def check_operations(names: list[str]) -> None:
-    """Checks that a stock tensorflow_model_server has all operations.
-
-    Raises:
-        UserError: If it lacks some; the message names them.
-    """
+    """Raises UserError if a stock tensorflow_model_server lacks one of the operations."""
     if unknown := sorted(set(names) - CORE - SENTENCEPIECE):
         raise UserError(
             "the SavedModel needs operations that a stock tensorflow_model_server may not have: "
@@ -88,11 +82,8 @@ def check_operations(names: list[str]) -> None:
 def write_serving_files(directory: str | Path, name: str) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `docker-compose.yml`.
 
-    Existing files are not overwritten, because the user may have edited them.
-
-    Args:
-        directory: The folder of the model's versions.
-        name: The model's name on the server.
+    They go to the folder of the model's versions. Existing files are not overwritten, because the
+    user may have edited them.
 
     Source: https://www.tensorflow.org/tfx/serving/serving_config
     """
@@ -113,12 +104,8 @@ def write_warmup_requests(
 ) -> None:
     """Writes requests that the server runs before it makes a version available.
 
-    Without them the first request would wait for TensorFlow's preparations.
-
-    Args:
-        version: The folder of one version.
-        name: The model's name on the server.
-        requests: Names of signatures, with tensors by the names of their inputs.
+    Without them the first request would wait for TensorFlow to set up the graph. `requests` are
+    names of signatures with the tensors of their inputs.
 
     Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
     """
@@ -138,18 +125,15 @@ def write_warmup_requests(
 def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
     """A PredictionLog of TensorFlow Serving with one PredictRequest.
 
-    It is encoded here because tensorflow-serving-api, which has the classes, requires one specific
-    version of TensorFlow.
+    tensorflow-serving-api has classes for this, but requires one specific version of TensorFlow.
 
     Source: prediction_log.proto, predict.proto and model.proto in
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
-    model_spec = _field(1, name.encode()) + _field(3, signature.encode())
-    request = _field(1, model_spec)
+    request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
     for key, proto in inputs.items():
         request += _field(2, _field(1, key.encode()) + _field(2, proto))
-    predict_log = _field(1, request)
-    return _field(6, predict_log)
+    return _field(6, _field(1, request))
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -1,35 +1,35 @@
-"""What every exporter checks and reads of a model."""
+"""What all exporters share: checks and weights of the model, and the comparison of the export."""
 
+import itertools
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Transformer
+from keras_transformer.run import Run
+
+# Translations of a sentence with their scores, best first.
+Scored = Sequence[tuple[str, float]]
 
 
 def check_is_free(directory: str | Path) -> None:
-    """Checks that a folder does not exist or is empty.
-
-    Raises:
-        UserError: If it exists and is not an empty folder.
-    """
+    """Raises UserError if the path exists and is not an empty folder."""
     directory = Path(directory)
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(f"{directory} is not empty: remove it, or name another folder")
 
 
 def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
-    """Checks that a model can be exported with a tokenizer.
-
-    Raises:
-        ValueError: If `model` is not a `Transformer` or is quantized, or `tokenizer` belongs to
-            another model.
-    """
+    """Raises ValueError if the model is not a float `Transformer` with this tokenizer."""
     if not isinstance(model, Transformer):
         raise ValueError(f"`model` must be a Transformer. Received: model={model}")
     if any(weight.dtype == "int8" for weight in model.weights):
@@ -39,24 +39,16 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
         )
     target_size = model.target_vocabulary_size or model.vocabulary_size
     sizes = (model.vocabulary_size, target_size, model.pad_id)
-    expected = (
-        tokenizer.source_vocabulary_size,
-        tokenizer.target_vocabulary_size,
-        tokenizer.pad_id,
-    )
-    if sizes != expected:
+    source, target = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+    if sizes != (source, target, tokenizer.pad_id):
         raise ValueError(
-            "`tokenizer` must be the one of the model: source and target vocabulary size and "
-            f"`pad_id` are {sizes} in the model and {expected} in the tokenizer"
+            "`tokenizer` must be the one of the model: source and target vocabulary size and `pad_"
+            f"id` are {sizes} in the model and {source, target, tokenizer.pad_id} in the tokenizer"
         )
 
 
 def check_attention(model: Transformer, format: str) -> None:
-    """Checks that a format without attention patterns and score biases supports a model.
-
-    Raises:
-        ValueError: If its self-attention leaves positions out or adds a bias to the scores.
-    """
+    """Raises ValueError if the model has sparse self-attention or adds a bias to the scores."""
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} does not support local or strided attention; a SavedModel does. "
@@ -84,21 +76,111 @@ def in_float32(model: Transformer) -> Transformer:
 
 
 def position_table(model: Transformer) -> np.ndarray | None:
-    """Returns the vectors that the model adds to the embeddings, for every position.
+    """Returns what the model adds to the embeddings, float32 `(model.max_length, D)`, or None.
 
     For a model that concatenates positions, these are the projected positions.
-
-    Args:
-        model: A model of any dtype policy; the table is computed in float32.
-
-    Returns:
-        float32 `(model.max_length, D)`, or None if the model adds nothing.
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
-    positions = type(model.positions).from_config(
-        {**model.positions.get_config(), "dtype": "float32"}
-    )
+    config = {**model.positions.get_config(), "dtype": "float32"}
+    positions = type(model.positions).from_config(config)
     positions.build((None, None, model.d_model))
     positions.set_weights(model.positions.get_weights())
     return array(positions(ops.zeros((1, model.max_length, model.d_model)))[0])
+
+
+class Comparison(NamedTuple):
+    """How the translations of an export compare with those of the model."""
+
+    sentences: int
+    identical: int  # number of sentences with the same best translation
+    largest_difference: float  # of the scores of the same translation, in nats
+
+    def __str__(self) -> str:
+        share = self.identical / self.sentences if self.sentences else 1.0
+        return (
+            f"{share:.1%} of {self.sentences} translations are the model's, their scores within "
+            f"{self.largest_difference:.1g} nats"
+        )
+
+
+def compare(
+    format: str,
+    translator: Translator,
+    sentences: Sequence[str],
+    *answers: Sequence[Scored],
+    tolerance: float,
+    is_exact: bool = True,
+    compares_scores: bool = True,
+) -> Comparison:
+    """Compares translations by an export with those by its model.
+
+    Args:
+        format: Name of the format, for the message.
+        translator: The model, with the search and `n_best` of the answers.
+        sentences: Source sentences.
+        *answers: Translations by the export. The `Comparison` counts those of the first answer.
+        tolerance: Largest difference of scores that is due to rounding.
+        is_exact: Whether the export must give the model's results. False for quantized weights.
+        compares_scores: Whether the scores of an exact export must be the model's. If False, they
+            are used only to recognise ties, where the translations may differ.
+
+    Raises:
+        UserError: If an exact export gives another translation that is not a tie, or another score.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of truncated sentences: the export truncates them, too
+        expected = translator.translate_nbest(sentences)
+    identical, differences = 0, [0.0]
+    for sentence, hypotheses, *rows in zip(sentences, expected, *answers, strict=True):
+        identical += rows[0][0][0] == hypotheses[0].text
+        for row in rows:
+            scored = row if sentence.strip() else row[:1]  # a blank text has one translation
+            for hypothesis, (text, score) in zip(hypotheses, scored, strict=False):
+                difference = _difference(hypothesis, score)
+                is_near = difference <= tolerance
+                if compares_scores:
+                    is_right = is_near and _is_among(hypotheses, text, score, tolerance)
+                else:
+                    is_right = is_near or text == hypothesis.text
+                if is_exact and not is_right:
+                    raise UserError(
+                        f"the {format} translates {sentence!r} to {text!r} with score {score:.4f}, "
+                        f"the model to {hypothesis.text!r} with {hypothesis.score:.4f}; nothing "
+                        "was written"
+                    )
+                if text == hypothesis.text:
+                    differences.append(difference)
+    return Comparison(len(sentences), identical, max(differences))
+
+
+def _difference(hypothesis: Hypothesis, score: float) -> float:
+    """Absolute difference of two scores; 0 if both are minus infinity."""
+    return 0.0 if hypothesis.score == score else abs(hypothesis.score - score)
+
+
+def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
+    """Whether a translation is among the hypotheses, or ties with the last of several."""
+    if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
+        return True
+    return any(
+        hypothesis.text == text and _difference(hypothesis, score) <= tolerance
+        for hypothesis in hypotheses
+    )
+
+
+def run_sentences(run: Run, count: int) -> list[str]:
+    """Returns the first sentences of a run's validation text, or random ones if it is missing."""
+    try:
+        sources = (source.strip() for source, _ in run.pairs("validation"))
+        return list(itertools.islice(filter(None, sources), count))
+    except UserError:
+        return random_sentences(run.tokenizer(), count)
+
+
+def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:
+    """Returns texts of 2 to `longest` random source pieces; the same texts at every call."""
+    random, pieces = np.random.default_rng(0), tokenizer.source_pieces
+    numbers = tokenizer.eos_id + 1, len(pieces)
+    drawn = (random.integers(*numbers, random.integers(2, longest + 1)) for _ in range(count))
+    return ["".join(pieces[id] for id in ids).replace("▁", " ").strip() for ids in drawn]

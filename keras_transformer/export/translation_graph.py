@@ -1,9 +1,11 @@
 """Translation from string to string as one TensorFlow graph, with the whole beam search."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+import tensorflow_text
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
@@ -11,21 +13,21 @@ from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
-from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
 from keras_transformer.models import Transformer
 
-# What is computed at a time: source tokens times beams of a search, and target tokens of a score.
+# Tokens that are computed together: of a search, source tokens times beams; of a score, rows times
+# the longer of source and target.
 SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
+
+# The white space that Python's `str.strip` removes; TensorFlow's `strip` removes only ASCII.
+_SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
+_ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
 
 class TranslationGraph:
     """A model and its tokenizer as the functions that a server offers.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        options: The search, unless a request asks for another.
-        max_beam_size: Most beams that a request gets.
+    `export_saved_model` documents the arguments and the functions.
 
     Raises:
         ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` the
@@ -53,7 +55,7 @@ class TranslationGraph:
         self._max_beam_size = max_beam_size
 
     def signatures(self) -> dict[str, Any]:
-        """The functions by their names; what a request leaves out of them is a negative value."""
+        """The functions by name. An input that a request leaves out has the value -1."""
         unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
 
         def translate_nbest(
@@ -78,7 +80,7 @@ class TranslationGraph:
         return {name: _traced(function, specs) for name, (function, specs) in inputs.items()}
 
     def variables(self) -> tf.Module:
-        """What the functions refer to: the weights and the SentencePiece models."""
+        """The weights and SentencePiece models that the functions use."""
         module = tf.Module()
         module.weights = [weight.value for weight in self._model.weights]
         module.tokenizer = self._tokenizer
@@ -99,12 +101,9 @@ class TranslationGraph:
         length_penalty: tf.Tensor,
         max_length: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """All hypotheses of the search that each text asks for; a single value is for all."""
-        options = self._options
-        beam_size, length_penalty, max_length = (
-            tf.broadcast_to(values, tf.shape(text))
-            for values in (beam_size, length_penalty, max_length)
-        )
+        """All hypotheses of each text. The options are `(B,)`, or `(1,)` for all texts."""
+        options, given = self._options, (beam_size, length_penalty, max_length)
+        beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
         beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
         penalties = tf.where(length_penalty < 0, options.length_penalty, length_penalty)
@@ -124,7 +123,7 @@ class TranslationGraph:
             return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
-        # Not -1: of no sentences and no tokens, TensorFlow makes one row.
+        # Not -1: for a batch without sentences and tokens, TensorFlow would make one row.
         shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
         texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
         return {
@@ -153,7 +152,7 @@ class TranslationGraph:
         )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """How probable each target is, given its source; NaN where either is too long."""
+        """Log-probability of each target, given its source; NaN where either is too long."""
         sources = self._sources(source)
         pieces = self._tokenizer.encode_target(target)
         lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
@@ -168,11 +167,7 @@ class TranslationGraph:
 
         (scores,) = map_length_chunks(
             score,
-            [
-                sources.ids,
-                self._joined([self._bos_id], pieces),
-                self._joined(pieces, [self._eos_id]),
-            ],
+            [sources.ids, *self._shifted(pieces)],
             tf.maximum(sources.lengths, tf.minimum(lengths, most)),
             SCORED_TOKENS,
             [tf.zeros_like(lengths, "float32")],
@@ -182,30 +177,24 @@ class TranslationGraph:
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
         """Logits of the model. A row with an id that is not in the vocabulary gets NaN.
 
-        The server runs rows of several clients together, and an error fails all of them. So there
-        is an error only if no row is valid, or if the rows, which all have the same length, are
-        longer than the model's maximum.
+        The server batches rows of several clients, and an error fails all of them. So there is an
+        error only if no row is valid or the batch is longer than the model's maximum length.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
         lengths = [tf.shape(ids)[1] for ids in (source_ids, target_ids)]
         is_valid = tf.logical_and(*map(_all_below, (source_ids, target_ids), sizes))
         is_served = tf.reduce_any(is_valid) | tf.equal(tf.shape(is_valid)[0], 0)
+        rule = (
+            f"source_ids must be from 0 to {sizes[0] - 1} and target_ids from 0 to {sizes[1] - 1}. "
+            "Received:"
+        )
         checks = [
             tf.debugging.Assert(
                 tf.reduce_max(lengths) <= longest,
                 [f"ids must have at most {longest} tokens per row. Received:", *lengths],
             ),
-            tf.debugging.Assert(
-                is_served,
-                [
-                    f"source_ids must be from 0 to {sizes[0] - 1} and target_ids from 0 to "
-                    f"{sizes[1] - 1}. Received:",
-                    source_ids,
-                    target_ids,
-                ],
-                summarize=8,
-            ),
+            tf.debugging.Assert(is_served, [rule, source_ids, target_ids], summarize=8),
         ]
         with tf.control_dependencies(checks):
             source_ids, target_ids = (
@@ -218,20 +207,18 @@ class TranslationGraph:
     def _sources(self, text: tf.Tensor) -> "_Sources":
         pieces = self._tokenizer.encode_source(text)
         all_lengths = tf.cast(pieces.row_lengths(), "int32") + 1
-        ids = self._joined(pieces[:, : self._model.max_length - 1], [self._eos_id])
+        _, ids = self._shifted(pieces[:, : self._model.max_length - 1])
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
-    def _joined(self, *parts: Any) -> tf.Tensor:
-        """Ids `(B, T)` of ragged rows and what stands before or behind each."""
-        rows = next(part for part in parts if isinstance(part, tf.RaggedTensor)).nrows()
-        ragged = [
-            part if isinstance(part, tf.RaggedTensor) else tf.fill([rows, len(part)], part[0])
-            for part in parts
-        ]
-        return tf.concat(ragged, axis=1).to_tensor(self._pad_id)
+    def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Padded ids `(B, T)` of ragged rows: those with bos before, and those with eos behind."""
+        bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
+        rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
+        target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
+        return target_ids, labels
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
-        """Most tokens of each translation; of a blank text, whose source is eos alone, one."""
+        """Maximum length of each translation; 1 for a blank text, whose source is only eos."""
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
@@ -247,7 +234,7 @@ class TranslationGraph:
         n_best: Any,
         align: bool = False,
     ) -> "_Found":
-        """The `n_best` hypotheses of each source; `options` are those of its search."""
+        """The `n_best` hypotheses of each source; `options` are arguments `(B,)` of `search`."""
 
         def decode(source_ids: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
             *options, width = rest
@@ -261,21 +248,16 @@ class TranslationGraph:
         batch, limits = tf.shape(sources.lengths)[0], options[0]
         most = tf.reduce_max(tf.concat([limits, [1]], axis=0))
         shape = [batch, n_best, most]
+        empty = [tf.fill(shape, self._pad_id), tf.fill(shape[:2], IMPOSSIBLE)]
+        if align:
+            empty.append(tf.fill(shape, -1))
         found = map_length_chunks(
-            decode,
-            [sources.ids, *options],
-            sources.lengths,
-            SEARCHED_TOKENS // beam_size,
-            [
-                tf.fill(shape, self._pad_id),
-                tf.fill(shape[:2], IMPOSSIBLE),
-                *([tf.fill(shape, -1)] if align else []),
-            ],
+            decode, [sources.ids, *options], sources.lengths, SEARCHED_TOKENS // beam_size, empty
         )
         return self._finished(_Found(*found), sources.lengths > 1)
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """The source piece `(B, N, T)` that each piece got most of its attention from, or -1."""
+        """Position `(B, N, T)` of the source piece with the most attention; -1 for padding."""
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -285,7 +267,7 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Without columns that nothing needs; a blank text has an empty, certain translation."""
+        """Drops empty columns; a blank text gets one empty translation with score 0."""
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
@@ -308,28 +290,106 @@ def _traced(function: Callable[..., Any], specs: dict[str, tf.TensorSpec]) -> An
 
 
 class _Sources(NamedTuple):
-    """Encoded texts.
+    """Encoded texts."""
 
-    Attributes:
-        ids: int32 `(B, S)`: pieces and eos, padded at the end.
-        lengths: int32 `(B,)`: tokens, eos included.
-        all_lengths: int32 `(B,)`: the same, of texts that were not cut.
-    """
-
-    ids: tf.Tensor
-    lengths: tf.Tensor
-    all_lengths: tf.Tensor
+    ids: tf.Tensor  # int32 (B, S), pieces and eos, padded at the end
+    lengths: tf.Tensor  # int32 (B,), number of tokens, eos included
+    all_lengths: tf.Tensor  # int32 (B,), the same before truncation
 
 
 class _Found(NamedTuple):
-    """Hypotheses of each source, best first.
+    """Hypotheses of each source, best first."""
 
-    Attributes:
-        ids: int32 `(B, M, T)`: pieces, padded at the end.
-        scores: float32 `(B, M)`; minus infinity = none.
-        alignments: int32 `(B, M, T)`, or None.
+    ids: tf.Tensor  # int32 (B, N, T), pieces, padded at the end
+    scores: tf.Tensor  # float32 (B, N); minus infinity = no hypothesis
+    alignments: tf.Tensor | None = None  # int32 (B, N, T)
+
+
+class GraphTokenizer(tf.Module):
+    """A `Tokenizer` in the graph, with tensorflow-text's SentencePiece and the same ids.
+
+    Bytes that are not UTF-8 become unknown characters, as in SentencePiece.
     """
 
-    ids: tf.Tensor
-    scores: tf.Tensor
-    alignments: tf.Tensor | None = None
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(name="tokenizer")
+        source = tensorflow_text.SentencepieceTokenizer(tokenizer.source_model)
+        self._source = self._target = source
+        if not tokenizer.joint:
+            self._target = tensorflow_text.SentencepieceTokenizer(tokenizer.target_model)
+        self._pad_id = tokenizer.pad_id
+        self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
+        self._target_pieces = tokenizer.target_pieces
+
+    def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Ids of the pieces of strings `(B,)`, without leading and trailing white space."""
+        return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
+
+    def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """The same for the target language."""
+        return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
+
+    def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
+        """Strings `(B,)` of ids `(B, T)`. Pad, bos and eos give no text, unk gives "⁇"."""
+        ragged = tf.RaggedTensor.from_tensor(ids, padding=self._pad_id)
+        return self._target.detokenize(ragged)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """The pieces of ids `(...)`; "" for pad, bos and eos."""
+        specials = self._specials
+        pieces = ["" if id in specials else piece for id, piece in enumerate(self._target_pieces)]
+        return tf.gather(tf.constant(pieces), ids)
+
+
+def map_length_chunks(
+    function: Callable[..., Sequence[tf.Tensor]],
+    tensors: Sequence[tf.Tensor],
+    lengths: tf.Tensor,
+    tokens_per_chunk: int | tf.Tensor,
+    results: Sequence[tf.Tensor],
+) -> tuple[tf.Tensor, ...]:
+    """Applies a function to chunks of rows of similar length, the longest rows first.
+
+    It needs memory for one chunk and the results.
+
+    Args:
+        function: Takes rows of `tensors` `(R, ...)` and their maximum length, int32 `()`. Returns
+            tensors `(R, ...)`, one for each of `results` and not larger on any axis.
+        tensors: Tensors `(B, ...)`.
+        lengths: int32 `(B,)`, at least 1.
+        tokens_per_chunk: Maximum of rows times length; a chunk has at least one row.
+        results: Tensors `(B, ...)` with the values of the positions that `function` does not fill.
+
+    Returns:
+        The results of all rows in the order of `tensors`.
+    """
+    batch = tf.shape(lengths)[0]
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+
+    def rest(start: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        return start < batch
+
+    def chunk(start: tf.Tensor, *results: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        longest = lengths[order[start]]
+        rows = order[start : start + tf.maximum(tokens_per_chunk // longest, 1)]
+        found = function(*(tf.gather(tensor, rows) for tensor in tensors), longest)
+        results = tuple(
+            tf.tensor_scatter_nd_update(result, rows[:, None], _filled(values, result, rows))
+            for values, result in zip(found, results, strict=True)
+        )
+        return (start + tf.shape(rows)[0], *results)
+
+    _, *found = tf.while_loop(rest, chunk, (0, *results), parallel_iterations=1)
+    return tuple(found)
+
+
+def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Pads values `(R, ...)` to the size of the results, with the values of the results."""
+    if values.shape.rank == 1:
+        return values
+    sizes = tf.shape(values)
+    ends = tf.shape(results)[1:]
+    widths = [[0, 0], *([0, ends[axis] - sizes[axis + 1]] for axis in range(values.shape.rank - 1))]
+    padded = tf.pad(values, widths)
+    inside = tf.pad(tf.ones_like(values, "bool"), widths)
+    return tf.where(inside, padded, tf.gather(results, rows))

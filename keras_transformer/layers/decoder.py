@@ -186,21 +186,18 @@ class Decoder(Encoder):
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
         return_attention_weights: bool = False,
-        mask: Any = None,
-        x_mask: Any = None,
-        memory_mask: Any = None,
     ) -> Any:
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
-        if memory_padding_mask is None:
-            memory_padding_mask = memory_mask
-        masks = {"padding_mask": padding_mask, "memory_padding_mask": memory_padding_mask}
+        inputs = {
+            "memory": memory,
+            "padding_mask": padding_mask,
+            "memory_padding_mask": memory_padding_mask,
+        }
         for layer in self.layers[:-1]:
-            x = layer(x, memory=memory, **masks)
-        last = {"return_attention_weights": True} if return_attention_weights else {}
-        x = self.layers[-1](x, memory=memory, **masks, **last)
-        x, *weights = x if return_attention_weights else (x,)
-        return (self._normalize(x), *weights) if return_attention_weights else self._normalize(x)
+            x = layer(x, **inputs)
+        x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
+        if not return_attention_weights:
+            return self._normalize(x)
+        return self._normalize(x[0]), x[1]
 
     def init_cache(
         self,

@@ -6,17 +6,17 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_transformer.data.available_chunks import available_chunks
+from keras_transformer.data.corpus import available_chunks
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import (
     Endpoint,
+    GrpcEndpoint,
     NotFoundError,
+    RestEndpoint,
     TemporaryError,
     Values,
-    VersionState,
 )
 
-AS_EXPORTED = -1  # value of a search option that selects the exported default
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
 
 
@@ -36,53 +36,40 @@ def connect(
     timeout: float = 60.0,
     retries: int = 5,
 ) -> "ServingClient":
-    """Makes a client of one model on one server.
-
-    It sends nothing before the first sentence.
+    """Makes a client of one model on one server. It sends nothing before the first sentence.
 
     Example:
 
-    ```python
-    client = connect("multi30k", "http://localhost:8501")
-    client.translate(["A dog runs."])[0].text
-    ```
+    >>> connect("multi30k", "http://localhost:8501").translate(["A dog runs."])[0].text
 
     Args:
         model: The model's name on the server.
         address: `http://host:port` for REST, `host:port` for gRPC. Defaults to
             `http://localhost:8501` and `localhost:8500`.
-        protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and imports TensorFlow.
+        protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None: the newest.
         timeout: Maximum duration of a request in seconds, from connecting to the last byte.
         retries: How often a request is repeated while the server is unreachable, overloaded or
             loading the model.
 
-    Returns:
-        A `ServingClient`.
-
     Raises:
         UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed.
         ValueError: If `protocol` is unknown.
     """
-    endpoint: type
-    if protocol == "rest":
-        from keras_transformer.serving.rest_endpoint import RestEndpoint as endpoint
-    elif protocol == "grpc":
-        from keras_transformer.serving.grpc_endpoint import GrpcEndpoint as endpoint
-    else:
+    endpoints: dict[str, type] = {"rest": RestEndpoint, "grpc": GrpcEndpoint}
+    if protocol not in endpoints:
         raise ValueError(f"`protocol` must be 'rest' or 'grpc'. Received: protocol={protocol!r}")
     settings: dict[str, Any] = {"version": version, "timeout": timeout}
     if address:
         settings["address"] = address
-    return ServingClient(endpoint(model, **settings), retries)
+    return ServingClient(endpoints[protocol](model, **settings), retries)
 
 
 class ServingClient:
     """Sends sentences to a model server and repeats requests after temporary errors.
 
-    The pauses between attempts grow from half a second to half a minute. Each is shortened at
-    random by up to a half, so that many clients do not return at the same time. Each gives a
-    warning.
+    The pauses between attempts grow from 0.5 to 30 seconds. Each is shortened at random by up to a
+    half, so that many clients do not return at the same time, and comes with a warning.
 
     Args:
         endpoint: One model on one server.
@@ -98,9 +85,6 @@ class ServingClient:
 
         Args:
             texts: Sentences; bytes need not be UTF-8.
-
-        Returns:
-            One translation per sentence, in the same order.
 
         Raises:
             UserError: If the server cannot be reached, does not serve the model, refuses the
@@ -121,30 +105,27 @@ class ServingClient:
         length_penalty: float | None = None,
         max_length: int | None = None,
     ) -> list[list[Translation]]:
-        """Returns several translations of each sentence, in one request.
+        """Returns several translations of each sentence, best first, in one request.
 
         Args:
             texts: Sentences; bytes need not be UTF-8.
             n_best: Maximum number of translations per sentence, at most the beam size.
-            beam_size: Number of beams. Defaults to None: the exported value.
-            length_penalty: Exponent of the length penalty. Defaults to None: the exported value.
-            max_length: Maximum length of a translation in tokens, eos included. Defaults to None:
-                the exported value.
-
-        Returns:
-            One list of translations per sentence, best first, in the same order.
+            beam_size: Number of beams. Defaults to None, as the next two: the exported value.
+            length_penalty: Exponent of the length penalty.
+            max_length: Maximum length of a translation in tokens, eos included.
 
         Raises:
             UserError: As in `translate`, or if the search has fewer beams than `n_best`.
         """
         if not texts:
             return []
-        settings = {"beam_size": beam_size, "max_length": max_length}
-        inputs: dict[str, Values] = {"text": texts}
-        for name, value in settings.items():
-            inputs[name] = [AS_EXPORTED if value is None else value] * len(texts)
-        penalty = AS_EXPORTED if length_penalty is None else length_penalty
-        inputs["length_penalty"] = [float(penalty)] * len(texts)
+        inputs: dict[str, Values] = {
+            "text": texts,
+            "beam_size": [-1 if beam_size is None else beam_size] * len(texts),
+            "length_penalty": [float(-1 if length_penalty is None else length_penalty)]
+            * len(texts),
+            "max_length": [-1 if max_length is None else max_length] * len(texts),
+        }
         outputs = self._predict("translate_nbest", inputs)
         rows = zip(*self._columns(outputs, ("translations", "scores"), len(texts)), strict=True)
         return [self._best(texts, scores, n_best) for texts, scores in rows]
@@ -152,17 +133,17 @@ class ServingClient:
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
     ) -> Iterator[list[list[Translation]]]:
-        """Translates lines in requests of those that are available.
+        """Translates lines; each request takes the lines that are available.
 
         Args:
             lines: May block while no line is available.
-            batch_size: Maximum number of sentences per request, at most the `max_batch_size` of the
-                server's batching parameters.
+            batch_size: Maximum number of sentences per request, at most the server's
+                `max_batch_size`.
             n_best: As in `translate_nbest`.
             **search: Search options of `translate_nbest`.
 
         Yields:
-            For each request what `translate_nbest` returns.
+            What `translate_nbest` returns, for each request.
         """
         is_default = n_best == 1 and all(value is None for value in search.values())
         for chunk in available_chunks(lines, batch_size):
@@ -212,7 +193,7 @@ class ServingClient:
         return Translation(text, score)
 
     def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
-        """The first translations of a row; a score of minus infinity is padding."""
+        """The first translations of a row, without padding (score minus infinity)."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
         if len(texts) != len(scores):
@@ -234,11 +215,8 @@ class ServingClient:
         Raises:
             UserError: If it will not become available.
         """
-        model, address, version = (
-            self._endpoint.model,
-            self._endpoint.address,
-            self._endpoint.version,
-        )
+        model, address = self._endpoint.model, self._endpoint.address
+        version = self._endpoint.version
         try:
             states = self._endpoint.states()
         except TemporaryError as error:
@@ -252,9 +230,6 @@ class ServingClient:
             if state.error:
                 raise UserError(f"{address} could not load the model {model!r}: {state.error}")
         which = "any version" if version is None else f"version {version}"
-        raise UserError(f"{address} does not serve {which} of {model!r}{_others(states)}")
-
-
-def _others(states: Iterable[VersionState]) -> str:
-    versions = [str(state.version) for state in states if state.state == "AVAILABLE"]
-    return f", only {', '.join(versions)}" if versions else ""
+        served = ", ".join(str(state.version) for state in states if state.state == "AVAILABLE")
+        only = f", only {served}" if served else ""
+        raise UserError(f"{address} does not serve {which} of {model!r}{only}")

@@ -1,7 +1,28 @@
-"""The interface between the client and a connection to one model on TensorFlow Serving."""
+"""Connections to one model on TensorFlow Serving, by REST and by gRPC."""
 
-from collections.abc import Mapping, Sequence
+import base64
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote
+
+import numpy as np
+import requests
+
+from keras_transformer.errors import UserError
+
+REST_ADDRESS, GRPC_ADDRESS = "http://localhost:8501", "localhost:8500"
+# HTTP: too many requests; bad gateway, unavailable or gateway timeout of the server or a proxy.
+_TEMPORARY = (429, 502, 503, 504)
+# By default gRPC refuses messages over 4 MiB and reconnects after ever longer pauses.
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 Values = Sequence[str | bytes] | Sequence[int] | Sequence[float]
 
@@ -15,15 +36,18 @@ class NotFoundError(Exception):
 
 
 class VersionState(NamedTuple):
-    """State of a version of a model: START, LOADING, AVAILABLE, UNLOADING or END."""
+    """State of a version of a model."""
 
     version: int
-    state: str
+    state: str  # START, LOADING, AVAILABLE, UNLOADING or END
     error: str
 
 
 class Endpoint(Protocol):
-    """A connection to one model on one server."""
+    """A connection to one model on one server.
+
+    Both implementations take the arguments of `connect`.
+    """
 
     address: str
     model: str
@@ -48,10 +72,201 @@ class Endpoint(Protocol):
         ...
 
     def states(self) -> list[VersionState]:
-        """Returns the states of all versions of the model.
-
-        Raises:
-            TemporaryError: If the same request may succeed later.
-            NotFoundError: If the server has no model of this name.
-        """
+        """Returns the states of all versions of the model; raises the errors of `predict`."""
         ...
+
+
+class RestEndpoint:
+    """One model by HTTP; connections are reused. The address of a proxy may be `https://...`.
+
+    Source: https://www.tensorflow.org/tfx/serving/api_rest
+    """
+
+    def __init__(
+        self,
+        model: str,
+        address: str = REST_ADDRESS,
+        version: int | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.model, self.address, self.version = model, address, version
+        self._timeout = timeout
+        self._model_url = f"{address.rstrip('/')}/v1/models/{quote(model, safe='')}"
+        self._session = requests.Session()
+
+    def predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
+        version = "" if self.version is None else f"/versions/{self.version}"
+        body = {
+            "signature_name": signature,
+            "inputs": {name: _json_values(values) for name, values in inputs.items()},
+        }
+        answer = self._ask("POST", f"{self._model_url}{version}:predict", body)
+        if "outputs" not in answer:
+            raise UserError(f"{self.address} answers without 'outputs': {str(answer)[:200]}")
+        return answer["outputs"]
+
+    def states(self) -> list[VersionState]:
+        answer = self._ask("GET", self._model_url)
+        states = answer.get("model_version_status", ())
+        errors = [entry.get("status", {}).get("error_message", "") for entry in states]
+        return [
+            VersionState(int(entry["version"]), entry["state"], error)
+            for entry, error in zip(states, errors, strict=True)
+        ]
+
+    def _ask(self, method: str, url: str, body: Any = None) -> dict[str, Any]:
+        try:
+            response = self._request(method, url, body)
+        except (requests.Timeout, TimeoutError):
+            message = f"{self.address} gave no answer within {self._timeout:g} s"
+            raise TemporaryError(message) from None
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            raise TemporaryError(f"{self.address} cannot be reached: {_reason(error)}") from None
+        except ValueError as error:  # raised by requests for an invalid address
+            raise UserError(
+                f"the address must look like {REST_ADDRESS}. Received: {self.address} ({error})"
+            ) from None
+        return self._read(response)
+
+    def _request(self, method: str, url: str, body: Any) -> requests.Response:
+        """Sends a request and waits for the whole answer, at most `timeout` seconds.
+
+        The time-out of requests restarts with every byte. So a thread waits for the answer. It is
+        not joined after a time-out.
+        """
+        answer: Future[requests.Response] = Future()
+        session = self._session
+
+        def wait() -> None:
+            try:
+                answer.set_result(session.request(method, url, json=body, timeout=self._timeout))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True).start()
+        try:
+            return answer.result(self._timeout)
+        except TimeoutError:
+            self._session = requests.Session()  # the thread still uses the other one
+            raise
+
+    def _read(self, response: requests.Response) -> dict[str, Any]:
+        text = response.content.decode("utf-8", errors="replace")
+        try:
+            answer = json.loads(text)  # with NaN and -Infinity, as the server writes them
+        except json.JSONDecodeError:
+            answer = None
+        message = answer.get("error") if isinstance(answer, dict) else text[:200]
+        if response.status_code == 404:
+            raise NotFoundError(message)
+        if response.status_code in _TEMPORARY:
+            raise TemporaryError(f"{self.address} answers {response.status_code}: {message}")
+        if response.status_code != 200 or not isinstance(answer, dict):
+            raise UserError(f"{self.address} answers {response.status_code}: {message}")
+        return answer
+
+
+def _json_values(values: Values) -> Sequence[Any]:
+    return [_json_text(value) if isinstance(value, bytes) else value for value in values]
+
+
+def _json_text(value: bytes) -> str | dict[str, str]:
+    """A string, or base64 if the bytes are not UTF-8: JSON strings cannot hold them."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode("ascii")}
+
+
+def _reason(error: Exception) -> str:
+    """The last part of the innermost error's message."""
+    inner = error.args[0] if error.args else error
+    return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1]
+
+
+class GrpcEndpoint:
+    """One model by gRPC, without encryption. Imports TensorFlow, which the stubs need.
+
+    Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+    """
+
+    def __init__(
+        self,
+        model: str,
+        address: str = GRPC_ADDRESS,
+        version: int | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        try:
+            import grpc
+            import tensorflow as tf
+            from tensorflow_serving.apis import (
+                get_model_status_pb2,
+                model_service_pb2_grpc,
+                predict_pb2,
+                prediction_service_pb2_grpc,
+            )
+        except ImportError as error:
+            raise UserError(
+                "gRPC needs tensorflow-serving-api: pip install 'keras3-transformer[serving]' "
+                f"({error})"
+            ) from None
+        self.model, self.address, self.version = model, address, version
+        self._timeout = timeout
+        self._grpc, self._tf = grpc, tf
+        channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+        self._predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        self._models = model_service_pb2_grpc.ModelServiceStub(channel)
+        self._predict_request = predict_pb2.PredictRequest
+        self._status_request = get_model_status_pb2.GetModelStatusRequest
+
+    def predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
+        request = self._predict_request()
+        request.model_spec.name = self.model
+        request.model_spec.signature_name = signature
+        if self.version is not None:
+            request.model_spec.version.value = self.version
+        for name, values in inputs.items():
+            request.inputs[name].CopyFrom(self._tf.make_tensor_proto(_array(values)))
+        response = self._ask(self._predictions.Predict, request)
+        return {
+            name: _with_text(self._tf.make_ndarray(tensor).tolist())
+            for name, tensor in response.outputs.items()
+        }
+
+    def states(self) -> list[VersionState]:
+        request = self._status_request()
+        request.model_spec.name = self.model
+        response = self._ask(self._models.GetModelStatus, request)
+        return [
+            VersionState(entry.version, entry.State.Name(entry.state), entry.status.error_message)
+            for entry in response.model_version_status
+        ]
+
+    def _ask(self, method: Callable[..., Any], request: Any) -> Any:
+        code = self._grpc.StatusCode
+        try:
+            return method(request, timeout=self._timeout)
+        except self._grpc.RpcError as error:
+            message = f"{self.address} answers {error.code().name}: {error.details()}"
+            if error.code() == code.NOT_FOUND:
+                raise NotFoundError(error.details()) from None
+            temporary = (code.UNAVAILABLE, code.RESOURCE_EXHAUSTED, code.DEADLINE_EXCEEDED)
+            if error.code() in temporary:
+                raise TemporaryError(message) from None
+            raise UserError(message) from None
+
+
+def _array(values: Values) -> np.ndarray:
+    if not any(isinstance(value, str | bytes) for value in values):
+        is_float = any(isinstance(value, float) for value in values)
+        return np.array(values, "float32" if is_float else "int32")
+    array = np.empty(len(values), object)  # NumPy's bytes dtype drops trailing zeros
+    array[:] = [value.encode() if isinstance(value, str) else value for value in values]
+    return array
+
+
+def _with_text(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_with_text(value) for value in values]
+    return values.decode("utf-8", errors="replace") if isinstance(values, bytes) else values

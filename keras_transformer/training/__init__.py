@@ -1,4 +1,4 @@
-"""Schedule, loss, metrics and optimizer; checkpoints; the loop, and training by a recipe."""
+"""Loss, metrics, optimizer and schedule; checkpoints; the training loop; training by a recipe."""
 
 from keras_transformer._backend.process import keep_freed_memory
 from keras_transformer.training.checkpoint import (
@@ -6,14 +6,13 @@ from keras_transformer.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.fit import array_batches, fit
-from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.train import train
-from keras_transformer.training.transformer_adam import TransformerAdam
-from keras_transformer.training.transformer_schedule import TransformerSchedule
 
 __all__ = [
     "MaskedAccuracy",

@@ -1,33 +1,23 @@
-"""Callbacks that count in optimizer steps."""
+"""Callbacks that count optimizer steps."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.transformer_adam import inner_optimizer
-
-
-class Reporter(Protocol):
-    """Whatever shows figures of training: a progress bar, an event file."""
-
-    def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """Show figures and texts by name, as they are after `step` optimizer steps."""
+from keras_transformer.training.optimizer import inner_optimizer
 
 
 class StepCallback(keras.callbacks.Callback):
     """Base of callbacks that count optimizer steps where Keras counts batches and epochs.
 
-    `step` is the number of the optimizer step in progress, from 1; at the end of an epoch it is
-    the number of steps made, over all epochs and over earlier processes.
-
-    Args:
-        start_step: Optimizer steps made by earlier processes.
-        accumulation_steps: Micro-batches per optimizer step.
+    `step` is the optimizer step in progress, from 1; at the end of an epoch it is the number of
+    steps made, earlier processes included. All subclasses take `start_step` (optimizer steps made
+    by earlier processes) and `accumulation_steps` (micro-batches per optimizer step).
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -41,19 +31,14 @@ class StepCallback(keras.callbacks.Callback):
             self.step += 1
 
     def on_step_begin(self, steps: int) -> None:
-        """Act when `steps` optimizer steps have been made, or are under way on the device."""
+        """Called when `steps` optimizer steps have been made or are running on the device."""
 
 
 class Reseed(StepCallback):
-    """Makes the random state of dropout a function of seed and step, at the begin of every epoch.
+    """Sets the random state of dropout from seed and step, at the start of every epoch.
 
-    So no random state needs to be kept: an epoch is the same in whichever process it runs, and
-    whatever else has drawn random numbers before.
-
-    Args:
-        seed: Integer >= 0.
-        distribution: Gives other random states to other replicas. Defaults to one replica.
-        **counting: As for `StepCallback`.
+    The dropout masks of an epoch are then the same in every process that runs it, so checkpoints
+    need no random state. `distribution` gives each replica another random state.
     """
 
     def __init__(
@@ -64,7 +49,7 @@ class Reseed(StepCallback):
         self.distribution = distribution or Distribution()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Not on_epoch_begin: PyTorch's DataLoader draws a number after it.
+        # Not in on_epoch_begin: PyTorch's DataLoader draws a random number after it.
         if batch == 0:
             self._reseed(self.step)
         super().on_train_batch_begin(batch)
@@ -87,7 +72,7 @@ def _seed_generator_states(model: Any) -> list[Any]:
 
 
 class StopAfter(StepCallback):
-    """Ends training after a number of optimizer steps, even within an epoch."""
+    """Ends training after `steps` optimizer steps, even within an epoch."""
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
@@ -100,23 +85,20 @@ class StopAfter(StepCallback):
 
 
 class StepReports(StepCallback):
-    """Reports loss, metrics, learning rate, gradient norm and speed every few optimizer steps.
+    """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
 
     Loss and metrics are means over the steps since the last report. Between reports nothing is
     fetched from the device.
 
     Args:
-        reporters: Who is told.
-        tokens: Function of an optimizer step, counted from 0: its real target tokens. The speed is
-            then in tokens a second. Defaults to None: it is in steps a second.
-        every: Optimizer steps between reports.
-        distribution: Gives the metrics over all replicas. Defaults to one replica.
-        **counting: As for `StepCallback`.
+        reporters: Objects with a method `report(step, values)`: progress bar, event file.
+        tokens: Function from an optimizer step, counted from 0, to its real target tokens. None
+            reports the speed in steps per second instead of tokens per second.
     """
 
     def __init__(
         self,
-        reporters: Sequence[Reporter],
+        reporters: Sequence[Any],
         tokens: Callable[[int], int] | None = None,
         every: int = 50,
         distribution: Distribution | None = None,
@@ -141,8 +123,7 @@ class StepReports(StepCallback):
         self._report(self.step)
 
     def _begin_window(self, steps: int) -> None:
-        self._first = steps
-        self._begin = time.perf_counter()
+        self._first, self._begin = steps, time.perf_counter()
 
     def _report(self, steps: int) -> None:
         metrics = self.distribution.metrics(self.model)
@@ -162,12 +143,7 @@ class StepReports(StepCallback):
 
 
 class ProgressBar(StepCallback):
-    """Shows optimizer steps, loss, speed and the time left.
-
-    Args:
-        steps: Optimizer steps in all.
-        **counting: As for `StepCallback`.
-    """
+    """Shows a progress bar of `steps` optimizer steps with loss, speed and the time left."""
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
@@ -185,7 +161,7 @@ class ProgressBar(StepCallback):
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """Put loss and speed behind the bar, or print validation figures above it."""
+        """Show loss and speed after the bar; print validation figures above it."""
         figures = {name: value for name, value in values.items() if not isinstance(value, str)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
@@ -197,12 +173,7 @@ class ProgressBar(StepCallback):
 
 
 class AtCheckpoint(StepCallback):
-    """Does something with the model at the end of every epoch: measures it, saves it.
-
-    Args:
-        action: Function of (model, step), and of the `logs` that later callbacks see.
-        **counting: As for `StepCallback`.
-    """
+    """Calls `action(model, step, logs)` at the end of every epoch; later callbacks see `logs`."""
 
     def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
         super().__init__(**counting)

@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or not there, and resume bit for bit; their average (§6.1)."""
+"""Checkpoints: written as a whole or not at all, resumed bit for bit, averaged (§6.1)."""
 
 import hashlib
 import json
@@ -16,27 +16,21 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer._files import atomic_write, read_json
+from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.keras_file import read_config
 from keras_transformer.run import checkpoint_folders
 
 _MODEL = "model.keras"
 _STATE = "state.json"
-_MOST_STATE_BYTES = 16 * 1024 * 1024  # the validation loss of a checkpoint takes about 40
+_MOST_STATE_BYTES = 16 * 1024 * 1024  # each checkpoint adds about 40 for its validation loss
 _FORMAT = 2  # 1: model.keras held the TransformerTrainer of 0.1.0.dev0
 
 
 class ValidationHistory:
-    """Validation losses of all checkpoints of a run.
+    """Validation losses of a run by optimizer step.
 
-    It is a reporter: it keeps the losses that `Validation` reports. Checkpoints save them, so that
-    a resumed run knows the earlier ones. Early stopping looks at the loss, not at BLEU: the loss is
-    of all validation sentences and always there, BLEU of a few greedy translations and mostly noise
-    from one checkpoint to the next.
-
-    Args:
-        losses: Optimizer steps to validation loss. Defaults to none.
+    Checkpoints save them for a resumed run. Early stopping uses the loss, not BLEU: BLEU of a few
+    greedy translations is mostly noise between checkpoints.
     """
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:
@@ -47,7 +41,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Steps with the lowest losses, in the order of steps; of equal ones the earlier."""
+        """Sorted steps of the `count` lowest losses; of equal losses, the earlier ones."""
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]
@@ -71,27 +65,15 @@ def save_checkpoint(
     history: ValidationHistory | None = None,
     keep_best: int = 0,
 ) -> Path:
-    """Write all that training needs to resume from here, and remove the oldest checkpoints.
+    """Write everything that training needs to resume, and remove old checkpoints.
 
-    A checkpoint is the folder `step-00001000` of `model.keras` (the model, compiled, with the state
-    of its optimizer) and `state.json` (the step, the SHA-256 of `model.keras`, and the validation
-    losses so far). It is written under another name and renamed, so a folder of that name is
-    complete. Data and dropout need no state, since they are functions of seed and step (see
-    `BatchPlan` and `Reseed`). Other files in `directory` are left alone.
+    A checkpoint is the folder `step-00001000` with `model.keras` (the compiled model with its
+    optimizer state) and `state.json` (the step, the SHA-256 of `model.keras`, and the validation
+    losses so far). It is written under another name, then renamed, so it is always complete. Data
+    and dropout need no state: they are functions of seed and step (see `BatchPlan` and `Reseed`).
 
-    Args:
-        directory: Folder of the checkpoints.
-        model: Compiled Keras model.
-        step: Integer, optimizer steps made.
-        keep: Integer, how many of the newest checkpoints remain.
-        history: Validation losses up to this step.
-        keep_best: Integer, how many checkpoints with the lowest losses remain besides.
-
-    Returns:
-        The new checkpoint's folder.
-
-    Raises:
-        UserError: If the disk is full; earlier checkpoints are unharmed.
+    The newest `keep` checkpoints are kept, and the `keep_best` ones with the lowest losses in
+    `history`. A full disk raises `UserError`, before any checkpoint is removed.
     """
     directory = Path(directory)
     path = checkpoint_path(directory, step)
@@ -114,36 +96,27 @@ def save_checkpoint(
 
 
 def checkpoint_path(directory: str | Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Folder of the checkpoint of a step."""
     return Path(directory) / f"step-{step:08d}"
 
 
 def load_history(path: str | Path) -> ValidationHistory:
-    """Read the validation losses that were known when an undamaged checkpoint was written."""
+    """Read the validation losses that an undamaged checkpoint saved."""
     losses = _read_state(Path(path)).get("validation_losses", {})
     return ValidationHistory({int(step): loss for step, loss in losses.items()})
 
 
 def load_checkpoint(path: str | Path, model: Any) -> int:
-    """Load weights and optimizer state of a checkpoint into a model.
+    """Load a checkpoint into the compiled model that was saved, or one built alike.
 
-    Without the code of the model, `keras.saving.load_model(path / "model.keras")` reads it.
-
-    Args:
-        path: Folder of one checkpoint.
-        model: The compiled model that the checkpoint was saved of, or one built alike.
-
-    Returns:
-        The optimizer steps made.
-
-    Raises:
-        UserError: If the checkpoint is incomplete, damaged, of another model or an older release.
+    Returns the optimizer steps made. Raises `UserError` if the checkpoint is incomplete, damaged,
+    of another model or of an older release.
     """
     step, _ = _check_loadable(Path(path))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     try:
-        with warnings.catch_warnings():  # Keras warns where it leaves the optimizer as it is
+        with warnings.catch_warnings():  # Keras only warns if it cannot load the optimizer
             warnings.filterwarnings("error", message="Skipping variable loading for optimizer")
             _load_weights(Path(path), model)
     except (ValueError, UserWarning) as error:
@@ -153,7 +126,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
 
 
 def _load_weights(path: Path, model: Any) -> None:
-    """Load weights and optimizer; from a file of their own, since reading in an archive is slow."""
+    """Load weights and optimizer, from an extracted file: reading inside the archive is slow."""
     with (
         zipfile.ZipFile(path / _MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
@@ -162,18 +135,10 @@ def _load_weights(path: Path, model: Any) -> None:
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:
-    """Find the newest undamaged checkpoint of a folder.
+    """Find the newest undamaged checkpoint's folder; None if there is no checkpoint.
 
-    Newer ones that are damaged are warned of and renamed to `damaged-step-...`.
-
-    Args:
-        directory: Folder of the checkpoints.
-
-    Returns:
-        The checkpoint's folder, or `None` if there is no checkpoint.
-
-    Raises:
-        UserError: If there are checkpoints, but all are damaged; nothing is renamed then.
+    Newer, damaged checkpoints give a warning and are renamed to `damaged-step-...`. If all are
+    damaged, they are not renamed, and that is a `UserError`.
     """
     damaged: dict[Path, UserError] = {}
     for path in reversed(checkpoint_folders(directory)):
@@ -192,17 +157,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 
 def verify_checkpoint(path: str | Path) -> int:
-    """Check that a checkpoint is as it was written.
-
-    Args:
-        path: Folder of one checkpoint.
-
-    Returns:
-        The optimizer steps made.
-
-    Raises:
-        UserError: If a file is missing or differs.
-    """
+    """Optimizer steps of a checkpoint; `UserError` if a file is missing or has changed."""
     path = Path(path)
     try:
         state = _read_state(path)
@@ -218,10 +173,9 @@ def verify_checkpoint(path: str | Path) -> int:
 def average_checkpoints(
     paths: Sequence[str | Path], output: str | Path, previous: str | Path | None = None
 ) -> None:
-    """Write a model whose weights are the mean of those of some checkpoints (§6.1).
+    """Write a model whose weights are the mean of the weights of some checkpoints (§6.1).
 
-    Sums are float64; `output` holds no optimizer state. At every moment `output` is the whole of
-    the old file or of the new one.
+    Sums are float64. `output` has no optimizer state, and is replaced as a whole.
 
     Example:
 
@@ -232,7 +186,7 @@ def average_checkpoints(
     Args:
         paths: Folders of one or more checkpoints of the same model.
         output: The `.keras` file to write.
-        previous: Where to keep a copy of an older `output`. Defaults to None: nowhere.
+        previous: Where to copy an older `output` before it is replaced. Defaults to None: nowhere.
 
     Raises:
         UserError: If there is no checkpoint, one is damaged, or their weights do not match.
@@ -256,12 +210,9 @@ def average_checkpoints(
 
 
 def load_checkpoint_model(path: str | Path) -> Any:
-    """Read the model of a checkpoint, without its optimizer.
+    """Read the model of a checkpoint without its optimizer, with the EMA weights if it has them.
 
-    Where the optimizer keeps averages of the weights (EMA), they are the model's weights.
-
-    Raises:
-        UserError: If the checkpoint is incomplete, damaged or of an older release.
+    Raises `UserError` if the checkpoint is incomplete, damaged or of an older release.
     """
     _, config = _check_loadable(Path(path))
     file = Path(path) / _MODEL
@@ -274,7 +225,7 @@ def load_checkpoint_model(path: str | Path) -> Any:
 
 
 def _check_loadable(path: Path) -> tuple[int, dict[str, Any]]:
-    """The step of a checkpoint, and the configuration of its model."""
+    """The step of a checkpoint and the configuration of its model."""
     step = verify_checkpoint(path)
     if _read_state(path).get("format") != _FORMAT:
         raise UserError(
@@ -298,14 +249,14 @@ def _read_state(path: Path) -> Any:
 
 
 def remove_unfinished(directory: str | Path) -> None:
-    """Remove the checkpoints that a killed process left half written or half removed."""
+    """Remove checkpoints that a killed process left partly written or partly removed."""
     for state in ("partial", "removed"):
         for path in Path(directory).glob(f".{state}-step-{'[0-9]' * 8}"):
             shutil.rmtree(path)
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint so that at no moment half of one goes by its name."""
+    """Remove a checkpoint; renamed first, so its name never stands for an incomplete one."""
     hidden = path.with_name(f".removed-{path.name}")
     _rename(path, hidden)
     shutil.rmtree(hidden)

@@ -1,4 +1,4 @@
-"""The training loop: one for any Keras model and any stream of batches."""
+"""The training loop, for any Keras model and any stream of batches."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,10 +27,9 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
     save_checkpoint,
 )
-from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.distribution.distribution import Action
+from keras_transformer.training.distribution.distribution import Action, Distribution
+from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.tensorboard import TensorBoardWriter
-from keras_transformer.training.transformer_adam import ema_as_weights, inner_optimizer
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
 
@@ -57,10 +56,10 @@ def fit(
 ) -> ValidationHistory:
     """Train a compiled model for a number of optimizer steps, and resume bit for bit after a stop.
 
-    `directory` gets `checkpoints/step-00001000/model.keras` and so on (the model with the state of
-    its optimizer, as `model.save` writes it) and `logs/` for TensorBoard. Call it again with the
-    same arguments after a stop or a crash: it loads the newest checkpoint into `model` and goes on
-    to the same weights, on the same machine and backend, as if nothing had happened.
+    `directory` gets `checkpoints/step-00001000/model.keras` and so on (the model with its optimizer
+    state, as `model.save` writes it) and `logs/` for TensorBoard. After a stop or a crash, call it
+    again with the same arguments: it loads the newest checkpoint into `model` and, on the same
+    machine and backend, reaches the same weights as without the stop.
 
     Example:
 
@@ -71,47 +70,42 @@ def fit(
     ```
 
     Args:
-        model: A compiled and built Keras model. A step is an optimizer step; with the optimizer's
-            `gradient_accumulation_steps` it has as many micro-batches.
-        batches: Function of a number of batches (micro-batches) that returns an iterable of the
-            batches after so many, without end: `(x, y)` or `(x, y, sample_weight)` of nested NumPy
+        model: A compiled and built Keras model. With the optimizer's `gradient_accumulation_steps`,
+            each optimizer step has as many micro-batches.
+        batches: Function that takes a number of (micro-)batches to skip and returns an endless
+            iterable of the batches after them: `(x, y)` or `(x, y, sample_weight)` of nested NumPy
             arrays. `array_batches` makes such a function.
         directory: Folder of checkpoints and logs.
         steps: Optimizer steps in all, those before a stop included.
-        checkpoint_every: Optimizer steps between checkpoints, which are one epoch of Keras.
-        keep_checkpoints: Newest checkpoints kept.
-        keep_best: Checkpoints with the lowest validation losses kept besides. Defaults to 0.
-        validation: What is measured at each checkpoint: a list of batches for `model.evaluate`, or
-            a function of (model, step) that returns figures, and Markdown texts, by name. Defaults
-            to None: nothing.
-        patience: Checkpoints without a lower validation loss, `"loss"` of what is measured, after
-            which training ends. Defaults to None: it never ends early.
-        callbacks: Keras callbacks; they are called after validation, whose figures are in `logs`
-            as `val_loss` and so on, and before the checkpoint is written. Their own state is not
-            saved.
-        seed: Decides the dropout masks, an integer >= 0.
-        resume: Whether to resume from checkpoints in `directory`. Defaults to True; if False, there
-            must be none.
+        checkpoint_every: Optimizer steps between checkpoints; this is one Keras epoch.
+        keep_checkpoints: How many of the newest checkpoints to keep.
+        keep_best: How many checkpoints of lowest validation loss to keep as well. Defaults to 0.
+        validation: What to measure at each checkpoint: batches for `model.evaluate`, or a function
+            of (model, step) that returns numbers and Markdown texts by name. Defaults to None.
+        patience: Stop early after this many checkpoints without a lower validation loss (`"loss"`
+            of `validation`). Defaults to None: never.
+        callbacks: Keras callbacks. At a checkpoint, they are called after validation (its results
+            are in `logs` as `val_loss` and so on) and before saving. Their state is not saved.
+        seed: Seed of the dropout masks, an integer >= 0.
+        resume: Whether to resume from checkpoints in `directory`; if False, there must be none.
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write `logs/`.
-        tokens: Function of an optimizer step, counted from 0: its real target tokens, for reports
-            of tokens a second. Defaults to None: steps a second.
+        tokens: Function from an optimizer step, counted from 0, to its real target tokens, to
+            report tokens per second. Defaults to None: steps per second.
         distribution: Where a `SlicedLogitsTrainer` trains, from `training.distribution.start`.
             Defaults to this process and one device.
 
     Returns:
-        The validation losses of all checkpoints, earlier processes included.
+        The validation losses of all checkpoints, those of earlier processes included.
 
     Raises:
-        UserError: If a checkpoint or the disk does not allow training.
-        ValueError: If an argument is out of range or has no effect, or the batches end (on
-            TensorFlow, its own error then).
+        UserError: If a checkpoint is damaged or of another model, or the disk is full.
+        ValueError: If an argument is out of range or has no effect, or the batches end (TensorFlow
+            raises its own error then).
     """
-    _check(model, validation, patience, keep_best)
-    _check_positive(
-        steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints
-    )
+    counts = {"steps": steps, "checkpoint_every": checkpoint_every}
+    _check(model, validation, patience, keep_best, keep_checkpoints=keep_checkpoints, **counts)
     directory, distribution = Path(directory), distribution or Distribution()
     folder = directory / "checkpoints"
     step, history = _begin(model, folder, resume, distribution)
@@ -150,7 +144,9 @@ def fit(
     return history
 
 
-def _check(model: Any, validation: Any, patience: int | None, keep_best: int) -> None:
+def _check(
+    model: Any, validation: Any, patience: int | None, keep_best: int, **counts: int
+) -> None:
     if validation is None and (patience is not None or keep_best):
         raise ValueError(
             "`patience` and `keep_best` need `validation`. "
@@ -161,18 +157,15 @@ def _check(model: Any, validation: Any, patience: int | None, keep_best: int) ->
             "`model` must be compiled with `steps_per_execution=1`, and built, such as by "
             f"`keras.Input`. Received: compiled={model.compiled}, built={model.built}"
         )
-
-
-def _check_positive(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={number}")
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
 
 
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Load the newest checkpoint; returns its step and the validation losses up to it."""
+    """Load the newest checkpoint; return its step and the validation losses up to it."""
 
     def find() -> Path | None:
         remove_unfinished(folder)
@@ -190,7 +183,7 @@ def _begin(
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches; Keras alone would end the epoch, as if the last step had been made."""
+    """The batches, or an error if they end: Keras would just end the epoch early."""
     count = 0
     for batch in batches:
         count += 1
@@ -199,7 +192,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Measures a model, with the EMA weights if there are any, and reports what it finds."""
+    """Measures a model, with its EMA weights if it has them, and reports the results."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -214,14 +207,14 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
     return action
 
 
-def _saving(folder: Path, keep: int, history: ValidationHistory, keep_best: int) -> Action:
-    return lambda model, step, logs: save_checkpoint(folder, model, step, keep, history, keep_best)
+def _saving(folder: Path, *kept: Any) -> Action:
+    return lambda model, step, logs: save_checkpoint(folder, model, step, *kept)
 
 
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Ends training in all processes when it is over for the chief, who alone validates."""
+    """Ends training in all processes when the chief, which alone validates, stops early."""
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
         if distribution.of_chief(history.is_over(patience)):
@@ -231,21 +224,18 @@ def _stopping(
 
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:
-    """A function of (model, step) that evaluates the model on some batches."""
-
-    def measure(model: Any, step: int) -> dict[str, Any]:
-        data = fit_data(batches, model)
-        return model.evaluate(data, steps=len(batches), verbose=0, return_dict=True)
-
-    return measure
+    """A function of (model, step) that evaluates the model on `batches`."""
+    return lambda model, step: model.evaluate(
+        fit_data(batches, model), steps=len(batches), verbose=0, return_dict=True
+    )
 
 
 def array_batches(
     x: Any, y: Any = None, batch_size: int = 32, seed: int = 0, sample_weight: Any = None
 ) -> Callable[[int], Iterator[tuple[Any, ...]]]:
-    """Make the `batches` of `fit` from arrays, shuffled anew in each pass over them.
+    """Make the `batches` of `fit` from arrays, shuffled again in each pass over them.
 
-    Which rows are in a batch depends on seed and number of the batch alone. All batches have
+    The rows of a batch depend only on the seed and the number of the batch. All batches have
     `batch_size` rows; a batch may begin in one pass and end in the next.
 
     Example:
@@ -256,20 +246,21 @@ def array_batches(
     ```
 
     Args:
-        x: NumPy array, or a nested structure of arrays with as many rows.
-        y: The same for the labels. Defaults to None: batches are `(x,)`.
-        batch_size: Rows of a batch.
-        seed: Decides the order, an integer >= 0.
-        sample_weight: The same for the weights of losses. Defaults to None.
+        x: NumPy array, or a nested structure of arrays with equally many rows.
+        y: The labels, like `x`. Defaults to None: batches are `(x,)`.
+        batch_size: Rows per batch.
+        seed: Seed of the order, an integer >= 0.
+        sample_weight: The weights of the loss, like `x`. Defaults to None.
 
     Raises:
-        ValueError: If the arrays have no rows or unequal numbers of them, or weights have no `y`.
+        ValueError: If the arrays have no rows or unequal numbers of rows, or if `sample_weight` is
+            given without `y`.
     """
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}
     if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):
         raise ValueError(
-            "`x`, `y` and `sample_weight` must have equally many rows, and weights need a `y`. "
+            "`x`, `y` and `sample_weight` must have equally many rows; `sample_weight` needs `y`. "
             f"Received: rows={sorted(sizes)}, y={y}"
         )
     (size,) = sizes

@@ -5,18 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.masked_crossentropy import token_crossentropy, token_weights
+from keras_transformer.training.crossentropy import token_crossentropy, token_weights
 
 
 class TokenMean(keras.metrics.Metric):
     """Mean of a value per real target token, kept as (sum, count) so that batches add up.
 
-    Subclasses give `token_values(y_true, y_pred)`, float32 (B, T).
-
-    Args:
-        pad_id: Integer, the label that stands for padding.
-        name: String.
-        dtype: Accepted for Keras's sake; sums and result are float32 under every policy.
+    Subclasses give `token_values(y_true, y_pred)`, float32 (B, T). Sums are always float32.
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
@@ -26,33 +21,29 @@ class TokenMean(keras.metrics.Metric):
         self.count = self.add_variable((), "zeros", dtype="float32", name="count")
 
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the value of every token, float32 (B, T)."""
         raise NotImplementedError
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Add a batch: labels (B, T), logits (B, T, V), optional weights (B, T) or (B,)."""
         y_true = ops.cast(y_true, "int32")
         y_pred = ops.stop_gradient(ops.convert_to_tensor(y_pred))
         weights = token_weights(y_true, self.pad_id, sample_weight)
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Add a weighted sum of values and the sum of the weights, both float32 ()."""
+        """Add a weighted sum of values and the sum of its weights, both float32 ()."""
         self.total.assign_add(total)
         self.count.assign_add(count)
 
     def result(self) -> Any:
-        """Return the mean so far; 0 before the first real token."""
         return ops.divide_no_nan(self.total, self.count)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
         return {"pad_id": self.pad_id, "name": self.name, "dtype": self.dtype}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
-    """Fraction of real target tokens whose highest logit is the label's.
+    """Fraction of real target tokens whose highest logit is the label's; 0 without any.
 
     Example:
 
@@ -61,7 +52,7 @@ class MaskedAccuracy(TokenMean):
     ```
 
     Args:
-        pad_id: Integer, the label that stands for padding.
+        pad_id: Integer, the label of padding.
         name: String, default `"accuracy"`.
 
     Call arguments:
@@ -77,14 +68,13 @@ class MaskedAccuracy(TokenMean):
         super().__init__(pad_id=pad_id, name=name, dtype=dtype)
 
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
-        """Return 1 where the prediction is right, else 0; float32 (B, T)."""
         prediction = ops.argmax(y_pred, axis=-1)
         return ops.cast(ops.equal(ops.cast(prediction, "int32"), y_true), "float32")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenMean):
-    """Exponential of the mean cross-entropy per real target token, never smoothed.
+    """Exponential of the mean unsmoothed cross-entropy per real target token; 1 without any.
 
     Example:
 
@@ -93,13 +83,11 @@ class Perplexity(TokenMean):
     ```
 
     Args:
-        pad_id: Integer, the label that stands for padding.
+        pad_id: Integer, the label of padding.
         name: String, default `"perplexity"`.
 
     Call arguments:
-        y_true: Integer labels (B, T).
-        y_pred: Float logits (B, T, V).
-        sample_weight: Optional float weights (B, T) or (B,).
+        As for `MaskedAccuracy`.
 
     Returns:
         float32 scalar, at least 1.
@@ -109,9 +97,7 @@ class Perplexity(TokenMean):
         super().__init__(pad_id=pad_id, name=name, dtype=dtype)
 
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the cross-entropy of every token, float32 (B, T), nats."""
         return token_crossentropy(y_true, y_pred)
 
     def result(self) -> Any:
-        """Return the perplexity so far; 1 before the first real token."""
         return ops.exp(super().result())

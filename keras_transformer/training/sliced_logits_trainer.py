@@ -1,4 +1,4 @@
-"""Training without the logits of a whole batch in memory."""
+"""Training that never holds the logits of a whole batch in memory."""
 
 from typing import Any
 
@@ -6,23 +6,20 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
+from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.masked_crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
-
-_LOGIT_BYTES = 4
 
 
 class SlicedLogitsTrainer(keras.Model):
-    """Trains a model with an output projection and holds the logits of a few tokens at a time.
+    """Trains a model while holding the logits of only a few tokens at a time.
 
-    The logits of a batch are its largest tensor by far: 3 GiB for 25,000 tokens and a vocabulary
-    of 37,000, as much again for their gradient, and most of the time goes into moving them. This
-    trainer has the layers and weights of `model`, computes its `states`, and takes the projection
-    to the vocabulary into the loss, see `sliced_crossentropy`. Loss, metrics and gradients are
-    those of `model` compiled with `loss` and, as `weighted_metrics`, `MaskedAccuracy` and
-    `Perplexity`. Saving and loading are those of `model`, which `compile` compiles too, with the
-    same optimizer: what is saved is the model, and it can be trained on without the trainer.
+    The logits of a batch are by far its largest tensor: 3 GiB for 25,000 tokens and a vocabulary of
+    37,000, and as much again for their gradient; moving them takes most of the time. This trainer
+    has the layers and weights of `model`, but outputs its `states`, and the loss projects them to
+    the vocabulary slice by slice. Loss, metrics and gradients equal those of `model` compiled with
+    `loss` and, as `weighted_metrics`, `MaskedAccuracy` and `Perplexity`. `compile` compiles `model`
+    as well, with the same optimizer; saving saves `model`, which can be trained further alone.
 
     Example:
 
@@ -36,16 +33,15 @@ class SlicedLogitsTrainer(keras.Model):
     Args:
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
-        loss: `MaskedCrossentropy`, with a mean or a sum. Defaults to that with its defaults.
-        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice has at least D tokens,
-            as many as make it as large as the output matrix; with fewer, summing the gradient of
-            that matrix would take longer than the products. Defaults to 16.
-        r_drop: Weight α of R-Drop (Liang et al. 2021), at least 0. Every batch passes the model
-            twice with different dropout, and the divergence between the two distributions of a
-            token is part of the loss. A step takes twice as long; small data go further; 5 is
-            their value for translation. Defaults to 0: one pass.
-        gradient_checkpointing: Whether encoder and decoder layers recompute their activations in
-            the backward pass: less memory, more time, the same numbers. Defaults to False.
+        loss: `MaskedCrossentropy` with a mean or a sum. Defaults to one with its defaults.
+        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice has at least D tokens;
+            with fewer, adding up the gradient of the output matrix would take longer than the
+            matrix products. Defaults to 16.
+        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0, 5 for small translation data:
+            each batch passes the model twice with different dropout masks, and the loss gets the
+            divergence between the two distributions. A step takes twice as long. Defaults to 0.
+        gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
+            in the backward pass, to save memory. Defaults to False.
         distribution: Where the trainer runs, from `training.distribution.start`. Defaults to one
             process on one device.
 
@@ -53,12 +49,11 @@ class SlicedLogitsTrainer(keras.Model):
         inputs: As for `model`.
 
     Returns:
-        The states, a float tensor `(B, T, D)`; in training with `r_drop` `(2B, T, D)`.
+        The states, a float tensor (B, T, D); in training with `r_drop`, (2B, T, D).
 
     Raises:
         ValueError: If `loss` is not a mean or a sum over tokens; in `compile`, if a loss or metrics
-            are given, since the trainer has its own; in training and evaluation, if `model` is
-            quantized.
+            are given; in training and evaluation, if `model` is quantized.
     """
 
     def __init__(
@@ -78,7 +73,7 @@ class SlicedLogitsTrainer(keras.Model):
                 f"Received: loss.reduction={loss.reduction!r}"
             )
         super().__init__(model.input, model.states, **kwargs)
-        self.dtype_policy = model.dtype_policy  # by which Keras scales the loss for float16
+        self.dtype_policy = model.dtype_policy  # Keras scales the loss for float16 by it
         self.model = model
         self.token_loss = loss
         self.logits_mebibytes = logits_mebibytes
@@ -97,11 +92,11 @@ class SlicedLogitsTrainer(keras.Model):
         weighted_metrics: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Compiles the trainer and its model; `loss` and metrics must not be given."""
+        """Compile the trainer and its model; the trainer has its own loss and metrics."""
         if any(x is not None for x in (loss, loss_weights, metrics, weighted_metrics)):
             raise ValueError(
-                "`compile` takes no loss and no metrics: the loss is an argument of the "
-                "constructor, accuracy and perplexity are always there. "
+                "`compile` takes no loss and no metrics: pass the loss to the constructor; the "
+                "metrics are always accuracy and perplexity. "
                 f"Received: loss={loss}, loss_weights={loss_weights}, metrics={metrics}, "
                 f"weighted_metrics={weighted_metrics}"
             )
@@ -109,17 +104,22 @@ class SlicedLogitsTrainer(keras.Model):
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
+        layers = list(self._flatten_layers())
+        regularized = any(getattr(x, "regularizer", None) for x in self.trainable_weights)
+        self._adds_losses = lambda: (
+            regularized or self._losses_override or any(layer._losses for layer in layers)
+        )
 
     def make_train_function(self, force: bool = False) -> None:
         if force or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
-        super().make_train_function()  # makes one where the distribution has none
+        super().make_train_function()  # makes Keras's own if the distribution has none
 
     @property
     def slice_size(self) -> int:
-        """Tokens whose logits are held at a time."""
+        """Tokens whose float32 logits are in memory at a time."""
         vocabulary_size, width = self.model.output_weights()[0].shape
-        return max(width, self.logits_mebibytes * 2**20 // (_LOGIT_BYTES * vocabulary_size))
+        return max(width, self.logits_mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.r_drop:
@@ -128,23 +128,18 @@ class SlicedLogitsTrainer(keras.Model):
             return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Returns the loss, float32 `()`, and updates the metrics."""
+        """Return the loss, float32 (), and update the metrics."""
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
             ops.reshape(ops.cast(y, "int32"), (-1,)),
             ops.reshape(weights, (-1,)),
-            self.slice_size,
-            self.token_loss.label_smoothing,
-            self.r_drop if training else 0.0,
+            slice_size=self.slice_size,
+            label_smoothing=self.token_loss.label_smoothing,
+            r_drop=self.r_drop if training else 0.0,
             needs_gradient=training,
         )
         metric_sums = ops.stop_gradient(sums)
@@ -152,18 +147,18 @@ class SlicedLogitsTrainer(keras.Model):
         self.accuracy.add(metric_sums[2], total)
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
-        for additional in self.losses:  # of regularizers and `add_loss`, once over all replicas
+        # Regularizers and `add_loss` count once, not per replica. `losses` is slow even if empty.
+        for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """States `(M, D)` and output matrix `(V, D)`; a bias becomes a column of the matrix."""
+        """States (M, D) and output matrix (V, D); a bias becomes one more column of both."""
         matrix, bias = self.model.output_weights()
         if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(matrix.dtype)):
             raise ValueError(
-                "A quantized model has no output matrix that its logits could be sliced by: "
-                "compile and evaluate the model itself. "
-                f"Received: a model with an output matrix of dtype {matrix.dtype}"
+                "`SlicedLogitsTrainer` cannot use a quantized model: compile and evaluate the "
+                f"model itself. Received: a model with an output matrix of dtype {matrix.dtype}"
             )
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:
@@ -173,19 +168,19 @@ class SlicedLogitsTrainer(keras.Model):
         return states, ops.concatenate([matrix, bias], axis=1)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Returns the metrics, which `compute_loss` has updated."""
+        """Return the metrics, which `compute_loss` has updated."""
         return self.get_metrics_result()
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Saves `model`, with the state of the optimizer."""
+        """Save `model` with its optimizer state."""
         self.model.save(*args, **kwargs)
 
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Loads the weights of `model` and the state of the optimizer."""
+        """Load the weights of `model` and its optimizer state."""
         self.model.load_weights(*args, **kwargs)
 
     def local_copy(self) -> "SlicedLogitsTrainer":
-        """Makes a compiled trainer of the same sizes with weights of its own, for one device."""
+        """A compiled trainer of the same sizes with its own weights, for one device."""
         copy = SlicedLogitsTrainer(
             type(self.model).from_config(self.model.get_config()),
             self.token_loss,

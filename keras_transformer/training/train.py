@@ -1,4 +1,4 @@
-"""Training by a recipe."""
+"""Training of what a recipe describes."""
 
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,21 @@ from keras_transformer.training.checkpoint import (
     average_checkpoints,
     checkpoint_path,
 )
+from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.fit import fit
-from keras_transformer.training.masked_crossentropy import MaskedCrossentropy
+from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-from keras_transformer.training.transformer_adam import TransformerAdam
-from keras_transformer.training.transformer_schedule import TransformerSchedule
 from keras_transformer.training.validation import TranslationValidation
 
 
 def train(
     run: Run, resume: bool = False, callbacks: list[keras.callbacks.Callback] | None = None
 ) -> None:
-    """Train by the recipe of a run, from text files to `model.keras`.
+    """Train what the recipe of a run describes, from text files to `model.keras`.
 
     The same recipe gives the same weights, bit for bit, on the same machine and backend, whether or
-    not it was stopped between. The loop is that of `fit`: an epoch of Keras is the interval between
+    not training was stopped and resumed. The loop is `fit`: a Keras epoch is the interval between
     two checkpoints.
 
     Example:
@@ -42,13 +41,13 @@ def train(
     ```
 
     Args:
-        run: The folder that gets tokenizer, encoded text, checkpoints, logs and the model. Its
-            recipe says what to train, and on how many devices, see `training.distribution.start`.
+        run: The folder for tokenizer, encoded text, checkpoints, logs and the model. Its recipe
+            says what to train, and on which devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
         callbacks: Keras callbacks, as for `fit`. Defaults to none.
 
     Raises:
-        UserError: If the text, a checkpoint or the disk does not allow training.
+        UserError: If the text or a checkpoint cannot be used, or the disk is full.
     """
     keep_freed_memory()
     recipe, settings = run.recipe, run.recipe.training
@@ -96,7 +95,7 @@ def train(
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
-    """The checkpoints that `model.keras` is the mean of."""
+    """The checkpoints to average into `model.keras`."""
     patience = run.recipe.training.early_stopping_patience
     count = run.recipe.evaluation.average_last
     if patience is None:
@@ -114,8 +113,8 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
 def _tokenizer(run: Run) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if run.recipe.training.initial_run:
-        tokenizer = Run.open(run.recipe.training.initial_run).tokenizer()
+    if initial_run := run.recipe.training.initial_run:
+        tokenizer = Run.open(initial_run).tokenizer()
     else:
         settings = run.recipe.tokenizer
         tokenizer = Tokenizer.train(
@@ -143,13 +142,7 @@ def _store(split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribut
 def new_trainer(
     recipe: Recipe, tokenizer: Any, distribution: Distribution | None = None
 ) -> SlicedLogitsTrainer:
-    """Make the compiled model of a recipe, with random weights.
-
-    Args:
-        recipe: What to train.
-        tokenizer: Gives vocabulary sizes and `pad_id`.
-        distribution: Where the trainer runs. Defaults to one process on one device.
-    """
+    """Make the compiled model of a recipe, with random weights and the tokenizer's vocabulary."""
     settings = recipe.training
     model = architecture(recipe.model.architecture).from_preset(
         recipe.model.preset,

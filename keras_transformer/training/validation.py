@@ -1,4 +1,4 @@
-"""Validation of a translation model."""
+"""Validation of a translation model in training."""
 
 import itertools
 import math
@@ -16,24 +16,12 @@ _SAMPLES = 5
 
 
 class TranslationValidation:
-    """Measures a trainer on the validation sentences of a run, for the `validation` of `fit`.
+    """The `validation` of `fit` for a run: measures a `SlicedLogitsTrainer` on its sentences.
 
-    Loss, perplexity and accuracy are means per real target token, and the loss is not smoothed.
-    With `training.validation_bleu_sentences` the first of them are translated greedily, for BLEU
-    and for a table of a few translations beside their references.
-
-    Args:
-        run: The run, whose recipe says how many sentences, and how BLEU is computed.
-        tokenizer: Its tokenizer.
-        batches: What `evaluation_batches` returns.
-
-    Call arguments:
-        trainer: The `SlicedLogitsTrainer`.
-        step: Integer, optimizer steps made.
-
-    Returns:
-        `{"loss": ..., "perplexity": ..., "accuracy": ...}`, with translations also `"bleu"`, in
-        percent, and `"translations"`, a table in Markdown.
+    Loss (not smoothed), perplexity and accuracy are means per real target token. The first
+    `training.validation_bleu_sentences` sentences, if any, are translated greedily: that gives
+    `"bleu"`, in percent, and `"translations"`, a Markdown table of a few examples.
+    `batches` come from `evaluation_batches`.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:

@@ -1,13 +1,15 @@
 import gzip
 import io
+import queue
 import sys
+import threading
 import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
 from keras_transformer.data import CorpusError, read_lines, read_parallel
-from keras_transformer.data.corpus import read_standard_input
+from keras_transformer.data.corpus import available_chunks, read_standard_input
 from keras_transformer.errors import UserError
 
 LONGEST = 1024 * 1024
@@ -45,6 +47,12 @@ def test_carriage_return_before_newline_is_dropped(tmp_path):
 
 def test_byte_order_mark_is_no_text(tmp_path):
     assert list(read_lines(write(tmp_path / "s", b"\xef\xbb\xbfone\ntwo"))) == ["one", "two"]
+
+
+def test_standard_input_is_read_like_a_file(monkeypatch):
+    content = b"\xef\xbb\xbfone\r\n\n two \r\r\n\xef\xbb\xbfthree\r"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+    assert list(read_standard_input()) == ["one", "", " two \r", "\ufeffthree\r"]
 
 
 def test_missing_newline_at_the_end_adds_or_loses_nothing(tmp_path):
@@ -124,3 +132,54 @@ def test_the_longest_line_is_read(tmp_path):
 def test_a_corpus_error_is_one_line_to_the_user():
     assert issubclass(CorpusError, UserError)
     assert issubclass(CorpusError, ValueError)
+
+
+def items_of(source):
+    """Items that a test puts into a queue, until None."""
+    return iter(source.get, None)
+
+
+def test_what_is_there_goes_in_large_chunks_in_order():
+    chunks = list(available_chunks(range(10), most=4))
+    assert chunks == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert list(available_chunks([], most=4)) == []
+
+
+def test_each_item_is_answered_before_the_next_one_comes():
+    source = queue.Queue()
+    chunks = available_chunks(items_of(source), most=8)
+    for item in ("a", "b"):
+        source.put(item)
+        assert next(chunks) == [item]  # Would hang if it waited for more.
+    source.put(None)
+    assert list(chunks) == []
+
+
+def test_an_error_comes_after_the_items_before_it():
+    def items():
+        yield 1
+        yield 2
+        raise ValueError("third")
+
+    chunks = available_chunks(items(), most=8)
+    assert next(chunks) == [1, 2]
+    with pytest.raises(ValueError, match="third"):
+        next(chunks)
+
+
+def test_only_so_many_items_are_taken_ahead():
+    taken = []
+    chunks = available_chunks((taken.append(n) or n for n in range(1000)), most=4)
+    assert next(chunks) == [0, 1, 2, 3]
+    assert len(taken) <= 4 + 4 + 1  # The chunk, the queue, and the one in the thread's hand.
+    chunks.close()
+
+
+def test_no_thread_is_left_when_nobody_wants_more():
+    chunks = available_chunks(iter(int, 1), most=4)  # Endless.
+    next(chunks)
+    chunks.close()
+    takers = [thread for thread in threading.enumerate() if thread.name.endswith("(_take)")]
+    for thread in takers:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in takers)

@@ -7,6 +7,8 @@ from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import beam_search as search
 from support.small_models import inputs_of, small_model
 
+from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score, length_divisor
+
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
 # Greedy search goes to A, but the best sentence is Z eos.
@@ -323,3 +325,32 @@ def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     bonus = 0.7 * np.where(mask, np.log(coverage), 0.0).sum(axis=-1)
     expected = result.log_probabilities / penalty(result.lengths, 0.6) + bonus
     np.testing.assert_allclose(result.scores, expected, atol=1e-4)
+
+
+def test_length_divisor_of_wu_is_1_at_one_token():
+    found = to_numpy(length_divisor(np.array([1, 7]), length_penalty=0.5))
+    np.testing.assert_allclose(found, [1.0, 2.0**0.5], rtol=1e-6)
+
+
+def test_power_of_1_gives_the_mean_of_a_token():
+    lengths = np.array([1, 7, 12])
+    found = to_numpy(length_divisor(lengths, length_penalty=1.0, form="power"))
+    np.testing.assert_allclose(found, lengths, rtol=1e-6)
+
+
+def test_no_penalty_divides_by_1():
+    for form in ("wu", "power"):
+        found = to_numpy(length_divisor(np.array([3, 50]), length_penalty=0.0, form=form))
+        np.testing.assert_array_equal(found, [1.0, 1.0])
+
+
+def test_only_real_tokens_that_got_less_than_1_count():
+    coverage = np.array([[[0.5, 2.0, 0.25, 0.0], [1.0, 1.0, 1.0, 0.0]]], "float32")
+    padding_mask = np.array([[True, True, True, False]])
+    found = to_numpy(coverage_score(coverage, padding_mask))
+    np.testing.assert_allclose(found, [[np.log(0.5) + np.log(0.25), 0.0]], rtol=1e-6)
+
+
+def test_a_token_without_attention_is_finite():
+    found = to_numpy(coverage_score(np.zeros((1, 1, 1), "float32"), np.array([[True]])))
+    np.testing.assert_allclose(found, [[np.log(MIN_COVERAGE)]], rtol=1e-6)

@@ -89,7 +89,7 @@ def test_variables_are_all_and_the_maximum_length_is_the_smallest():
 
 def test_other_vocabularies_are_refused():
     ensemble = Ensemble([PrefixModel(6), PrefixModel(7)])
-    with pytest.raises(ValueError, match=r"target vocabularies of \[6, 7\] tokens"):
+    with pytest.raises(ValueError, match=r"same target vocabulary. Received: \[6, 7\]"):
         search(ensemble, SOURCES, max_length=3)
 
 

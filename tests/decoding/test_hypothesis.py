@@ -1,9 +1,22 @@
-"""What a translator says of a sentence."""
+"""Joined parts, word alignments and minimum Bayes risk."""
 
-from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
+import numpy as np
+import pytest
+from keras import ops
+from sacrebleu.metrics import CHRF
+from support.fake_models import BOS, PAD
+from support.small_models import small_model
+
+from keras_transformer.decoding.hypothesis import (
+    Hypothesis,
+    expected_utilities,
+    join_hypotheses,
+    word_alignment,
+)
 
 FIRST = Hypothesis("ein Hund .", (4, 5, 6), -1.0, -2.0, 4, ((1, 0), (1, 1), (2, 2)))
 SECOND = Hypothesis("er bellt .", (7, 8), -0.5, -0.25, 3, ((0, 1), (1, 0)))
+SAMPLES = ["a dog sleeps", "two cats", "a dog sleeps", "a dog sleeping", "a dog"]
 
 
 def test_a_single_part_is_the_whole():
@@ -24,3 +37,101 @@ def test_alignments_move_by_the_words_before():
 def test_parts_without_alignments_have_none():
     bare = Hypothesis("a", (4,), 0.0, 0.0, 1)
     assert join_hypotheses([bare, bare], [1, 1]).alignment is None
+
+
+def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
+    model = small_model()
+    generator = np.random.default_rng(3)
+    source_ids = generator.integers(4, 13, (2, 7)).astype("int32")
+    source_ids[0, 5:] = PAD
+    target_ids = generator.integers(4, 13, (2, 3, 30)).astype("int32")
+    target_ids[..., 0] = BOS
+    target_ids[1, 2, 4:] = PAD
+    attention = model.source_attention(ops.convert_to_tensor(source_ids), target_ids)
+    pairs = np.repeat(source_ids, 3, axis=0), np.reshape(target_ids, (6, 30))
+    expected = np.reshape(last_cross_attention(model, *pairs), (2, 3, 30, 7))
+    expected[target_ids == PAD] = 0
+    np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
+
+
+def last_cross_attention(model, source_ids, target_ids):
+    """Mean over the heads `(B, T, S)`, from whole layers instead of steps."""
+    memory = model.encode(source_ids)
+    mask = ops.convert_to_tensor(source_ids != PAD)
+    y = model.positions(model.target_embedding(target_ids))
+    *layers, last = model.decoder.layers
+    for layer in layers:
+        y = layer(y, memory=memory, memory_padding_mask=mask)
+    attended = last.self_attention(
+        query=last.self_attention_residual.enter(y), use_causal_mask=True
+    )
+    query = last.cross_attention_residual.enter(last.self_attention_residual(y, attended))
+    _, weights = last.cross_attention(
+        query=query, key=memory, padding_mask=mask, return_attention_weights=True
+    )
+    return ops.convert_to_numpy(ops.mean(weights, axis=1))
+
+
+def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention():
+    attention = np.array(
+        [
+            [0.4, 0.3, 0.3],  # "▁Sonn": most to the first piece, but more to the second word
+            [0.2, 0.5, 0.3],  # "tag"
+            [0.9, 0.05, 0.05],  # "▁der"
+        ]
+    )
+    pairs = word_alignment(attention, ["▁the", "▁sun", "day"], ["▁Sonn", "tag", "▁der"])
+    assert pairs == ((0, 1), (1, 0))
+
+
+def test_all_pieces_of_a_target_word_count():
+    attention = np.array([[0.6, 0.4], [0.1, 0.9]])
+    assert word_alignment(attention, ["▁a", "▁b"], ["▁x", "y"]) == ((1, 0),)
+
+
+def test_attention_to_eos_and_padding_does_not_count():
+    attention = np.array([[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    assert word_alignment(attention, ["▁a", "▁b"], ["▁x"]) == ((1, 0),)
+
+
+def test_white_space_without_a_word_is_no_word():
+    attention = np.eye(5)
+    source = ["▁", "▁a", "▁", "b", "▁"]  # " a b ": two words
+    assert word_alignment(attention, source, ["▁p", "▁q", "▁r", "▁s"]) == (
+        (0, 0),
+        (0, 1),
+        (1, 2),
+        (1, 3),
+    )
+
+
+def test_a_piece_without_a_mark_can_begin_the_first_word():
+    assert word_alignment(np.eye(2), ["a", "▁b"], ["x", "▁y"]) == ((0, 0), (1, 1))
+
+
+def test_nothing_is_aligned_to_nothing():
+    assert word_alignment(np.zeros((1, 1)), [], ["▁x"]) == ()
+    assert word_alignment(np.zeros((1, 1)), ["▁x"], []) == ()
+
+
+def test_is_the_mean_of_sacrebleus_chrf_over_all_samples():
+    found = expected_utilities(SAMPLES)
+    for candidate in set(SAMPLES):
+        scores = [CHRF().sentence_score(candidate, [sample]).score for sample in SAMPLES]
+        assert found[candidate] == pytest.approx(sum(scores) / len(SAMPLES))
+
+
+def test_best_comes_first():
+    utilities = list(expected_utilities(SAMPLES).values())
+    assert utilities == sorted(utilities, reverse=True)
+    assert next(iter(expected_utilities(SAMPLES))) == "a dog sleeps"
+
+
+def test_frequent_samples_count_as_often_as_they_were_drawn():
+    assert next(iter(expected_utilities(["x y", "z", "z"]))) == "z"
+    assert next(iter(expected_utilities(["x y", "x y", "z"]))) == "x y"
+
+
+def test_nothing_to_choose_from_is_refused():
+    with pytest.raises(ValueError, match="must not be empty"):
+        expected_utilities([])

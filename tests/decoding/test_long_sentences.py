@@ -2,13 +2,14 @@
 
 import pytest
 
+from keras_transformer import Tokenizer
 from keras_transformer.decoding.long_sentences import source_parts, split_overlong
 
 
 class Words:
     """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""
 
-    eos_id = 99
+    frame_source = Tokenizer.frame_source
 
     def encode_source(self, texts):
         return [[len(word) for word in text.split() if word != "zwsp"] for text in texts]
@@ -53,17 +54,17 @@ def test_nothing_is_lost(limit):
 def test_parts_know_sentence_number_and_words():
     sentences = [" a bb ", "", "one two. three four five", "zwsp"]
     assert source_parts(sentences, Words(), 4, "split") == [
-        (0, 0, [1, 2, 99], 2),
-        (2, 0, [3, 4, 99], 2),
-        (2, 1, [5, 4, 4, 99], 3),
+        (0, 0, [1, 2, 3], 2),
+        (2, 0, [3, 4, 3], 2),
+        (2, 1, [5, 4, 4, 3], 3),
     ]
 
 
 def test_as_many_pieces_as_the_model_takes_with_eos_are_not_overlong():
-    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 99], 3)]
+    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 3], 3)]
 
 
 def test_cutting_keeps_the_beginning_and_warns():
     with pytest.warns(UserWarning, match="first 2 of 3 pieces are translated of 'aa b cc'"):
         parts = source_parts(["aa b cc"], Words(), 3, "truncate")
-    assert parts == [(0, 0, [2, 1, 99], 3)]
+    assert parts == [(0, 0, [2, 1, 3], 3)]

@@ -8,10 +8,10 @@ from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer.decoding.required_words import (
     allocate_beams,
+    banks_of,
     constrained_candidates,
-    count_met,
+    next_required_tokens,
     num_required_tokens,
-    wanted_tokens,
 )
 
 INF = np.inf
@@ -27,15 +27,13 @@ def ids_of(*hypotheses):
 
 def test_wants_what_comes_next_of_each_sequence():
     ids = ids_of([[5, 7], [7, 8]], [[4, 5], [5, 4]])
-    found = to_numpy(wanted_tokens(ids, 2, REQUIRED, PAD))
+    found = to_numpy(next_required_tokens(ids, 2, REQUIRED, PAD))
     np.testing.assert_array_equal(found, [[[8, 9], [-1, 9]], [[4, -1], [4, -1]]])
 
 
 def test_counts_what_is_met_and_the_longest_in_progress():
     ids = ids_of([[5, 7], [7, 8], [9, 7]], [[5, 4], [4, 4], [6, 6]])
-    np.testing.assert_array_equal(
-        to_numpy(count_met(ids, 2, REQUIRED, PAD)), [[1, 2, 2], [1, 2, 0]]
-    )
+    np.testing.assert_array_equal(to_numpy(banks_of(ids, 2, REQUIRED, PAD)), [[1, 2, 2], [1, 2, 0]])
     np.testing.assert_array_equal(to_numpy(num_required_tokens(REQUIRED, PAD)), [3, 2])
 
 
@@ -86,8 +84,8 @@ def random_problem(seed):
 def test_overlapping_sequences_are_met_as_by_hand(seed):
     decoded, sequences, ids, required = random_problem(seed)
     position = len(decoded[0][0])
-    wanted = to_numpy(wanted_tokens(ids, position, required, PAD))
-    banks = to_numpy(count_met(ids, position, required, PAD))
+    wanted = to_numpy(next_required_tokens(ids, position, required, PAD))
+    banks = to_numpy(banks_of(ids, position, required, PAD))
     for row, column in np.ndindex(banks.shape):
         counts = [met_by_hand(decoded[row][column], words) for words in sequences[row]]
         pairs = list(zip(counts, sequences[row], strict=True))
@@ -143,7 +141,7 @@ def test_candidates_are_the_probable_and_the_required_once_each(seed):
             wanted |= {(beam, token) for token in tokens}
         best = {divmod(int(x), size) for x in np.argsort(-totals.ravel())[: 2 * beams]}
         wanted |= best | {(beam, int(np.argmax(totals[beam]))) for beam in range(beams)}
-        new_ids, log_probabilities, parents, _ = (x[row] for x in found)
+        new_ids, log_probabilities, parents, *_ = (x[row] for x in found)
         is_real = log_probabilities > -INF
         pairs = list(zip(parents[is_real], new_ids[is_real, position + 1], strict=True))
         assert sorted(pairs) == sorted(wanted)

@@ -5,7 +5,7 @@ import pytest
 from support.fake_models import BOS, EOS, PAD
 from support.small_models import small_model
 
-from keras_transformer import SearchOptions, Translator
+from keras_transformer import SearchOptions, Tokenizer, Translator
 from keras_transformer.decoding import scoring
 from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.errors import UserError
@@ -17,6 +17,7 @@ class Letters:
     """A tokenizer with one piece per letter: "a" is id 4."""
 
     pad_id, bos_id, eos_id = PAD, BOS, EOS
+    frame_source, frame_target = Tokenizer.frame_source, Tokenizer.frame_target
 
     def encode_source(self, texts):
         assert not isinstance(texts, str)

@@ -10,7 +10,13 @@ from support.small_models import new_model
 
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import StagedSearch, fewer, make_strategy, search, stages
+from keras_transformer.decoding.search import (
+    StagedSearch,
+    make_strategy,
+    search,
+    smaller_batch_size,
+    stages,
+)
 
 BATCH, MAX_LENGTH, V = 32, 26, 13
 
@@ -119,14 +125,14 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
 
 
 def test_stages_double_and_end_with_the_length():
-    assert stages(GrowingModel(), 100) == [8, 16, 32, 64, 100]
-    assert stages(GrowingModel(), 16) == [8, 16]
-    assert stages(GrowingModel(), 5) == [5]
-    assert stages(FixedModel(), 100) == [100]
+    assert stages(GrowingModel(), 100, 8) == [8, 16, 32, 64, 100]
+    assert stages(GrowingModel(), 16, 8) == [8, 16]
+    assert stages(GrowingModel(), 5, 8) == [5]
+    assert stages(FixedModel(), 100, 8) == [100]
 
 
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
-    assert [fewer(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
+    assert [smaller_batch_size(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
 
 
 def test_what_a_search_cannot_do_is_refused():

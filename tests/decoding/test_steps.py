@@ -1,18 +1,22 @@
-"""What greedy and beam search have in common."""
+"""What beam search and sampling have in common."""
 
 import numpy as np
+import pytest
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer.decoding.steps import (
+    BLOCK,
     Request,
     count_tokens,
     empty_ids,
     next_log_probabilities,
+    take_columns,
+    top_k_tokens,
     write_at,
 )
 
-B, N, V, L = 2, 3, 7, 5
+B, N, V, L, K = 3, 2, 7, 5, 5
 
 
 def test_padding_and_bos_are_impossible_and_the_rest_is_not_renormalized():
@@ -50,3 +54,71 @@ def test_limits_are_the_longest_length_or_less():
 def test_counts_tokens_that_are_not_padding():
     ids = np.array([[[5, EOS, PAD], [5, 6, EOS]]])
     np.testing.assert_array_equal(to_numpy(count_tokens(ids, PAD)), [[2, 3]])
+
+
+@pytest.mark.parametrize(
+    "vocabulary_size",
+    [7, 2 * K * BLOCK, 2 * K * BLOCK + 1, 11 * BLOCK - 1],
+    ids=["small", "whole_blocks", "one_token_over", "one_token_short"],
+)
+def test_finds_the_best_of_all(vocabulary_size):
+    generator = np.random.default_rng(0)
+    count = B * N * vocabulary_size
+    scores = generator.permutation(count).reshape(B, N, vocabulary_size).astype("float32")
+    values, beams, tokens = map(to_numpy, top_k_tokens(scores, K))
+    columns = np.argsort(-scores.reshape(B, -1), axis=-1)[:, :K]
+    np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(B, -1), columns, -1))
+    np.testing.assert_array_equal(beams, columns // vocabulary_size)
+    np.testing.assert_array_equal(tokens, columns % vocabulary_size)
+
+
+@pytest.mark.parametrize("vocabulary_size", [7, 2 * K * BLOCK + 1], ids=["small", "large"])
+def test_offsets_are_added_to_the_scores_of_each_hypothesis(vocabulary_size):
+    generator = np.random.default_rng(1)
+    scores = generator.normal(size=(B, N, vocabulary_size)).astype("float32")
+    offsets = np.array([[0.0, 0.5], [-np.inf, 1.0], [-20.0, -20.5]], "float32")
+    found = top_k_tokens(scores, K, offsets)
+    expected = top_k_tokens(scores + offsets[:, :, None], K)
+    for actual, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
+
+
+@pytest.mark.parametrize("vocabulary_size", [7, 2 * K * BLOCK + 1], ids=["small", "large"])
+def test_excluded_tokens_are_those_of_minus_infinity(vocabulary_size):
+    generator = np.random.default_rng(2)
+    scores = generator.normal(size=(B, N, vocabulary_size)).astype("float32")
+    excluded = [0, 2, vocabulary_size - 1]
+    scores[:, :, excluded] = 9.0
+    without = scores.copy()
+    without[:, :, excluded] = -np.inf
+    found = top_k_tokens(scores, K, excluded=excluded)
+    for actual, wanted in zip(found, top_k_tokens(without, K), strict=True):
+        np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
+
+
+def test_all_of_the_best_may_lie_in_the_last_tokens_that_fill_no_block():
+    vocabulary_size = 2 * K * BLOCK + K
+    scores = np.zeros((B, N, vocabulary_size), "float32")
+    scores[:, 1, -K:] = np.arange(K, 0, -1)
+    values, beams, tokens = map(to_numpy, top_k_tokens(scores, K))
+    np.testing.assert_array_equal(values, np.tile(np.arange(K, 0, -1), (B, 1)))
+    assert (beams == 1).all()
+    np.testing.assert_array_equal(
+        tokens, np.tile(np.arange(vocabulary_size - K, vocabulary_size), (B, 1))
+    )
+
+
+def test_impossible_tokens_are_never_counted_twice():
+    """Only two tokens of a last, partly filled block are possible; the rest is minus infinity."""
+    vocabulary_size = 2 * K * BLOCK + 3
+    scores = np.full((1, 1, vocabulary_size), -np.inf, "float32")
+    scores[0, 0, [-4, -1]] = [1.0, 2.0]
+    values, _, tokens = map(to_numpy, top_k_tokens(scores, K))
+    np.testing.assert_array_equal(values[0], [2.0, 1.0, -np.inf, -np.inf, -np.inf])
+    np.testing.assert_array_equal(tokens[0, :2], [vocabulary_size - 1, vocabulary_size - 4])
+
+
+def test_takes_columns_of_each_row():
+    x = np.arange(24).reshape(2, 3, 4)
+    taken = to_numpy(take_columns(x, np.array([[2, 0], [1, 1]])))
+    np.testing.assert_array_equal(taken, [x[0, [2, 0]], x[1, [1, 1]]])

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 
-from keras_transformer import Cache, SamplingOptions, SearchOptions
+from keras_transformer import Cache, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
 
@@ -19,6 +19,7 @@ class Digits:
     """A tokenizer with one piece per character: digit d is id 4 + d."""
 
     pad_id, bos_id, eos_id = PAD, BOS, EOS
+    frame_source = Tokenizer.frame_source
 
     source_pieces = target_pieces = ["?"] * A + ["▁" + digit for digit in "0123456789"]
 

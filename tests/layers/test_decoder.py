@@ -6,6 +6,7 @@ import pytest
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
+from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.layers import Decoder, DecoderLayer, RotaryPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
@@ -178,6 +179,18 @@ def test_memories_that_carry_a_mask_hide_padding(x, memory, memory_padding_mask)
     expected = to_numpy(stack(x, memory=memory, **masks))
     np.testing.assert_allclose(to_numpy(model([x, memory])), expected, atol=1e-5)
     assert np.abs(to_numpy(stack(x, memory=memory)) - expected).max() > 1e-3
+
+
+def test_masks_that_tensors_carry_outlive_gradient_checkpointing(x, memory, memory_padding_mask):
+    """Recomputing gives the layer other tensors, which carry nothing."""
+    stack, masking = Decoder(2, D, H, F, dropout_rate=0.0), keras.layers.Masking()
+    memory[~memory_padding_mask] = 0
+    inputs = [keras.Input((None, D)), keras.Input((None, D))]
+    model = keras.Model(inputs, stack(masking(inputs[0]), memory=masking(inputs[1])))
+    expected = to_numpy(model([x, memory]))
+    with gradient_checkpointing():
+        found = to_numpy(model([x, memory], training=True))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_memory_is_there_where_it_is_used_and_nowhere_else(x, memory):

@@ -4,9 +4,7 @@ import inspect
 
 import pytest
 
-from keras_transformer.serving.endpoint import Endpoint
-from keras_transformer.serving.grpc_endpoint import GrpcEndpoint
-from keras_transformer.serving.rest_endpoint import RestEndpoint
+from keras_transformer.serving.endpoint import Endpoint, GrpcEndpoint, RestEndpoint
 
 
 @pytest.mark.parametrize("endpoint", [RestEndpoint, GrpcEndpoint])

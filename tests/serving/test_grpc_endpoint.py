@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.serving.grpc_endpoint import GrpcEndpoint
+from keras_transformer.serving.endpoint import GrpcEndpoint
 
 ASK = """
 import json, sys
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import NotFoundError, TemporaryError
-from keras_transformer.serving.grpc_endpoint import GrpcEndpoint
+from keras_transformer.serving.endpoint import GrpcEndpoint
 
 address, text = sys.argv[1], {"text": ["a b", b"\\xff c", "\\0"]}
 numbers = {"beam_size": [1, 3, -1], "length_penalty": [0.0] * 3, "max_length": [-1] * 3}

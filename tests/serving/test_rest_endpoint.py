@@ -9,8 +9,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.serving.endpoint import NotFoundError, TemporaryError, VersionState
-from keras_transformer.serving.rest_endpoint import RestEndpoint
+from keras_transformer.serving.endpoint import (
+    NotFoundError,
+    RestEndpoint,
+    TemporaryError,
+    VersionState,
+)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -21,8 +21,8 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.graph_parts import GraphTokenizer, map_length_chunks
 from keras_transformer.export.serving_files import operations
+from keras_transformer.export.translation_graph import GraphTokenizer, map_length_chunks
 from keras_transformer.models import Transformer
 from support.contract import randomize
 from support.small_models import new_model

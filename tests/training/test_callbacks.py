@@ -24,6 +24,7 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.fit import _measuring, evaluation_of
+from keras_transformer.training.optimizer import averaged_weights
 
 V, T = 5, 3
 
@@ -206,7 +207,7 @@ def test_validation_measures_the_averages_of_the_weights():
     )
     fit(model, 1, 1)
     weights = model.get_weights()
-    for _, average in model.optimizer._averaged():
+    for _, average in averaged_weights(model.optimizer):
         average.assign(np.zeros((V, V)))
     reports = Reports()
     _measuring([one_batch()], [reports])(model, 1, {})

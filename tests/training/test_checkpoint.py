@@ -23,6 +23,7 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
     save_checkpoint,
 )
+from keras_transformer.training.optimizer import averaged_weights
 
 FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
 DAMAGE = "step-00000001 is damaged"
@@ -253,7 +254,7 @@ def test_averages_of_the_weights_stand_for_them(tmp_path):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(TransformerAdam(use_ema=True, ema_momentum=0.5), loss="mse")
     model.optimizer.build(model.trainable_variables)
-    ((_, variable),) = model.optimizer._averaged()
+    ((_, variable),) = averaged_weights(model.optimizer)
     for step, average in enumerate([1.0, 2.0]):
         variable.assign([[average]])
         save_checkpoint(tmp_path, model, step, keep=2)

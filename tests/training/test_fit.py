@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fitting_process
 import keras
 import numpy as np
 import pytest
+from support import fitting_process
 from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

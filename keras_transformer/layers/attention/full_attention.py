@@ -109,9 +109,9 @@ def blockwise_attention(
     sums accordingly. The backward pass recomputes the scores of each block (Dao et al., appendix
     B.4). Either pass stores the scores of one block only. The softmax runs in float32.
 
-    The first six arguments and the result are those of an `AttentionPattern`. The others are the
-    keys per block, at least 1, the dropout rate of the weights, in [0, 1), and the seed of the
-    dropout mask, an int tensor `(2,)`.
+    `block_size` is the number of keys per block, and `seed`, an int tensor `(2,)`, decides the
+    dropout mask; it is required if `dropout_rate` is not 0. The other arguments and the result are
+    those of an `AttentionPattern`.
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))

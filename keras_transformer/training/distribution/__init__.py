@@ -1,4 +1,4 @@
-"""Training on several devices and in several processes; nothing else knows of replicas."""
+"""Training on several devices and in several processes; no other code knows of replicas."""
 
 from keras_transformer.training.distribution.distribution import Distribution, start
 

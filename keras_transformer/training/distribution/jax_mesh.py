@@ -11,8 +11,8 @@ from keras import ops
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
+from keras_transformer.training.crossentropy import sliced_crossentropy
 from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
-from keras_transformer.training.sliced_crossentropy import sliced_crossentropy
 
 BATCH, MODEL = "batch", "model"
 
@@ -20,18 +20,12 @@ BATCH, MODEL = "batch", "model"
 class JaxMesh(Distribution):
     """All devices of all processes in one mesh, by `keras.distribution`.
 
-    The training step is written for the global batch and XLA divides it, so that loss, gradients,
-    clipping, accumulation and dropout masks are by construction those of one device. With
-    `model_shards` of more than 1 the weights are split, see `layout_map`.
+    XLA splits the training step of the global batch over the mesh, so loss, gradients, clipping,
+    accumulation and dropout masks are those of one device. With `model_shards` > 1, the weights
+    are split as well, over so many devices; see `layout_map`.
 
-    Several processes are what `keras.distribution.initialize` understands by its environment
-    variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID`.
-
-    Args:
-        model_shards: Devices that the weights are split over; divides the number of devices.
-
-    Raises:
-        UserError: If the devices cannot be arranged like that.
+    Several processes are set up by Keras's environment variables
+    `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID`.
     """
 
     def __init__(self, model_shards: int = 1) -> None:
@@ -54,32 +48,22 @@ class JaxMesh(Distribution):
     def making(self) -> AbstractContextManager[Any]:
         return self._distribution.scope()
 
-    def fitting(self) -> AbstractContextManager[Any]:
-        return self._distribution.scope()
+    fitting = making
 
     def prepare(self, trainer: Any) -> None:
         if not trainer.optimizer.built:
             trainer.optimizer.build(trainer.trainable_variables)
 
     def crossentropy(
-        self,
-        states: Any,
-        embeddings: Any,
-        labels: Any,
-        weights: Any,
-        slice_size: int,
-        label_smoothing: float,
-        r_drop: float,
-        needs_gradient: bool = True,
+        self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
     ) -> Any:
-        """`sliced_crossentropy` of the tokens of each replica, summed up.
+        """The sum over replicas of `sliced_crossentropy` of their tokens.
 
-        Otherwise XLA would have every replica compute every slice of the logits. It cannot compile
-        this function where the weights are split as well, so there `sliced_crossentropy` is used.
+        Otherwise XLA would compute every slice of the logits in every replica. XLA cannot compile
+        this function if the weights are split as well; `sliced_crossentropy` is used then.
         """
-        settings = (slice_size, label_smoothing, r_drop, needs_gradient)
         if self._distribution.device_mesh.shape[1] > 1:
-            return sliced_crossentropy(states, embeddings, labels, weights, *settings)
+            return sliced_crossentropy(states, embeddings, labels, weights, **settings)
         import jax
         from jax.sharding import PartitionSpec
 
@@ -88,7 +72,7 @@ class JaxMesh(Distribution):
 
         def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
             data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
-            return jax.lax.psum(sliced_crossentropy(*data, *settings), BATCH)
+            return jax.lax.psum(sliced_crossentropy(*data, **settings), BATCH)
 
         in_replicas = jax.shard_map(
             of_replica,
@@ -115,7 +99,7 @@ class JaxMesh(Distribution):
             keras.distribution.set_distribution(self._distribution)
 
     def _read(self, variable: Any) -> np.ndarray:
-        """The whole of a variable; all processes must ask."""
+        """The whole value of a variable; all processes must call it."""
         from jax.experimental import multihost_utils
 
         if variable.value.is_fully_replicated or variable.value.is_fully_addressable:
@@ -134,37 +118,27 @@ class JaxMesh(Distribution):
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
-    """The shard of a process whose devices follow each other in the mesh.
+    """The shard of a process; each process has `devices` devices, next to each other in the mesh.
 
-    Args:
-        process: Number of the process, from 0.
-        processes: How many there are.
-        devices: Devices of each process.
-        model_shards: Devices that hold one copy of the weights together, and have the same rows.
-
-    Raises:
-        UserError: If `model_shards` does not divide the devices.
+    `model_shards` devices together hold one copy of the weights, and take the same rows.
     """
     if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
         raise UserError(
-            "training.model_shards must divide the number of devices, and divide or be divided by "
-            f"those of one process. Received: model_shards={model_shards}, {processes} processes "
-            f"of {devices} devices"
+            "training.model_shards must divide the number of all devices, and divide or be a "
+            "multiple of the number per process. "
+            f"Received: model_shards={model_shards}, {processes} processes of {devices} devices"
         )
     begin = process * devices // model_shards
-    return Shard(
-        begin, begin + max(1, devices // model_shards), processes * devices // model_shards
-    )
+    end = begin + max(1, devices // model_shards)
+    return Shard(begin, end, processes * devices // model_shards)
 
 
 def layout_map(mesh: Any) -> Any:
-    """How the weights of a `Transformer` lie on a mesh with the axes `batch` and `model`.
+    """How a `Transformer`'s weights are split over a mesh with the axes `batch` and `model`.
 
-    Heads, the inner units of the feed-forward networks and the rows of the embeddings are divided;
-    each sublayer then needs one sum over the devices forward, and one backward. All other weights
-    are whole on every device.
-
-    Source: Shoeybi et al. 2019, Megatron-LM, §3.
+    Heads, inner units of the feed-forward networks and rows of the embeddings are split; each
+    sublayer then needs one sum over the devices forward, and one backward. All other weights are
+    replicated (Shoeybi et al., 2019, Megatron-LM, §3).
     """
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)

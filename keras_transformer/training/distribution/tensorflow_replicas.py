@@ -5,18 +5,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-
 from keras_transformer.data import Shard
 from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
 
 
 class TensorFlowReplicas(Distribution):
-    """`MirroredStrategy`, or `MultiWorkerMirroredStrategy` where `TF_CONFIG` is set.
+    """`MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
-    The model is made in the strategy's scope, but `fit` does not know of it: Keras's own way
-    through a strategy clips the gradient of each replica, and fails with several workers. Instead
-    the training step is run in every replica on its rows of the process's batch.
+    The model is made in the strategy's scope, but `fit` runs outside it: with a strategy, Keras
+    would clip the gradient of each replica, and it fails with several workers. Instead, every
+    replica runs the training step on its rows of the process's batch.
     """
 
     def __init__(self) -> None:
@@ -60,15 +58,13 @@ class TensorFlowReplicas(Distribution):
 
         def step(batch: Any) -> Any:
             logs = self._strategy.run(replica_step, args=(batch,))
-            return {
-                name: self._strategy.experimental_local_results(value)[0]
-                for name, value in logs.items()
-            }
+            values_of = self._strategy.experimental_local_results
+            return {name: values_of(value)[0] for name, value in logs.items()}
 
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """Of the rows of this process those of one of its devices."""
+        """The rows of the process's batch that belong to the device `index`."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 
@@ -83,10 +79,7 @@ class TensorFlowReplicas(Distribution):
         return trainer.local_copy() if self.is_chief else None
 
     def on_chief(self, action: Action, local: Any) -> Action:
-        return on_copy(action, local, self._read)
-
-    def _read(self, variable: Any) -> np.ndarray:
-        return variable.numpy()
+        return on_copy(action, local, lambda variable: variable.numpy())
 
     def of_chief(self, flag: bool) -> bool:
         if self.shard.parts == self._devices:
@@ -103,6 +96,6 @@ class TensorFlowReplicas(Distribution):
 
 
 def _rank(resolver: Any) -> int:
-    """Number of this process; a chief comes before the workers."""
+    """Number of this process; the chief, if there is one, comes before the workers."""
     chiefs = resolver.cluster_spec().as_dict().get("chief", [])
     return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)

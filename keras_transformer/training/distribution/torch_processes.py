@@ -10,16 +10,12 @@ from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.distribution import Distribution
 
-# The others wait that long for the chief, which validates alone.
-_TIMEOUT = timedelta(hours=4)
-_ALONE: dict[str, Any] = {"rank": 0, "world_size": 1}
-
 
 class TorchProcesses(Distribution):
-    """A process for each device, started by `torchrun`, whose gradients `all_reduce` sums up.
+    """One process per device, started by `torchrun`; `all_reduce` sums their gradients.
 
-    The sum is taken once per optimizer step, of the accumulated gradients and before they are
-    clipped. `DistributedDataParallel` would take a mean of every micro-batch.
+    They are summed once per optimizer step, after accumulation and before clipping;
+    `DistributedDataParallel` would average every micro-batch.
     """
 
     def __init__(self) -> None:
@@ -28,14 +24,16 @@ class TorchProcesses(Distribution):
 
         if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16):
             raise UserError(
-                "from version 3.16 on Keras sums up PyTorch's gradients itself, which would count "
-                f"them twice: pip install 'keras<3.16'. Received: Keras {keras.__version__}"
+                "Keras 3.16 and later sum PyTorch's gradients themselves, so they would be summed "
+                f"twice: pip install 'keras<3.16'. Received: Keras {keras.__version__}"
             )
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        alone = {} if "WORLD_SIZE" in os.environ else _ALONE | {"store": distributed.HashStore()}
-        distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT, **alone)
+        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # while the chief validates
+        if "WORLD_SIZE" not in os.environ:
+            settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
+        distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
         self._distributed = distributed
         self.rank = distributed.get_rank()
         self.gradient_parts = distributed.get_world_size()
@@ -50,8 +48,8 @@ class TorchProcesses(Distribution):
         state.assign([(seed + self.rank) % 2**31, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        # The loss is weighted by rows, of which every replica has as many, and is a share of the
-        # whole loss: the totals add up, the numbers of rows do not.
+        # Each replica's loss is a part of the whole loss, so the sums add up; but the loss tracker
+        # divides by rows, which are equally many in each replica, so these must not be summed.
         rows = trainer._loss_tracker.count
         sums = [variable.value for variable in trainer.metrics_variables if variable is not rows]
         for total, value in zip(sums, self._sum(sums), strict=True):
@@ -59,7 +57,7 @@ class TorchProcesses(Distribution):
         return trainer.get_metrics_result()
 
     def _sum(self, tensors: list[Any]) -> list[Any]:
-        """Sum tensors over all processes, in one message."""
+        """Sums of tensors over all processes, in one message."""
         import torch
 
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

@@ -49,8 +49,8 @@ def recipe_with(**training) -> Recipe:
 @pytest.mark.parametrize(
     "backend, training, message",
     [
-        ("torch", {"distribution": "model_parallel"}, "KERAS_BACKEND=jax; on torch there is"),
-        ("tensorflow", {"accumulation_steps": 2}, "accumulation_steps=2 take more replicas"),
+        ("torch", {"distribution": "model_parallel"}, "KERAS_BACKEND=jax; torch supports"),
+        ("tensorflow", {"accumulation_steps": 2}, "use more replicas"),
         ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
         ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
         ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),

@@ -1,0 +1,251 @@
+"""Label-smoothed cross-entropy over real tokens (§5.4), from logits or a slice at a time."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.operations import sequential_loop
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedCrossentropy(keras.losses.Loss):
+    """Cross-entropy in nats over real target tokens, with label smoothing (§5.4).
+
+    Padding counts neither in the sum nor in the mean; a batch of padding gives 0. Smoothing
+    spreads ε over the whole vocabulary, as `torch.nn.CrossEntropyLoss` does. The loss is computed
+    in float32 under every dtype policy.
+
+    For gradient accumulation that is exact per token, use `reduction="sum"` and a `sample_weight`
+    divided by the real tokens of the whole optimizer step, as `BatchPlan.batches()` does.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=MaskedCrossentropy(label_smoothing=0.1))
+    ```
+
+    Args:
+        label_smoothing: Float ε in [0, 1]. Defaults to 0; the paper uses 0.1.
+        pad_id: Integer, the label of padding.
+        reduction: `"mean_with_sample_weight"` (the weighted mean over real tokens), `"sum"` (of
+            weighted token losses) or None (one value per token, (B, T)).
+        name: String.
+
+    Call arguments:
+        y_true: Integer labels (B, T).
+        y_pred: Float logits (B, T, V).
+        sample_weight: Optional float weights (B, T) or (B,).
+
+    Returns:
+        float32 scalar, nats per real target token; see `reduction`.
+
+    Raises:
+        ValueError: If `label_smoothing` is outside [0, 1] or `reduction` would count padding.
+
+    Source:
+        Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, §7.
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        pad_id: int = 0,
+        reduction: str | None = "mean_with_sample_weight",
+        name: str = "masked_crossentropy",
+    ) -> None:
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ValueError(
+                "`label_smoothing` must be between 0 and 1. "
+                f"Received: label_smoothing={label_smoothing}"
+            )
+        if reduction not in ("mean_with_sample_weight", "sum", "none", None):
+            raise ValueError(
+                "`reduction` must be 'mean_with_sample_weight' (the mean over real tokens), 'sum' "
+                f"or None; any other would count padding. Received: reduction={reduction!r}"
+            )
+        super().__init__(name=name, reduction=reduction, dtype="float32")
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        y_true = ops.convert_to_tensor(y_true)
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        return super().__call__(y_true, y_pred, weights)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Losses of all tokens, padding included, float32 (B, T)."""
+        return token_crossentropy(y_true, y_pred, self.label_smoothing)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"label_smoothing": self.label_smoothing, "pad_id": self.pad_id}
+        return {**own, "reduction": self.reduction, "name": self.name}
+
+
+def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
+    """Cross-entropy in nats, float32 (B, T), of logits (B, T, V) with smoothed labels (B, T).
+
+    Smoothing gives the label probability 1 - ε + ε/V and every other token ε/V. With logits z and
+    label y the loss is logsumexp(z) - (1 - ε) z_y - ε mean(z); no (B, T, V) distribution is made.
+    """
+    logits = ops.cast(logits, "float32")
+    labels = ops.cast(labels, "int32")
+    label_logits = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)  # (B, T, 1)
+    expected = ops.squeeze(label_logits, axis=-1)
+    if label_smoothing:
+        mean = ops.mean(logits, axis=-1)
+        expected = (1.0 - label_smoothing) * expected + label_smoothing * mean
+    return ops.logsumexp(logits, axis=-1) - expected
+
+
+def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
+    """float32 (B, T): 0 where `labels` is `pad_id`, else `sample_weight`, (B, T) or (B,), or 1."""
+    mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
+    if sample_weight is None:
+        return mask
+    sample_weight = ops.cast(sample_weight, "float32")
+    if len(sample_weight.shape) == 1:
+        sample_weight = ops.expand_dims(sample_weight, -1)
+    return mask * sample_weight
+
+
+def sliced_crossentropy(
+    states: Any,
+    embeddings: Any,
+    labels: Any,
+    weights: Any,
+    slice_size: int,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
+    needs_gradient: bool = True,
+) -> Any:
+    """Project states to the vocabulary and sum their losses, a slice of the tokens at a time.
+
+    The loop computes the gradient of each slice together with its loss, then discards the logits:
+    three products with `embeddings`, as without slices, and the logits of `slice_size` tokens.
+
+    Args:
+        states: Float tensor (M, D), the decoder's output for M tokens; with `r_drop` (2M, D), the
+            second pass after the first.
+        embeddings: Float tensor (V, D) in the dtype of `states`, the output projection.
+        labels: Integer tensor (M,).
+        weights: float32 tensor (M,), at least 0; 0 for padding. They get no gradient.
+        slice_size: Tokens per slice, at least 1.
+        label_smoothing: Float ε in [0, 1].
+        r_drop: Weight α of R-Drop, 0 for none: each loss is the mean of two passes with different
+            dropout masks, plus α/4 of the sum of the two Kullback-Leibler divergences between
+            their distributions (half of Liang et al., 2021, eq. 4).
+        needs_gradient: False to skip the gradients, which saves two products.
+
+    Returns:
+        float32 tensor (3,), weighted sums over the tokens: the smoothed loss (nats), the
+        unsmoothed cross-entropy (nats) and the correct predictions. Only the first has a gradient.
+    """
+    # Weights of a mean are so small that the logits' gradients would underflow in float16.
+    largest = ops.maximum(ops.max(weights), 1e-30)
+    data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
+    if not needs_gradient:
+        return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
+
+    @ops.custom_gradient
+    def sums(states: Any, embeddings: Any) -> Any:
+        totals, d_states, d_embeddings = _loop(states, embeddings, *data, needs_gradient=True)
+
+        def gradient(*arguments: Any, upstream: Any = None) -> Any:
+            upstream = arguments[-1] if upstream is None else upstream
+            factor = largest * upstream[0]
+            return tuple(ops.cast(factor * x, states.dtype) for x in (d_states, d_embeddings))
+
+        return largest * totals, gradient
+
+    return sums(states, embeddings)
+
+
+def _loop(
+    states: Any,
+    embeddings: Any,
+    labels: Any,
+    weights: Any,
+    size: int,
+    label_smoothing: float,
+    r_drop: float,
+    needs_gradient: bool,
+) -> tuple[Any, ...]:
+    """The three sums and, with `needs_gradient`, the float32 gradients of the first."""
+    passes = 2 if r_drop else 1
+    count = ops.shape(labels)[0]
+    num_slices = -(-count // size)
+    added = num_slices * size - count  # tokens of weight 0
+    states = ops.reshape(states, (passes, count, states.shape[-1]))
+    states = ops.pad(states, ((0, 0), (0, added), (0, 0)))
+    labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights / passes))
+    mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
+
+    def body(index: Any, totals: Any, *gradients: Any) -> tuple[Any, ...]:
+        start = index * size
+        x = ops.slice(states, (0, start, 0), (passes, size, states.shape[-1]))
+        x = ops.reshape(x, (passes * size, states.shape[-1]))
+        y, weight = (ops.tile(ops.slice(z, (start,), (size,)), passes) for z in (labels, weights))
+        sums, d_logits = _sums(x, embeddings, mean_embedding, y, weight, label_smoothing, r_drop)
+        if needs_gradient:
+            d_logits = ops.cast(d_logits, x.dtype)
+            d_states = ops.cast(ops.matmul(d_logits, embeddings), "float32")
+            d_embeddings = ops.cast(ops.matmul(ops.transpose(d_logits), x), "float32")
+            d_states = ops.reshape(d_states, (passes, size, states.shape[-1]))
+            gradients = (
+                ops.slice_update(gradients[0], (0, start, 0), d_states),
+                gradients[1] + d_embeddings,
+            )
+        return totals + sums, *gradients
+
+    begin = [ops.zeros((3,), "float32")]
+    if needs_gradient:
+        begin += [ops.zeros(ops.shape(x), "float32") for x in (states, embeddings)]
+    totals, *gradients = sequential_loop(num_slices, body, begin)
+    if needs_gradient:
+        gradients[0] = ops.reshape(gradients[0][:, :count], (passes * count, states.shape[-1]))
+    return totals, *gradients
+
+
+def _sums(
+    states: Any,
+    embeddings: Any,
+    mean_embedding: Any,
+    labels: Any,
+    weights: Any,
+    label_smoothing: float,
+    r_drop: float,
+) -> tuple[Any, Any]:
+    """The three sums of a slice, and the gradient of the first with respect to the logits."""
+    logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    exponentials = ops.exp(logits - largest)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    normalizer = (largest + ops.log(total))[:, 0]
+    of_label = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    mean_logit = ops.matmul(ops.cast(states, "float32"), mean_embedding)
+    loss = normalizer - (1.0 - label_smoothing) * of_label - label_smoothing * mean_logit
+    spread = label_smoothing / embeddings.shape[0]
+    is_label = ops.arange(embeddings.shape[0], dtype="int32") == labels[:, None]
+    weight = weights[:, None]
+    smoothed = ops.where(is_label, (1.0 - label_smoothing + spread) * weight, spread * weight)
+    d_logits = exponentials * (weight / total) - smoothed
+    if r_drop:
+        divergence, d_divergence = _divergence(logits - normalizer[:, None], exponentials / total)
+        loss = loss + r_drop / 4 * divergence
+        d_logits = d_logits + r_drop / 2 * weight * d_divergence
+    correct = ops.cast(of_label >= largest[:, 0], "float32")
+    values = (loss, normalizer - of_label, correct)
+    return ops.stack([ops.sum(weights * x) for x in values]), d_logits
+
+
+def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
+    """KL(p, q) + KL(q, p) of two passes, repeated for each, and its gradient by the logits."""
+    first, second = ops.split(log_probabilities, 2)
+    p, q = ops.split(probabilities, 2)
+    difference = first - second
+    from_p = ops.sum(p * difference, axis=-1, keepdims=True)
+    from_q = -ops.sum(q * difference, axis=-1, keepdims=True)
+    gradients = (p * (difference - from_p) + p - q, q * (-difference - from_q) + q - p)
+    divergence = (from_p + from_q)[:, 0]
+    return ops.concatenate([divergence, divergence]), ops.concatenate(gradients)

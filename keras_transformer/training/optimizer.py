@@ -1,0 +1,231 @@
+"""The optimizer (§5.3): Adam, its learning rate, and the moving averages of the weights."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear learning-rate warm-up, then decay with the inverse square root of the step (§5.3).
+
+    With `d_model` it is the schedule of the paper,
+
+        rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5),
+
+    with `peak` the same curve, given by its highest rate, which it reaches at `warmup_steps`:
+
+        rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
+
+    The first update is step 1, so the rate is never zero. With `gradient_accumulation_steps`, use
+    `TransformerAdam`: Keras's optimizers would pass the number of micro-batches.
+
+    Example:
+
+    ```python
+    optimizer = TransformerAdam(TransformerSchedule(d_model=512))
+    ```
+
+    Args:
+        d_model: Integer, width of the model. Give either this or `peak`.
+        warmup_steps: Integer, at least 1, optimizer steps until the highest rate.
+        peak: Float, the highest learning rate, before `scale`.
+        scale: Float, factor of the whole curve.
+
+    Call arguments:
+        step: Integer scalar, optimizer updates made so far (0 before the first one).
+
+    Returns:
+        The learning rate, a float32 scalar.
+
+    Raises:
+        ValueError: If not exactly one of `d_model` and `peak` is given, or `warmup_steps` < 1.
+
+    Source:
+        Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3.
+    """
+
+    def __init__(
+        self,
+        d_model: int | None = None,
+        warmup_steps: int = 4000,
+        peak: float | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if warmup_steps < 1:
+            raise ValueError(
+                f"`warmup_steps` must be at least 1. Received: warmup_steps={warmup_steps}"
+            )
+        if d_model is not None and peak is None:
+            self._highest = scale * (d_model * warmup_steps) ** -0.5
+        elif peak is not None and d_model is None:
+            self._highest = scale * peak
+        else:
+            raise ValueError(
+                "Exactly one of `d_model` and `peak` must be given. "
+                f"Received: d_model={d_model}, peak={peak}"
+            )
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.peak = peak
+        self.scale = scale
+
+    def __call__(self, step: Any) -> Any:
+        step = ops.cast(step, "float32") + 1.0
+        decay = ops.sqrt(self.warmup_steps / step)
+        return self._highest * ops.minimum(step / self.warmup_steps, decay)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"d_model": self.d_model, "warmup_steps": self.warmup_steps}
+        return {**own, "peak": self.peak, "scale": self.scale}
+
+
+# On PyTorch, `keras.optimizers.Adam(...)` makes an object of a faster subclass.
+_BackendAdam: Any = type(keras.optimizers.Adam.__new__(keras.optimizers.Adam))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TransformerAdam(_BackendAdam):
+    """Adam with β₁ = 0.9, β₂ = 0.98 and ε = 1e-9 (§5.3), also for accumulated gradients.
+
+    It differs from `keras.optimizers.Adam` in its defaults and in these points:
+
+    - A schedule is called with the number of optimizer steps; Keras counts micro-batches.
+    - `gradient_norm` holds the global norm of the last step's gradient, before clipping.
+    - If a batch contains a token twice, the gradients of its embedding are summed before they are
+      squared, on TensorFlow too.
+    - If `reduce_gradients` is set, replicas clip and measure the sum of their gradients.
+    - With `use_ema`, moving averages count optimizer steps and have no bias to the first weights:
+      after t steps the weights of step i count `ema_momentum ** (t - i)`, divided by the sum of
+      these factors. Keras counts micro-batches and starts from the first weights.
+
+    Example:
+
+    ```python
+    optimizer = TransformerAdam(TransformerSchedule(d_model=512), gradient_accumulation_steps=2)
+    ```
+
+    Args:
+        learning_rate: Float or `keras.optimizers.schedules.LearningRateSchedule`.
+        beta_1, beta_2: Floats, decay of the first and of the second moment.
+        epsilon: Float, added to the root of the second moment.
+        **kwargs: As for `keras.optimizers.Adam`.
+
+    Attributes:
+        reduce_gradients: Function that sums a list of gradients over all replicas, or None.
+
+    Source:
+        Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization.
+    """
+
+    reduce_gradients: Callable[[list[Any]], list[Any]] | None = None
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.98,
+        epsilon: float = 1e-9,
+        name: str = "adam",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, name=name, **kwargs
+        )
+
+    def build(self, variables: list[Any]) -> None:
+        if not self.built:
+            super().build(variables)
+            self.gradient_norm = self.add_variable(
+                (), dtype="float32", aggregation="only_first_replica", name="gradient_norm"
+            )
+
+    def _get_current_learning_rate(self) -> Any:
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        """Keras calls this once per optimizer step, with the accumulated gradients."""
+        if self.reduce_gradients:
+            grads = self.reduce_gradients(grads)
+        flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
+        norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in flat))
+        self.gradient_norm.assign(norm)
+        if not self.global_clipnorm:
+            return super()._clip_gradients(grads)
+        scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
+        return [
+            ops.reshape(part * scale, ops.shape(gradient))
+            for part, gradient in zip(flat, grads, strict=True)
+        ]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        """Without this, Keras on TensorFlow would sum over replicas again, after clipping."""
+        if self.reduce_gradients:
+            return grads_and_vars
+        return super()._all_reduce_sum_gradients(grads_and_vars)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        # TensorFlow's sparse gradients may hold a row twice. Reshaping makes them dense, which
+        # sums such rows before they are squared.
+        super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)
+
+    def _backend_update_step(
+        self, grads: Any, trainable_variables: Any, learning_rate: Any
+    ) -> None:
+        """Keras calls this once per optimizer step, or reverts it after the other micro-batches."""
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        if self.use_ema:
+            self._update_averages()
+
+    def _update_averages(self) -> None:
+        step = ops.cast(self.iterations + 1, "float32")
+        rate = (self.ema_momentum - 1.0) / ops.expm1(math.log(self.ema_momentum) * step)
+        for variable, average in averaged_weights(self):
+            difference = ops.stop_gradient(variable - average)
+            average.assign(average + ops.cast(rate, average.dtype) * difference)
+
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        """Does nothing: Keras calls this per micro-batch, `_update_averages` runs per step."""
+
+    def finalize_variable_values(self, var_list: list[Any]) -> None:
+        super().finalize_variable_values(var_list)
+        if self.use_ema:  # On JAX, weight and average would share memory; `fit` donates both.
+            for _, average in averaged_weights(self):
+                average.assign(ops.copy(average))
+
+
+@contextmanager
+def ema_as_weights(model: Any) -> Iterator[None]:
+    """Context in which the model has its EMA weights, if the optimizer has `use_ema`."""
+    _exchange(inner_optimizer(model))
+    try:
+        yield
+    finally:
+        _exchange(inner_optimizer(model))
+
+
+def _exchange(optimizer: Any) -> None:
+    if optimizer.use_ema:
+        for variable, average in averaged_weights(optimizer):
+            value = np.array(ops.convert_to_numpy(variable))
+            variable.assign(average)
+            average.assign(value)
+
+
+def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    """Pairs of a weight and its moving average."""
+    averages = optimizer._model_variables_moving_average
+    return zip(optimizer._trainable_variables, averages, strict=True)
+
+
+def inner_optimizer(model: Any) -> Any:
+    """The optimizer of a compiled model, without the wrapper that scales the loss for float16."""
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)

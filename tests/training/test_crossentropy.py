@@ -1,0 +1,248 @@
+"""The loss counts real tokens only and smooths as PyTorch does; slices change nothing."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support.contract import to_numpy
+from support.gradients import gradients_of
+
+from keras_transformer.training import MaskedCrossentropy
+from keras_transformer.training.crossentropy import sliced_crossentropy
+
+B, T, V = 3, 5, 7
+
+
+@pytest.fixture
+def labels():
+    labels = np.random.default_rng(0).integers(1, V, (B, T))
+    labels[0, 3:] = 0
+    labels[2, 1:] = 0
+    return labels.astype("int32")
+
+
+@pytest.fixture
+def logits():
+    return np.random.default_rng(1).normal(size=(B, T, V)).astype("float32") * 3
+
+
+def reference_losses(labels, logits, label_smoothing):
+    """Every token's loss by the definition: the full smoothed distribution against log softmax."""
+    logits = logits.astype("float64")
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    target = np.eye(V)[labels] * (1 - label_smoothing) + label_smoothing / V
+    return -(target * log_p).sum(-1)
+
+
+def value(loss, *arguments):
+    return ops.convert_to_numpy(loss(*arguments))
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+def test_mean_over_real_tokens(labels, logits, label_smoothing):
+    losses = reference_losses(labels, logits, label_smoothing)
+    expected = losses[labels != 0].mean()
+    loss = MaskedCrossentropy(label_smoothing)
+    np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_agrees_with_torch(labels, logits, label_smoothing):
+    torch = pytest.importorskip("torch")
+    expected = torch.nn.functional.cross_entropy(
+        torch.tensor(logits).reshape(-1, V),
+        torch.tensor(labels).reshape(-1).long(),
+        ignore_index=0,
+        label_smoothing=label_smoothing,
+    )
+    loss = MaskedCrossentropy(label_smoothing)
+    np.testing.assert_allclose(value(loss, labels, logits), expected.numpy(), rtol=1e-5)
+
+
+def test_sum_adds_weighted_real_tokens(labels, logits):
+    weights = np.random.default_rng(2).uniform(size=(B, T)).astype("float32")
+    expected = (reference_losses(labels, logits, 0.1) * weights)[labels != 0].sum()
+    loss = MaskedCrossentropy(0.1, reduction="sum")
+    np.testing.assert_allclose(value(loss, labels, logits, weights), expected, rtol=1e-5)
+
+
+def test_weights_give_a_weighted_mean_over_real_tokens(labels, logits):
+    sentences = np.array([1.0, 2.0, 5.0], "float32")
+    weights = (labels != 0) * sentences[:, None]
+    expected = np.average(reference_losses(labels, logits, 0.0), weights=weights)
+    np.testing.assert_allclose(
+        value(MaskedCrossentropy(), labels, logits, sentences), expected, rtol=1e-5
+    )
+
+
+def test_padding_changes_nothing(labels, logits):
+    changed = np.where((labels == 0)[..., None], 100.0, logits).astype("float32")
+    loss = MaskedCrossentropy(0.1)
+    assert value(loss, labels, logits) == value(loss, labels, changed)
+
+
+def test_batch_of_padding_gives_zero(logits):
+    nothing = np.zeros((B, T), "int32")
+    for reduction in ("mean_with_sample_weight", "sum"):
+        assert value(MaskedCrossentropy(0.1, reduction=reduction), nothing, logits) == 0
+
+
+def test_pad_id_says_what_padding_is(labels, logits):
+    labels = np.where(labels == 0, V - 1, labels % (V - 1))
+    losses = reference_losses(labels, logits, 0.0)
+    expected = losses[labels != V - 1].mean()
+    loss = MaskedCrossentropy(pad_id=V - 1)
+    np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
+
+
+def test_no_reduction_keeps_one_value_a_token(labels, logits):
+    expected = reference_losses(labels, logits, 0.1) * (labels != 0)
+    loss = MaskedCrossentropy(0.1, reduction=None)
+    np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
+
+
+def test_large_logits_stay_finite(labels, logits):
+    assert np.isfinite(value(MaskedCrossentropy(0.1), labels, logits * 1e4))
+
+
+def test_half_precision_logits_are_summed_in_float32(labels, logits):
+    half = ops.cast(logits, "bfloat16")
+    result = MaskedCrossentropy(0.1)(labels, half)
+    assert keras.backend.standardize_dtype(result.dtype) == "float32"
+    rounded = ops.convert_to_numpy(ops.cast(half, "float32"))
+    expected = reference_losses(labels, rounded, 0.1)[labels != 0].mean()
+    np.testing.assert_allclose(ops.convert_to_numpy(result), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_trains_in_compile_and_fit(labels, policy):
+    model = keras.Sequential(
+        [keras.Input((T,), dtype="int32"), keras.layers.Embedding(V, V, dtype=policy)]
+    )
+    model.compile("sgd", loss=MaskedCrossentropy(0.1))
+    history = model.fit(labels, labels, batch_size=B, epochs=2, verbose=0).history["loss"]
+    assert history[1] < history[0]
+
+
+def test_config_round_trip():
+    loss = MaskedCrossentropy(0.2, pad_id=3, reduction="sum", name="tokens")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert isinstance(again, MaskedCrossentropy)
+    assert again.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum_over_batch_size", "nonsense"])
+def test_refuses_reductions_that_count_padding(reduction):
+    with pytest.raises(ValueError, match=f"Received: reduction='{reduction}'"):
+        MaskedCrossentropy(reduction=reduction)
+
+
+def test_refuses_smoothing_outside_0_to_1():
+    with pytest.raises(ValueError, match="Received: label_smoothing=1.5"):
+        MaskedCrossentropy(label_smoothing=1.5)
+
+
+TOKENS, D, SMOOTHING = 13, 5, 0.1
+
+
+def problem():
+    generator = np.random.default_rng(0)
+    states = generator.normal(size=(TOKENS, D)).astype("float32")
+    embeddings = generator.normal(size=(V, D)).astype("float32")
+    labels = generator.integers(1, V, TOKENS).astype("int32")
+    weights = generator.random(TOKENS).astype("float32")
+    labels[3], weights[3] = 0, 0.0
+    return states, embeddings, labels, weights
+
+
+def softmax(logits):
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
+def by_hand(states, embeddings, labels, weights):
+    """The three sums, and the gradients of the first, in float64."""
+    states, embeddings, weights = (x.astype("float64") for x in (states, embeddings, weights))
+    logits = states @ embeddings.T
+    probabilities = softmax(logits)
+    one_hot = np.eye(V)[labels]
+    smoothed = (1 - SMOOTHING) * one_hot + SMOOTHING / V
+    values = [
+        -(smoothed * np.log(probabilities)).sum(-1),
+        -(one_hot * np.log(probabilities)).sum(-1),
+        logits.argmax(-1) == labels,
+    ]
+    d_logits = (probabilities - smoothed) * weights[:, None]
+    return [(weights * x).sum() for x in values], d_logits @ embeddings, d_logits.T @ states
+
+
+@pytest.mark.parametrize("slice_size", [1, 4, TOKENS, 64])
+def test_sums_and_gradients_are_those_by_hand(slice_size):
+    states, embeddings, labels, weights = problem()
+    sums, d_states, d_embeddings = by_hand(states, embeddings, labels, weights)
+
+    def thrice_the_loss(states, embeddings):
+        arguments = (ops.convert_to_tensor(labels), ops.convert_to_tensor(weights), slice_size)
+        return 3 * sliced_crossentropy(states, embeddings, *arguments, SMOOTHING)[0]
+
+    found = gradients_of(thrice_the_loss, states, embeddings)
+    for actual, expected in zip(found, (sums[0], d_states, d_embeddings), strict=True):
+        np.testing.assert_allclose(actual, 3 * expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("slice_size", [4, TOKENS])
+def test_r_drop_is_the_mean_of_two_passes_and_of_their_divergences(slice_size):
+    first, embeddings, labels, weights = problem()
+    second = first + np.random.default_rng(1).normal(size=first.shape).astype("float32")
+    alpha, step = 5.0, 1e-4
+
+    def expected(first, second, embeddings):
+        passes = [by_hand(x, embeddings, labels, weights)[0][0] for x in (first, second)]
+        p, q = (softmax(x.astype("float64") @ embeddings.T) for x in (first, second))
+        divergences = ((p - q) * (np.log(p) - np.log(q))).sum(-1)
+        return np.mean(passes) + alpha / 4 * (weights * divergences).sum()
+
+    def loss(states, embeddings):
+        data = (ops.convert_to_tensor(labels), ops.convert_to_tensor(weights), slice_size)
+        return sliced_crossentropy(states, embeddings, *data, SMOOTHING, alpha)[0]
+
+    states = np.concatenate([first, second])
+    value, *gradients = gradients_of(loss, states, embeddings)
+    np.testing.assert_allclose(value, expected(first, second, embeddings), rtol=1e-5)
+    generator = np.random.default_rng(2)
+    moves = [generator.normal(size=x.shape) for x in (states, embeddings)]
+    slope = sum((move * gradient).sum() for move, gradient in zip(moves, gradients, strict=True))
+    ahead, behind = (
+        expected(*np.split(states + sign * step * moves[0], 2), embeddings + sign * step * moves[1])
+        for sign in (1, -1)
+    )
+    np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-4)
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_all_three_sums(needs_gradient):
+    arrays = problem()
+    tensors = [ops.convert_to_tensor(x) for x in arrays]
+    found = sliced_crossentropy(*tensors, 4, SMOOTHING, needs_gradient=needs_gradient)
+    np.testing.assert_allclose(to_numpy(found), by_hand(*arrays)[0], rtol=1e-5)
+
+
+def test_padding_alone_gives_zeros():
+    states, embeddings, labels, weights = map(ops.convert_to_tensor, problem())
+    found = sliced_crossentropy(states, embeddings, labels, ops.zeros_like(weights), 4)
+    np.testing.assert_array_equal(to_numpy(found), 0)
+
+
+def test_tiny_weights_leave_gradients_in_float16():
+    states, embeddings, labels, weights = problem()
+    d_states = by_hand(states, embeddings, labels, weights)[1]
+    halves = (states.astype("float16"), embeddings.astype("float16"))
+
+    def scaled_loss(states, embeddings):
+        tiny = ops.convert_to_tensor(1e-9 * weights)
+        loss = sliced_crossentropy(
+            states, embeddings, ops.convert_to_tensor(labels), tiny, 4, SMOOTHING
+        )[0]
+        return 1e9 * loss
+
+    found = gradients_of(scaled_loss, *halves)[1]
+    np.testing.assert_allclose(found, d_states, atol=0.02)
