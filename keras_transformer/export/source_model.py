@@ -14,6 +14,7 @@ from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
@@ -83,7 +84,8 @@ def position_table(model: Transformer) -> np.ndarray | None:
     if type(model.positions).call is PositionalEncoding.call:
         return None
     config = {**model.positions.get_config(), "dtype": "float32"}
-    positions = type(model.positions).from_config(config)
+    sizes = {"max_length": model.max_length}
+    positions = new_position_encoding(model.position_encoding, sizes, dtype="float32")
     positions.build((None, None, model.d_model))
     positions.set_weights(model.positions.get_weights())
     return array(positions(ops.zeros((1, model.max_length, model.d_model)))[0])
