@@ -83,7 +83,6 @@ def position_table(model: Transformer) -> np.ndarray | None:
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
-    config = {**model.positions.get_config(), "dtype": "float32"}
     sizes = {"max_length": model.max_length}
     positions = new_position_encoding(model.position_encoding, sizes, dtype="float32")
     positions.build((None, None, model.d_model))
