@@ -1,6 +1,7 @@
 """Base class of the layers, and Keras layers with faster gradients on TensorFlow."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -19,7 +20,7 @@ class ConfiguredLayer(keras.layers.Layer):
     @classmethod
     def argument_names(cls) -> list[str]:
         """Names of the constructor's arguments, with those of its superclasses; not Keras's own."""
-        return argument_names(cls, ConfiguredLayer)
+        return argument_names(cls.__mro__[: cls.__mro__.index(ConfiguredLayer)])
 
     def get_config(self) -> dict[str, Any]:
         # A subclass may store an argument elsewhere and have a `get_config` of its own.
@@ -38,9 +39,8 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**{**config, **objects})
 
 
-def argument_names(cls: type, base: type) -> list[str]:
-    """Names of the arguments of the constructors of `cls` and its superclasses below `base`."""
-    classes = cls.__mro__[: cls.__mro__.index(base)]
+def argument_names(classes: Sequence[type]) -> list[str]:
+    """Names of the arguments of the constructors of `classes`, a subclass before its superclass."""
     parameters = [
         parameter
         for owner in reversed(classes)

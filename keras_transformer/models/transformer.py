@@ -255,7 +255,7 @@ class Transformer(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in argument_names(Transformer, keras.Model)},
+            **{name: getattr(self, name) for name in argument_names([Transformer])},
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
