@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" for Keras 3, on TensorFlow, JAX and PyTorch.
 
-If Keras is imported before this package, `import keras_transformer` registers all classes, and
-`keras.saving.load_model` finds them. Otherwise the first use of a public name imports Keras and
-registers them (PEP 562), since the command line must start without the time that Keras takes.
+If Keras is imported before this package, `import keras_transformer` registers its classes for
+`keras.saving.load_model`. Otherwise, the first use of a public name imports Keras and registers the
+classes (PEP 562). The command line thus starts fast, because it does not import Keras.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from typing import Any
 
 __version__ = "0.1.0.dev0"
 
-# All public names, by the module that they are imported from.
+# All public names, by module.
 _PUBLIC_NAMES = {
     "_backend.compile_function": "compile_function",
     "_backend.fit_data": "fit_data",

@@ -1,4 +1,4 @@
-"""Files: complete or not at all when written, checked when read from an unknown source."""
+"""Atomic writing of files, and safe reading of files from unknown sources."""
 
 import copy
 import errno
@@ -15,9 +15,9 @@ from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# Most file systems allow 255 bytes; a plain name leaves room for a prefix or a suffix.
+# Most file systems allow names of 255 bytes. A plain name is shorter, to allow prefix and suffix.
 _LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
-# A thousand Keras layers take about 1 MiB; the configuration of a Transformer takes 1 KiB.
+# The configuration of a thousand Keras layers takes about 1 MiB, that of a Transformer 1 KiB.
 _MOST_JSON_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
@@ -25,17 +25,17 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Writes a file or a folder under a temporary name, flushes it to disk, and renames it.
+    """Yields a temporary path for a file or folder, then flushes it to disk and renames it.
 
-    If `path` is a symbolic link, its target is replaced and the link stays. A replaced file keeps
-    its permissions. A folder must not exist yet, or be empty.
+    If `path` is a symbolic link, the target of the link is replaced and the link is kept. The new
+    file has the permissions of the old one. If `path` is an existing folder, it must be empty.
 
     Yields:
-        The temporary path, in the same folder and with the same suffix. Files that a killed process
-        left there are removed first.
+        The temporary path, in the folder of `path` and with the same suffix. If a killed process
+        left a file at this path, the file is removed first.
 
     Raises:
-        UserError: If the disk is full. The previous content of `path` stays.
+        UserError: If the disk is full. `path` then keeps its old content.
     """
     path = Path(path)
     if path.is_symlink():
@@ -59,10 +59,10 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Opens the user's output file for UTF-8 text.
+    """Opens an output file for UTF-8 text.
 
-    A regular file is written by `atomic_write`: it is replaced when the block ends without an
-    error. A device or a pipe, such as /dev/stdout, is written directly, line by line.
+    A regular file is written with `atomic_write`: it is replaced when the `with` block ends without
+    an error. A device or a pipe, such as /dev/stdout, is written directly, line by line.
 
     Raises:
         UserError: On entering, if the file cannot be written.
@@ -79,19 +79,19 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that the disk or the user's quota is full."""
+    """Returns whether an error means that the disk or the user's quota is full."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # HDF5 states the code only in its message.
+    # Errors of HDF5 have the code only in the message.
     return isinstance(error, OSError) and (
         error.errno in codes or any(f"errno = {code}," in str(error) for code in codes)
     )
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name from an unknown source names a visible file in a given folder.
+    """Returns whether a name from an unknown source is safe as the name of a file in a folder.
 
-    It has no separator of any operating system, no leading dot, only printable characters, and at
-    most 200 bytes.
+    A safe name has no path separator of any operating system, no leading dot, only printable
+    characters, and at most 200 bytes.
     """
     return (
         name.isprintable()
@@ -102,10 +102,10 @@ def is_plain_name(name: str) -> bool:
 
 
 def read_json(file: IO[bytes], most_bytes: int) -> Any:
-    """Parses a JSON file of at most `most_bytes`, and reads no more.
+    """Parses a JSON file of at most `most_bytes` bytes.
 
     Raises:
-        ValueError: If the file is too large, nested too deeply, or not JSON.
+        ValueError: If the file is larger, nested too deeply, or not JSON.
     """
     content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -117,11 +117,11 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """Reads the configuration of a `.keras` file, and refuses a file made to fill the memory.
+    """Reads the configuration of a `.keras` file; rejects files that would fill the memory.
 
-    Call it before `keras.saving.load_model`, which parses `config.json` of any size and trusts the
-    sizes in the archive's directory. Here `config.json` and `metadata.json` have at most 4 MiB
-    each, and no member of the archive is larger than the directory states.
+    Call this before `keras.saving.load_model`, which parses a `config.json` of any size and trusts
+    the sizes in the directory of the archive. This function checks that `config.json` and
+    `metadata.json` have at most 4 MiB each, and that no member is larger than the directory states.
 
     Raises:
         UserError: If the file is damaged or a member is too large.
@@ -140,7 +140,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
-    """The error for a `.keras` file that could not be read, with the reason in one line."""
+    """Returns the error for a `.keras` file that cannot be read, with the reason in one line."""
     reason = " ".join(str(error).split())[:200]
     return UserError(f"{path} is not a complete Keras model file: {reason}")
 
@@ -156,7 +156,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    # /dev/stdout can be a regular file that the shell has opened; it must not be replaced.
+    # /dev/stdout can be a regular file that the shell has opened. Such a file must not be replaced.
     if not stat.S_ISREG(mode) or str(path.absolute()).startswith(_STREAMS):
         with path.open("a", buffering=1, encoding="utf-8") as file:
             yield file
@@ -204,13 +204,13 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     if name in ("config.json", "metadata.json") and size > _MOST_JSON_BYTES:
         raise ValueError(f"{name} must have at most {_MOST_JSON_BYTES:,} bytes. Received: {size:,}")
     if member.compress_type == zipfile.ZIP_STORED:
-        return  # as Keras writes it
+        return  # Keras stores all members
     if member.compress_type != zipfile.ZIP_DEFLATED:
-        # zipfile can unpack other formats only as a whole.
+        # `zipfile` cannot limit the memory for other compression types.
         raise ValueError(f"{name} must be stored or deflated")
     unbounded = copy.copy(member)
-    unbounded.file_size = size + 1  # zipfile reads at most this much
-    del unbounded.CRC  # Keras checks it
+    unbounded.file_size = size + 1  # `zipfile` reads at most this many bytes
+    del unbounded.CRC  # Keras checks the CRC later
     with archive.open(unbounded) as file:
         if sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) > size:
-            raise ValueError(f"{name} must have {size:,} bytes, as stated. Received: more")
+            raise ValueError(f"{name} must have {size:,} bytes, as stated. Received: more bytes")

@@ -1,9 +1,9 @@
-"""The error for problems that the user can fix."""
+"""The exception class for problems that the user can fix."""
 
 
 class UserError(Exception):
-    """A problem outside the program: with a file, a recipe, an argument or the disk.
+    """Reports a problem that the user can fix: in a file, recipe or argument, or a full disk.
 
     The command line prints the message as one line and exits with status 2. Any other exception
-    is a defect and keeps its traceback.
+    is a bug in the package, and its traceback is shown.
     """

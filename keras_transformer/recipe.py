@@ -1,4 +1,4 @@
-"""A translation recipe: one YAML file, validated, with the paper's settings as defaults."""
+"""Translation recipes: validated YAML files, with the settings of the paper as defaults."""
 
 import difflib
 import re
@@ -16,28 +16,28 @@ from keras_transformer.models import ARCHITECTURES
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
-# A shipped recipe has 2 KiB. PyYAML takes seconds to parse this much.
+# Recipes of the package have about 2 KiB. PyYAML takes seconds to parse a file of 256 KiB.
 _MOST_BYTES = 256 * 1024
 
 
 class _Section(BaseModel):
-    """A section of a recipe: immutable, and without unknown keys."""
+    """Base class of the sections of a recipe, which are immutable and reject unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TextPair(_Section):
-    """The two line-aligned files of a split, plain or .gz, or one TSV file."""
+    """The files of a split: two line-aligned files or one TSV file, plain text or .gz."""
 
-    source: str = Field(description="File name or path. Without target: a TSV file of both sides.")
-    target: str | None = Field(None, description="File name or path.")
+    source: str = Field(description="Name or path of the source file, or of the TSV file.")
+    target: str | None = Field(None, description="Name or path of the target file; none for TSV.")
 
 
 class Download(_Section):
-    """Where to download the files from if no folder is given, and their SHA-256."""
+    """The address and SHA-256 of files, which are downloaded if `directory` is not given."""
 
-    url: str = Field(description="Address (http or https) of the folder of the files.")
-    sha256: dict[str, str] = Field(description="File name: SHA-256 of the file, 64 hex digits.")
+    url: str = Field(description="Address (http or https) of the folder that has the files.")
+    sha256: dict[str, str] = Field(description="Maps file names to SHA-256, 64 hex digits each.")
 
     @field_validator("url")
     @classmethod
@@ -52,20 +52,20 @@ class Download(_Section):
         for name, digest in digests.items():
             if not is_plain_name(name):
                 raise ValueError(
-                    "a file name must have no folder, no leading dot and at most 200 bytes, all "
-                    f"printable. Received: {name!r}"
+                    "a file name must have no folder, no leading dot, only printable characters "
+                    f"and at most 200 bytes. Received: {name!r}"
                 )
             if not re.fullmatch("[0-9a-fA-F]{64}", digest):
-                raise ValueError(f"{name} must have 64 hex digits. Received: {digest!r}")
+                raise ValueError(f"SHA-256 of {name} must have 64 hex digits. Received: {digest!r}")
         return {name: digest.lower() for name, digest in digests.items()}
 
 
 class Generator(_Section):
-    """Generated pairs instead of files: numbers and dates in words, in both languages."""
+    """Generated sentence pairs, used instead of files: numbers and dates in words."""
 
     train: int = Field(40_000, gt=0, description="Training pairs.")
     validation: int = Field(500, gt=0, description="Validation pairs.")
-    test: int = Field(1_000, gt=0, description="Test pairs. No pair is in two splits.")
+    test: int = Field(1_000, gt=0, description="Test pairs. A pair is in only one split.")
 
 
 class Data(_Section):
@@ -77,31 +77,31 @@ class Data(_Section):
     validation: TextPair | None = None
     test: TextPair | None = None
     generator: Generator | None = None
-    directory: Path | None = Field(None, description="Folder of the files; --data-dir sets it.")
+    directory: Path | None = Field(None, description="Folder of the files, set by --data-dir.")
     download: Download | None = None
-    max_length: int = Field(256, gt=0, description="Pieces per sentence; longer pairs are dropped.")
+    max_length: int = Field(256, gt=0, description="Maximum pieces; longer pairs are dropped.")
 
     @model_validator(mode="after")
     def _files_or_generator(self) -> "Data":
         files = (self.train, self.validation, self.test)
         if self.generator is None and None in files:
-            raise ValueError("give the files of train, validation and test, or a generator")
+            raise ValueError("give either files for train, validation and test, or a generator")
         if self.generator is not None and files != (None, None, None):
             raise ValueError("give files or a generator, not both")
         return self
 
 
 class TokenizerSettings(_Section):
-    """SentencePiece model, trained on the training split."""
+    """Settings of the SentencePiece model, which is trained on the training split."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
-    vocabulary_size: int = Field(37_000, gt=4, description="Pieces, the special ones included.")
+    vocabulary_size: int = Field(37_000, gt=4, description="Pieces, including special ones.")
     joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
 
 
 class ModelSettings(_Section):
-    """A preset, and settings that replace those of the preset. None: keep the preset's."""
+    """A preset, and settings that replace those of the preset. None keeps the preset's value."""
 
     architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = "base"
@@ -115,10 +115,10 @@ class ModelSettings(_Section):
     norm_first: bool | None = None
     max_length: int | None = Field(None, gt=0, description="For learned or normalized positions.")
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
-        None, description="For long sequences. Default: all positions, all scores at once."
+        None, description="Attention for long sequences. Default: full, with all scores in memory."
     )
     attention_window: int | None = Field(
-        None, gt=0, description="Tokens: window of local attention, stride of strided attention."
+        None, gt=0, description="Window of local or stride of strided attention, in tokens."
     )
 
     @field_validator("architecture")
@@ -132,45 +132,45 @@ class ModelSettings(_Section):
     def _check_window(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
             raise ValueError(
-                "attention_window must be given with attention_pattern local or strided, and only "
-                f"then. Received: attention_pattern={self.attention_pattern}, "
+                "attention_window must be given with attention_pattern local or strided, and must "
+                f"not be given otherwise. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
         return self
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Keyword arguments for `from_preset` of the architecture."""
+        """The settings as keyword arguments for `from_preset` of the architecture."""
         return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 
 class Training(_Section):
-    """Optimization (§5.3, §5.4) and checkpoints. A step is an optimizer step."""
+    """Optimization (§5.3, §5.4) and checkpoints. All steps are optimizer steps."""
 
     initial_run: Path | None = Field(
         None,
-        description="Finished run to fine-tune: training starts with its tokenizer and weights.",
+        description="Finished run to fine-tune. Training starts with its tokenizer and weights.",
     )
     steps: int = Field(100_000, gt=0, description="Total number of optimizer steps.")
     tokens_per_batch: int = Field(
-        25_000, gt=0, description="Most target tokens of a micro-batch, eos and padding included."
+        25_000, gt=0, description="Maximum target tokens per micro-batch, with eos and padding."
     )
     accumulation_steps: int = Field(1, gt=0, description="Micro-batches per optimizer step.")
     length_multiple: int = Field(8, gt=0, description="Batch lengths are multiples of this.")
-    warmup_steps: int = Field(4_000, gt=0, description="Optimizer steps of warm-up.")
-    learning_rate_scale: float = Field(1.0, gt=0, description="Factor on the paper's schedule.")
+    warmup_steps: int = Field(4_000, gt=0, description="Optimizer steps of learning-rate warm-up.")
+    learning_rate_scale: float = Field(1.0, gt=0, description="Factor on the learning rate.")
     peak_learning_rate: float | None = Field(
-        None, gt=0, description="Learning rate at the end of warm-up. Default: the paper's."
+        None, gt=0, description="Highest learning rate. Default: that of the paper for d_model."
     )
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Probability mass spread over V.")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε: probability spread over V.")
     r_drop: float = Field(
-        0.0, ge=0, description="Weight of R-Drop: the divergence of two passes with dropout."
+        0.0, ge=0, description="Weight of R-Drop, the divergence between two dropout passes."
     )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
     adam_epsilon: float = Field(1e-9, gt=0)
     global_clipnorm: float | None = Field(
-        None, gt=0, description="Gradients are clipped to this global norm. Default: no clipping."
+        None, gt=0, description="Clip gradients to this global norm. Default: no clipping."
     )
     ema_momentum: float | None = Field(
         None,
@@ -186,25 +186,25 @@ class Training(_Section):
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
-        "none", description="How to use several devices or processes."
+        "none", description="Parallel training on several devices or processes."
     )
-    model_shards: int = Field(1, gt=0, description="With model_parallel: shards of the weights.")
+    model_shards: int = Field(1, gt=0, description="Shards of the weights, for model_parallel.")
     checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
-    keep_checkpoints: int = Field(5, gt=0, description="Checkpoints kept on disk.")
+    keep_checkpoints: int = Field(5, gt=0, description="Number of newest checkpoints to keep.")
     early_stopping_patience: int | None = Field(
         None,
         gt=0,
-        description="Stop after this many checkpoints without a lower validation loss. Keep and "
-        "average the checkpoints with the lowest losses, not the last. Default: no early stopping.",
+        description="Stop after this many checkpoints without a lower validation loss. The model "
+        "averages the checkpoints with the lowest losses. Default: no early stopping.",
     )
     validation_bleu_sentences: int = Field(
-        100, ge=0, description="Validation sentences translated greedily at each checkpoint."
+        100, ge=0, description="Validation sentences to translate for BLEU at each checkpoint."
     )
 
     @model_validator(mode="before")
     @classmethod
     def _read_old_key(cls, tree: Any) -> Any:
-        """Renames `recomputation`, the name of gradient checkpointing in early runs."""
+        """Renames the key `recomputation` of old recipes to `gradient_checkpointing`."""
         if isinstance(tree, dict) and "recomputation" in tree:
             tree = {"gradient_checkpointing": tree["recomputation"], **tree}
             del tree["recomputation"]
@@ -212,22 +212,22 @@ class Training(_Section):
 
 
 class Evaluation(SearchOptions):
-    """Search options and scoring of the finished model."""
+    """Checkpoint averaging, search options and scoring of the finished model."""
 
     average_last: int = Field(
-        5, gt=0, description="Last checkpoints, or best with early stopping, to average."
+        5, gt=0, description="Last checkpoints to average; with early stopping, best checkpoints."
     )
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
 
     def search_options(self, **changes: Any) -> SearchOptions:
-        """The search options, with some of them replaced."""
+        """Returns the search options; `changes` replace some of them."""
         own = {name: getattr(self, name) for name in SearchOptions.model_fields}
         return SearchOptions(**{**own, **changes})
 
 
 class Recipe(_Section):
-    """All settings of a run except the backend.
+    """Holds all settings of a run except the backend.
 
     Example:
 
@@ -257,14 +257,14 @@ class Recipe(_Section):
         return self
 
     def to_yaml(self) -> str:
-        """The recipe in YAML, with all defaults; `load_recipe` can read it."""
+        """Returns the recipe as YAML with all defaults, which `load_recipe` can read."""
         tree = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Keys that differ, such as "training.steps (1000 and 2000)".
+        """Returns the keys that differ, such as "training.steps (1000 and 2000)".
 
-        The folder of the files and the distribution are not compared.
+        Ignores `data.directory`, `training.distribution` and `training.model_shards`.
         """
         mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
         keys = [key for key in mine | others if mine.get(key) != others.get(key)]
@@ -278,15 +278,15 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     Args:
         path_or_name: Path of a YAML file, or the name of a recipe in `./recipes` or in the package,
             such as "quickstart".
-        overrides: Settings that replace those of the file, such as "training.steps=100". Values
-            are YAML.
+        overrides: Settings that replace those of the file, such as "training.steps=100". A value is
+            parsed as YAML.
 
     Returns:
-        The recipe, with defaults for absent keys.
+        The recipe, with defaults for missing keys.
 
     Raises:
-        UserError: If the file does not exist, is larger than 256 KiB, is not YAML, has YAML aliases
-            or an unknown key, or a value is out of range.
+        UserError: If the file does not exist, is larger than 256 KiB, is not YAML, or contains YAML
+            aliases, an unknown key or a value out of range.
     """
     path = _find(path_or_name)
     try:
@@ -294,7 +294,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values. Received: {tree!r}")
+        raise UserError(f"{path}: a recipe must map keys to values. Received: {tree!r}")
     for override in overrides:
         _apply(override, tree)
     try:
@@ -319,12 +319,12 @@ def _read(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes. Received: more")
+        raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes. This file is larger")
     return content.decode("utf-8")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases and long integers, with which a short file could take gigabytes."""
+    """Rejects YAML aliases and long integers, since a short file with them could need gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -344,12 +344,12 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _parse(text: str) -> Any:
-    """Parses YAML; a ValueError states in one line what is wrong."""
+    """Parses YAML; raises a `ValueError` with a one-line message if the text is invalid."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # PyYAML does not catch what Python raises for values
+    except Exception as error:  # PyYAML also passes on errors of Python's converters
         raise ValueError(" ".join(str(error).split())) from None
 
 
@@ -363,7 +363,7 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
             tree[section] = {}
         tree = tree[section]
         if not isinstance(tree, dict):
-            raise UserError(f"{section} holds no keys. Received: {override!r}")
+            raise UserError(f"{section} is not a section. Received: {override!r}")
     try:
         tree[last] = _parse(value)
     except ValueError as error:
@@ -385,7 +385,7 @@ def _explain(details: Any) -> str:
 
 
 def known_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
-    """All keys of a recipe, such as "training.steps"."""
+    """Yields all keys of a recipe, such as "training.steps"."""
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
         for annotation in (field.annotation, *get_args(field.annotation)):

@@ -23,15 +23,15 @@ TextFiles = tuple[Path, Path | None]
 
 
 class Run:
-    """The folder of one training run, which every command takes.
+    """Reads and writes the folder of a training run, which contains these files.
 
-        recipe.yaml       the recipe as used
+        recipe.yaml       the recipe, with all settings
         text/             the generated sentence pairs, if the recipe has a generator
-        tokenizer/        as `Tokenizer.save` writes it
+        tokenizer/        the tokenizer, written by `Tokenizer.save`
         store/            training and validation text as token ids
         checkpoints/      step-00001000, step-00002000, ...
         model.keras       the finished model
-        logs/             for TensorBoard
+        logs/             event files for TensorBoard
         scores.json       all scores of this run
 
     Example:
@@ -62,14 +62,14 @@ class Run:
         """Creates the folder of a new run.
 
         Raises:
-            UserError: If the folder already holds a run, or a file that the recipe names is
-                missing. No folder is created.
+            UserError: If the folder already contains a run, or a file of the recipe is missing. The
+                folder is then not created.
         """
         run = cls(directory, recipe)
         if run.recipe_path.exists():
             raise UserError(
                 f"{run.directory} already holds a run: continue it with --resume, remove it, "
-                "or name another folder with --run"
+                "or choose another folder with --run"
             )
         if recipe.data.generator is None:
             for split in get_args(Split):
@@ -91,41 +91,40 @@ class Run:
         """Opens an existing run to continue it.
 
         Raises:
-            UserError: If `recipe` is not the recipe of the run. The message names the keys that
-                differ.
+            UserError: If `recipe` differs from the recipe of the run. The message lists the keys.
         """
         run = cls.open(directory)
         if differences := run.recipe.differences(recipe):
             raise UserError(
-                f"{run.directory} was started with another recipe; they differ in "
+                f"{run.directory} was started with another recipe; the recipes differ in "
                 + ", ".join(differences)
             )
         return cls(directory, recipe)
 
     def checkpoints(self) -> list[Path]:
-        """Complete checkpoints, oldest first."""
+        """Returns the folders of complete checkpoints, oldest first."""
         return checkpoint_folders(self.checkpoints_dir)
 
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the model."""
+        """Loads the tokenizer of the model."""
         from keras_transformer.data.tokenizer import Tokenizer
 
         if not self.tokenizer_dir.is_dir():
-            raise UserError(f"{self.directory} has no tokenizer yet: train it first")
+            raise UserError(f"{self.directory} has no tokenizer yet: train the run first")
         return Tokenizer.load(self.tokenizer_dir)
 
     def model(self) -> Any:
-        """The finished model, for inference."""
+        """Loads the finished model for inference."""
         return load_model(self.model_path)
 
     def pairs(self, split: Split) -> "Iterable[Pair]":
-        """The (source, target) sentences of a split, which can be iterated over repeatedly."""
+        """Returns the (source, target) sentences of a split, iterable more than once."""
         from keras_transformer.data.corpus import read_parallel
 
         return read_parallel(*self.text(split))
 
     def text(self, split: Split) -> TextFiles:
-        """The two files of a split (or one TSV and None); generates text on first use."""
+        """Returns the two files of a split, or a TSV file and None; generates text if needed."""
         data = self.recipe.data
         if data.generator is None:
             return self._files_of_recipe(split)
@@ -137,7 +136,7 @@ class Run:
         return folder / f"{split}.{sides[0]}", folder / f"{split}.{sides[1]}"
 
     def scores(self) -> list[dict[str, Any]]:
-        """All entries of scores.json, oldest first."""
+        """Returns all entries of scores.json, oldest first."""
         if not self.scores_path.exists():
             return []
         return json.loads(self.scores_path.read_text(encoding="utf-8"))
@@ -161,7 +160,7 @@ class Run:
             partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
 
     def _files_of_recipe(self, split: Split) -> TextFiles:
-        """The files of a split that the recipe names, downloaded unless a folder is given."""
+        """Returns the files of a split in the recipe; downloads them if no folder is given."""
         pair = getattr(self.recipe.data, split)
         source = self._locate(pair.source)
         return source, None if pair.target is None else self._locate(pair.target)
@@ -173,23 +172,23 @@ class Run:
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
-            raise UserError(f"no file {folder / name}: name its folder with --data-dir")
+            raise UserError(f"no file {folder / name}: set the folder of the data with --data-dir")
         from keras_transformer.data.download import download
 
         return download(name, data.download.url, data.download.sha256[name])
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
-    """Folders whose name is `step-` and eight digits, oldest first."""
+    """Returns the folders that are named `step-` and eight digits, oldest first."""
     entries = Path(directory).glob("step-*")
     return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
 
 
 def load_model(path: str | Path) -> Any:
-    """Reads a .keras file that this package wrote.
+    """Loads a .keras file of a model of this package.
 
     Raises:
-        UserError: If there is no such file, it is damaged, or its configuration is too large.
+        UserError: If the file is missing or damaged, or its configuration is too large.
     """
     import keras
 
@@ -208,7 +207,7 @@ def load_model(path: str | Path) -> Any:
 
 
 def _generate(recipe: Recipe, sizes: Generator, folder: Path) -> None:
-    """Writes the pairs of all splits; no pair is in two splits."""
+    """Generates and writes the pairs of all splits. Each pair is in only one split."""
     from keras_transformer.data.numbers_and_dates import generate_pairs
 
     languages = recipe.data.source_language, recipe.data.target_language

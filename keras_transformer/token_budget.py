@@ -1,6 +1,6 @@
-"""The largest token budget of a training step that fits into memory.
+"""The search for the largest number of tokens per batch that fits into memory.
 
-This process does not load Keras, whose memory would count. So the file is not in `training`.
+The search does not import Keras, to save memory. The package `training` would import it.
 """
 
 import json
@@ -21,7 +21,7 @@ from keras_transformer.recipe import Recipe
 
 FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
-# Messages of the engines and the system if memory is short.
+# Messages of the backends and the operating system if there is not enough memory.
 _OUT_OF_MEMORY = re.compile(
     "out of memory|resource_?exhausted|bad_alloc|memoryerror|can't allocate memory|"
     "failed to allocate",
@@ -30,13 +30,13 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class Try(NamedTuple):
-    """Memory and time of a training step; None if it did not fit.
+    """Holds memory and time of a training step; both are None if the step did not fit.
 
     Attributes:
-        tokens: `training.tokens_per_batch`.
+        tokens: The tested value of `training.tokens_per_batch`.
         shape: Sizes B, S and T of the batch.
-        mebibytes: Peak memory of the process on a CPU, of the device on a GPU.
-        seconds: Time of an optimizer step.
+        mebibytes: Peak memory in MiB, of the process on a CPU, or of the device on a GPU.
+        seconds: Duration of an optimizer step in seconds.
         tokens_per_s: Target tokens per second.
     """
 
@@ -54,17 +54,17 @@ class Try(NamedTuple):
 def find_token_budget(
     recipe: Recipe, memory: float | None = None, report: Callable[[Try], Any] = lambda tried: None
 ) -> Try:
-    """Finds the largest `training.tokens_per_batch` whose worst batch fits into memory, to 10 %.
+    """Finds `training.tokens_per_batch` within 10 % of the largest value that fits into memory.
 
-    Every try is a training step in a new process. No text is needed: the ids are random, the
-    sources have the length `data.max_length` and the targets half of it, which is the largest batch
-    that `BatchPlan` makes.
+    Tests each value by training steps in a new process. No text is needed, because the ids are
+    random. The source length is `data.max_length` and the target length is half of it. `BatchPlan`
+    makes no larger batch.
 
     Args:
-        recipe: The recipe. If it uses several devices, the result is for one.
-        memory: MiB for the whole process on a CPU. Defaults to None: the available memory. On a GPU
-            the limit is the memory of the device.
-        report: Called with every try.
+        recipe: The recipe. If it uses several devices, the result is for one device.
+        memory: Limit in MiB for the whole process on a CPU. Defaults to None: the available memory.
+            On a GPU, the limit is the memory of the device.
+        report: Function that is called with every `Try`.
 
     Raises:
         UserError: If not even one sentence fits.
@@ -88,9 +88,9 @@ def find_token_budget(
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Doubles a number until it does not fit, then bisects; None if `smallest` does not fit.
+    """Finds a number within 10 % of the largest that fits, or None if `smallest` does not fit.
 
-    If a number `fits`, all smaller ones must fit too. The result is within 10 % of the largest.
+    Doubles the number until it does not fit, then bisects. All smaller numbers must fit too.
     """
     tokens = max(FIRST_TRY, smallest)
     if fits(tokens):
@@ -109,21 +109,21 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
 
 
 def longest_lengths(recipe: Recipe) -> tuple[int, int]:
-    """Source and target length of the worst batch, with eos."""
+    """Returns the source and target length of the batch that needs most memory, with eos."""
     multiple = recipe.training.length_multiple
     source = -(-(recipe.data.max_length + 1) // multiple) * multiple
     return source, -(-source // (2 * multiple)) * multiple
 
 
 def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
-    """Sizes B, S and T of the batch that needs most memory."""
+    """Returns the sizes B, S and T of the batch that needs most memory."""
     source, target = longest_lengths(recipe)
     rows = tokens // target
     return (rows - rows % 8 if rows > 8 else rows), source, target
 
 
 def available_mebibytes() -> float:
-    """Available memory of this machine, or of the container of this process if that is less."""
+    """Returns the available memory of the machine, or of the container if that is smaller."""
     meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if meminfo.is_file():
         (line,) = (x for x in meminfo.read_text().splitlines() if x.startswith("MemAvailable"))
@@ -137,10 +137,10 @@ def available_mebibytes() -> float:
 
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
-    """Makes a training step in a new process, which is killed above `limit` MiB on a CPU.
+    """Runs training steps in a new process; kills the process if it uses more than `limit` MiB.
 
     Raises:
-        RuntimeError: If the process failed for another reason than memory.
+        RuntimeError: If the process fails for a reason other than memory.
     """
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -164,7 +164,7 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
 
 
 def _watch(child: subprocess.Popen, limit: float) -> None:
-    """Waits for a process, and kills it if it uses more than `limit` MiB."""
+    """Waits until a process ends, and kills it if it uses more than `limit` MiB."""
     while child.poll() is None:
         if _resident_mebibytes(child.pid) > limit:
             child.kill()
@@ -172,7 +172,7 @@ def _watch(child: subprocess.Popen, limit: float) -> None:
 
 
 def _resident_mebibytes(process: int) -> float:
-    """Memory of a process, or 0 if the system does not state it."""
+    """Returns the memory of a process, or 0 if the system does not report it."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text().split()[1]
     except (OSError, IndexError):
@@ -180,11 +180,11 @@ def _resident_mebibytes(process: int) -> float:
     return int(pages) * resource.getpagesize() / _MEBIBYTE
 
 
-# The rest runs in the process of a try.
+# The code below runs in the new process of `measure`.
 
 
 class _Vocabularies(NamedTuple):
-    """The part of a tokenizer that a model needs."""
+    """Has the attributes of a `Tokenizer` that a model needs."""
 
     source_vocabulary_size: int
     target_vocabulary_size: int
@@ -193,7 +193,7 @@ class _Vocabularies(NamedTuple):
 
 
 def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
-    """Makes an optimizer step on random sentences; returns its memory and time."""
+    """Runs optimizer steps on random sentences; returns the memory and time of a step."""
     import numpy as np
 
     from keras_transformer.training import keep_freed_memory
@@ -211,7 +211,7 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
     weights = np.full((rows, target), 1 / (rows * target), "float32")
     micro_batches = recipe.training.accumulation_steps
-    for _ in range(max(2, micro_batches)):  # the first one compiles
+    for _ in range(max(2, micro_batches)):  # the first step compiles
         begin = time.perf_counter()
         trainer.train_on_batch(inputs, target_ids, weights)
         seconds = time.perf_counter() - begin
@@ -227,7 +227,7 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
 
 
 def _peak_of_gpu() -> int | None:
-    """Bytes that the engine states; None on a CPU."""
+    """Returns the peak memory of the GPU in bytes, or None on a CPU."""
     import keras
 
     backend = keras.config.backend()

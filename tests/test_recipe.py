@@ -80,7 +80,7 @@ def test_unreadable_yaml_is_refused_in_one_line(path):
 
 def test_something_other_than_a_mapping_is_refused(path):
     path.write_text("- name")
-    with pytest.raises(UserError, match="a recipe is a mapping"):
+    with pytest.raises(UserError, match="a recipe must map keys"):
         load_recipe(path)
 
 

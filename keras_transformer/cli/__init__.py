@@ -1,7 +1,7 @@
-"""The command line `keras-transformer COMMAND ...`: one module per command, each called `command`.
+"""The command line `keras-transformer COMMAND ...`; each module defines a function `command`.
 
-A command's module is imported when the command is named, and imports Keras and NumPy only when the
-command runs. So `--help` and errors in arguments appear at once.
+The module of a command is imported only if the user types that command. The module imports Keras
+and NumPy only when the command runs, so `--help` and errors in arguments appear at once.
 """
 
 import errno
@@ -17,7 +17,7 @@ from keras_transformer.errors import UserError
 
 COMMANDS = ("train", "budget", "translate", "client", "score", "evaluate", "average", "export")
 
-# Errors of the file system that the user can fix by naming another place.
+# Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {
     getattr(errno, code)
     for code in "EACCES EEXIST EISDIR ELOOP ENAMETOOLONG ENOTDIR EPERM EROFS".split()
@@ -29,7 +29,7 @@ class _Failure(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Imports commands on demand; shows a `UserError` as one line and exits with status 2."""
+    """Imports commands on demand; prints a `UserError` as one line and exits with status 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -60,7 +60,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="keras-transformer")
 def main() -> None:
-    """Train, evaluate, export and translate with the Transformer on TensorFlow, JAX or PyTorch.
+    """Train, evaluate and export a Transformer, and translate, on TensorFlow, JAX or PyTorch.
 
     The environment variable KERAS_BACKEND selects the backend: tensorflow, jax or torch.
 

@@ -14,9 +14,9 @@ from keras_transformer.errors import UserError
     "--last", type=click.IntRange(min=1), required=True, help="Number of checkpoints to average."
 )
 def command(run: Path, last: int) -> None:
-    """Replace RUN/model.keras by the average of the last checkpoints.
+    """Replace the weights of RUN/model.keras by the average of the last checkpoints.
 
-    The previous model is kept as RUN/model.previous.keras.
+    The previous model is copied to RUN/model.previous.keras.
 
     \b
     keras-transformer average runs/quickstart --last 3
@@ -27,7 +27,7 @@ def command(run: Path, last: int) -> None:
     opened = Run.open(run)
     paths = opened.checkpoints()[-last:]
     if len(paths) < last:
-        raise UserError(f"{run} has {len(paths)} checkpoints. Received: --last {last}")
+        raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     previous = opened.directory / "model.previous.keras"
     average_checkpoints(paths, opened.model_path, previous)
     names = ", ".join(path.name for path in paths)

@@ -13,14 +13,14 @@ from keras_transformer.cli.common import set_option
 @click.option(
     "--memory",
     type=click.FloatRange(min=0, min_open=True),
-    help="Memory limit of the process in GiB, on a CPU. Default: the available memory. On a GPU "
-    "the limit is the memory of the GPU.",
+    help="Memory limit of the process in GiB, for a CPU only. Default: the available memory. On a "
+    "GPU, the limit is always the memory of the GPU.",
 )
 def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
-    """Find the largest training.tokens_per_batch of RECIPE that fits into memory.
+    """Find the largest training.tokens_per_batch for RECIPE that fits into memory.
 
-    Each candidate is tried in a new process: training steps on random sentences of the maximum
-    length. No text is needed. With several devices, the result is the budget of one device.
+    The command tests each value in a new process, with training steps on random sentences of the
+    maximum length. It needs no text files. If RECIPE uses several devices, the result is for one.
 
     \b
     keras-transformer budget wmt14_en_de_base

@@ -50,8 +50,8 @@ from keras_transformer.errors import UserError
     "--retries",
     type=click.IntRange(min=0),
     default=5,
-    help="Maximum number of retries while the server is unreachable, overloaded or loading the "
-    "model.",
+    help="Maximum number of retries of a request if the server is unreachable, overloaded or "
+    "loading the model.",
 )
 def command(
     model: str,
@@ -67,9 +67,9 @@ def command(
 ) -> None:
     """Translate FILE, or standard input, with MODEL on a TensorFlow Serving server.
 
-    MODEL is the model's name on the server. The input has one sentence per line. Standard input is
-    translated line by line. The score is the log-probability in nats divided by the length penalty.
-    gRPC needs tensorflow-serving-api: pip install 'keras3-transformer[serving]'.
+    MODEL is the name of the model on the server. The input has one sentence per line. Standard
+    input is translated line by line. The score is the log-probability in nats, divided by the
+    length penalty. gRPC needs: pip install 'keras3-transformer[serving]'.
 
     \b
     echo "twenty-six" | keras-transformer client quickstart

@@ -1,4 +1,4 @@
-"""What several commands share: arguments, options, input, output and progress."""
+"""Code that several commands share: arguments, options, input, output and progress."""
 
 import functools
 import sys
@@ -25,7 +25,7 @@ set_option = click.option(
 output_option = click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write. Default: standard output. A file is replaced only when it is complete.",
+    help="File to write, replaced only when all output is complete. Default: standard output.",
 )
 n_best_option = click.option(
     "--n-best",
@@ -39,7 +39,7 @@ scores_option = click.option(
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Read all lines once to count and check them; None if a file is a pipe or standard input."""
+    """Counts and checks all lines; returns None if a file is a pipe or standard input."""
     if not all(file is not None and file.is_file() for file in files):
         return None
     return sum(1 for _ in lines)
@@ -52,10 +52,10 @@ def as_line(text: str) -> str:
 
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
-    """Gives a function that writes text to a file, or to standard output without delay.
+    """Yields a function that writes text to a file, or without buffering to standard output.
 
     Raises:
-        UserError: If the file cannot be written; before anything else is done.
+        UserError: On entering, if the file cannot be written.
     """
     if output is None:
         yield functools.partial(click.echo, nl=False)
@@ -66,14 +66,14 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
 
 @contextmanager
 def warning_lines() -> Iterator[None]:
-    """Shows each warning as one line without the place in the code."""
+    """Shows each warning on stderr without the file and line of the code that caused it."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         yield
 
 
 def progress_bar(total: int | None, output: Path | None) -> Any:
-    """A bar on standard error; hidden for standard input and for output to a terminal."""
+    """Returns a progress bar on stderr, hidden if `total` is None or output is to a terminal."""
     from tqdm import tqdm
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())

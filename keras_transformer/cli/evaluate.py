@@ -15,11 +15,11 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
     "--split",
     type=click.Choice(["test", "validation"]),
     default="test",
-    help="Which text of the recipe to translate.",
+    help="Split of the recipe's text to translate.",
 )
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:
-    """Compute BLEU and chrF of the model of RUN with sacrebleu, and append them to RUN/scores.json.
+    """Compute BLEU and chrF of RUN's model with sacrebleu, and append them to RUN/scores.json.
 
     \b
     keras-transformer evaluate runs/quickstart

@@ -21,8 +21,8 @@ from keras_transformer.decoding.options import SearchOptions
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder to write. Default: saved_models/NAME for saved_model; RUN/ctranslate2 or RUN/onnx "
-    "for the others, with the quantization appended, as in RUN/onnx-int8.",
+    help="Folder to write. Default: saved_models/NAME, RUN/ctranslate2 or RUN/onnx. With "
+    "--quantization, the type is appended to the name: RUN/onnx-int8.",
 )
 @click.option(
     "--quantization",
@@ -34,14 +34,14 @@ from keras_transformer.decoding.options import SearchOptions
 def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
 
-    saved_model is for TensorFlow Serving: it takes and returns strings, and each export is the next
-    version of the model. ctranslate2 is for ctranslate2.Translator. onnx contains the encoder, one
+    saved_model is for TensorFlow Serving. Its inputs and outputs are strings, and each export is a
+    new version of the model. ctranslate2 is for ctranslate2.Translator. onnx has the encoder, one
     step of the decoder, and translate.py, a beam search that needs only NumPy, onnxruntime and
     sentencepiece.
 
-    The command loads what it has written and compares it with the model on sentences of the run. It
-    does not keep a float32 export that gives other results. The options of the search become the
-    defaults of saved_model; onnx has only beam size and length penalty.
+    The command loads the export and compares its translations with those of the model on sentences
+    of the run. If the results of a float32 export differ, the export is not kept. The search
+    options become the defaults of saved_model; onnx supports only beam size and length penalty.
 
     \b
     keras-transformer export runs/quickstart --format saved_model

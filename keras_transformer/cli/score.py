@@ -15,11 +15,11 @@ from keras_transformer.errors import UserError
 @click.argument("target", type=existing_file)
 @click.option("--summary", is_flag=True, help="Write only the totals, to standard output.")
 def command(run: Path, source: Path, target: Path, summary: bool) -> None:
-    """Score the translations in TARGET of the sentences in SOURCE with the model of RUN.
+    """Score translations with the model of RUN: TARGET contains the translations of SOURCE.
 
     For each pair of lines, writes the log-probability in nats, a tab and the number of target
-    tokens, both with the end of sentence. Writes the totals of the whole text to standard error:
-    pairs, tokens, nats per token and perplexity.
+    tokens. Both include the end-of-sentence token. Writes the totals of all pairs to standard
+    error: pairs, tokens, nats per token and perplexity.
 
     \b
     keras-transformer score runs/quickstart test.en test.de > scores.tsv
@@ -45,7 +45,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
                 tokens += score.length
             count += len(chunk)
     if not count:
-        raise UserError(f"{source} and {target} contain no pairs")
+        raise UserError(f"{source} and {target} contain no sentence pairs")
     nats = -log_probability / tokens
     totals = {"pairs": count, "tokens": tokens, "nats per token": f"{nats:.4f}"}
     totals["perplexity"] = f"{math.exp(nats):.4f}"

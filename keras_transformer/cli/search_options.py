@@ -1,6 +1,6 @@
 """Command-line options made from the fields of the option classes in `decoding/options.py`.
 
-An option that the user does not give is None here; its value then comes from the recipe.
+If the user omits an option, its value here is None, and the value of the recipe is used.
 """
 
 from collections.abc import Callable, Collection
@@ -49,20 +49,20 @@ def _type(field: FieldInfo) -> click.ParamType:
 
 
 search_options = options_of(SearchOptions)
-# `evaluate` scores one translation per sentence; an export returns what a request asks for.
+# `evaluate` scores one translation per sentence, and a request to an export has its own `n_best`.
 best_search_options = options_of(SearchOptions, {"n_best"})
-# --sample and --mbr give the number of samples.
+# `num_samples` is the value of --sample or --mbr.
 sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "num_samples"})
 
 
 def take_options(arguments: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Removes the fields of a class of options from `arguments`; returns those that were given."""
+    """Removes the fields of an option class from `arguments`; returns those that are not None."""
     taken = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
     return {name: value for name, value in taken.items() if value is not None}
 
 
 def checked(make: Callable[..., Any], **options: Any) -> Any:
-    """Returns `make(**options)`, or raises a one-line UserError if they contradict each other."""
+    """Returns `make(**options)`, or raises a one-line `UserError` if the options are invalid."""
     try:
         return make(**options)
     except ValidationError as error:
@@ -71,5 +71,5 @@ def checked(make: Callable[..., Any], **options: Any) -> Any:
 
 
 def flags(names: Collection[str]) -> str:
-    """Returns the names of options as the user types them."""
+    """Returns the names of options as on the command line, such as "--top-k, --top-p"."""
     return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))

@@ -15,19 +15,19 @@ from keras_transformer.cli.common import set_option
 @click.option(
     "--run",
     type=click.Path(path_type=Path),
-    help="Folder to create. Default: runs/NAME, with the recipe's name.",
+    help="Run folder to create. Default: runs/NAME, where NAME is the name of the recipe.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
-    help="Folder that contains the recipe's text files. Nothing is downloaded.",
+    help="Folder that contains the recipe's text files. If given, no file is downloaded.",
 )
 @set_option
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 def command(
     recipe: str, run: Path | None, data_dir: Path | None, settings: Sequence[str], resume: bool
 ) -> None:
-    """Train a model as RECIPE says: a YAML file, or the name of a recipe of the package.
+    """Train a model from RECIPE, a YAML file or the name of a recipe in the package.
 
     \b
     keras-transformer train quickstart

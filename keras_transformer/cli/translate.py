@@ -22,7 +22,7 @@ from keras_transformer.errors import UserError
     "--overlong",
     type=click.Choice(["split", "truncate"]),
     default="split",
-    help="Lines with more tokens than the model's maximum: translate them in parts, or truncate.",
+    help="What to do with lines that have more tokens than the model's maximum.",
 )
 @click.option(
     "--ensemble",
@@ -30,31 +30,30 @@ from keras_transformer.errors import UserError
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="RUN",
-    help="Another run of the ensemble: the models' probabilities are averaged. The tokenizers "
-    "must be equal. Repeatable.",
+    help="Another run for an ensemble, which averages the probabilities of its models. All runs "
+    "must have the same tokenizer. Repeatable.",
 )
 @click.option(
     "--prefix",
     "prefixes",
     type=common.existing_file,
-    help="File with one line per sentence: the beginning of its translation.",
+    help="File with the required beginning of each translation: one line per sentence.",
 )
 @click.option(
     "--required",
     type=common.existing_file,
-    help="File with one line per sentence: words its translation must contain, separated by tabs.",
+    help="File with required words of each translation: one line per sentence, tab-separated.",
 )
 @click.option(
     "--forbidden",
     type=common.existing_file,
-    help="File with one line per sentence: words its translation must not contain, separated by "
-    "tabs.",
+    help="File with forbidden words of each translation: one line per sentence, tab-separated.",
 )
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Sample N translations per sentence instead of beam search.",
+    help="Sample N translations per sentence instead of using beam search.",
 )
 @click.option(
     "--mbr",
@@ -79,12 +78,12 @@ from keras_transformer.errors import UserError
 def command(run: Path, file: Path | None, output: Path | None, **options: Any) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    The input has one sentence per line. Standard input is translated line by line. Each sentence
-    gives one line of output, or as many as --n-best or --sample says, best first. The score is the
-    log-probability in nats divided by the length penalty; with --mbr it is the expected chrF.
-    Alignments are pairs SOURCE-TARGET of word positions, counted from 0. A blank line in the file
-    of --prefix, --required or --forbidden means no constraint. The defaults of the search are those
-    of the recipe's section `evaluation`.
+    The input has one sentence per line. Standard input is translated line by line. The output has
+    one line per sentence, or with --n-best or --sample that many lines, best first. The score is
+    the log-probability in nats divided by the length penalty; with --mbr it is the expected chrF.
+    Alignments are pairs SOURCE-TARGET of word positions, counted from 0. In the files of --prefix,
+    --required and --forbidden, a blank line means no constraint. The defaults of the search options
+    come from the `evaluation` section of the recipe.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart
@@ -126,19 +125,19 @@ def _check_decoding_mode(
     **others: Any,
 ) -> None:
     if sample and mbr:
-        raise UserError("--sample and --mbr exclude each other")
+        raise UserError("--sample and --mbr cannot be used together")
     if not (sample or mbr):
         if given := [*sampling, *(["seed"] if seed else [])]:
-            raise UserError(f"only --sample and --mbr take {flags(given)}")
+            raise UserError(f"{flags(given)} can only be used with --sample or --mbr")
         return
     others["prefix"] = prefixes
     given = [x for x in ("prefix", "required", "forbidden", "alignments") if others[x]]
     if given := [*given, *(search.keys() - DecodingOptions.model_fields)]:
-        raise UserError(f"only beam search takes {flags(given)}, --sample and --mbr do not")
+        raise UserError(f"{flags(given)} cannot be used with --sample or --mbr")
 
 
 def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """Creates the `Translator` of a run or an ensemble; removes its options from `options`."""
+    """Returns the `Translator` of a run or an ensemble; removes its arguments from `options`."""
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
@@ -147,7 +146,7 @@ def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) 
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
-            raise UserError(f"{opened.directory} has another tokenizer than {run}")
+            raise UserError(f"the tokenizers of {opened.directory} and {run} differ")
     models = [opened.model() for opened in runs]
     if len(models) == 1:
         model = models[0]
@@ -176,7 +175,7 @@ def read_source(
     required: Path | None = None,
     forbidden: Path | None = None,
 ) -> Iterator[_Line]:
-    """Reads sentences, from standard input without `file`, and their constraints line by line.
+    """Yields the sentences of `file`, or of standard input if it is None, with their constraints.
 
     Raises:
         UserError: While iterating, if a line is not UTF-8, or the files have different numbers of
@@ -208,9 +207,9 @@ def translate_lines(
     alignments: bool = False,
     progress: Callable[[int], Any] | bool = False,
 ) -> Iterator[str]:
-    """Yields the output text of each chunk of available lines.
+    """Translates the lines in chunks, and yields the output text of each chunk.
 
-    `mbr` selects the sample with minimum Bayes risk. `progress` is that of `Translator.translate`.
+    If `mbr` is set, selects the sample with minimum Bayes risk. For `progress`, see `Translator`.
 
     Raises:
         UserError: If the search cannot meet the constraints of a sentence.
@@ -237,7 +236,7 @@ def _search(translator: Any, chunk: Sequence[_Line], **options: Any) -> Any:
         return translator.translate_nbest(sentences, **constraints, **options)
     except ValueError as error:
         if any(prefixes) or any(map(any, required)) or any(map(any, forbidden)):
-            raise UserError(str(error)) from None  # the constraints of a line contradict it
+            raise UserError(str(error)) from None  # contradictory constraints
         raise
 
 

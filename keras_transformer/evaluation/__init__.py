@@ -1,1 +1,1 @@
-"""Evaluation of trained models: scores of translations."""
+"""Evaluation of trained models: scores of their translations."""

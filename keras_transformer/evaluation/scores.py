@@ -13,7 +13,7 @@ from keras_transformer.run import Run, Split
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's name, its value in percent, and sacrebleu's signature."""
+    """Holds the name of a metric, its value in percent, and the signature from sacrebleu."""
 
     metric: str
     score: float
@@ -23,15 +23,15 @@ class Score:
 def evaluate_run(
     run: Run, split: Split = "test", options: SearchOptions | None = None
 ) -> list[Score]:
-    """Translates a split of the run's recipe, scores it, and appends the scores to the run.
+    """Translates a split, scores the translations, and appends the scores to `scores.json`.
 
     Args:
         run: A run that has a model.
         split: "test" or "validation".
-        options: The search options. Defaults to None: those of the recipe.
+        options: The search options. Defaults to None: uses those of the recipe.
 
     Returns:
-        BLEU and chrF, and for generated text the share of exact matches, in percent.
+        BLEU and chrF, and for generated text the share of exact matches, all in percent.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
@@ -48,9 +48,9 @@ def evaluate_run(
 def score(
     translations: Sequence[str], references: Sequence[str], settings: Evaluation
 ) -> list[Score]:
-    """BLEU, chrF and exact match in percent, with one reference per sentence.
+    """Computes BLEU, chrF and exact matches in percent, with one reference per sentence.
 
-    `settings` has the tokenization and case of BLEU.
+    `settings` specifies the tokenization and case sensitivity of BLEU.
     """
     scores = []
     for metric in (BLEU(tokenize=settings.tokenize, lowercase=settings.lowercase), CHRF()):

@@ -1,4 +1,4 @@
-"""Loss, metrics, optimizer and schedule; checkpoints; the training loop; training by a recipe."""
+"""The loss, metrics, optimizer, checkpoints, training loop, and training from a recipe."""
 
 from keras_transformer._backend.process import keep_freed_memory
 from keras_transformer.training.checkpoint import (

@@ -13,11 +13,11 @@ from keras_transformer.training.optimizer import inner_optimizer
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base of callbacks that count optimizer steps where Keras counts batches and epochs.
+    """Counts optimizer steps, while Keras counts batches and epochs; the base class of callbacks.
 
-    `step` is the optimizer step in progress, from 1; at the end of an epoch it is the number of
-    steps made, earlier processes included. All subclasses take `start_step` (optimizer steps made
-    by earlier processes) and `accumulation_steps` (micro-batches per optimizer step).
+    During a step, `step` is its number, counted from 1. At the end of an epoch, `step` is the
+    number of past steps, including those of earlier processes. Subclasses take `start_step` (steps
+    of earlier processes) and `accumulation_steps` (micro-batches per optimizer step).
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -31,14 +31,14 @@ class StepCallback(keras.callbacks.Callback):
             self.step += 1
 
     def on_step_begin(self, steps: int) -> None:
-        """Called when `steps` optimizer steps have been made or are running on the device."""
+        """Runs before a step, when `steps` steps are finished or still running on the device."""
 
 
 class Reseed(StepCallback):
-    """Sets the random state of dropout from seed and step, at the start of every epoch.
+    """Seeds dropout from `seed` and the step at the start of every epoch.
 
-    The dropout masks of an epoch are then the same in every process that runs it, so checkpoints
-    need no random state. `distribution` gives each replica another random state.
+    After a stop, a new process has the same dropout masks in an epoch as the old one, so
+    checkpoints contain no random state. `distribution` gives every replica a different state.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Reseed(StepCallback):
         self.distribution = distribution or Distribution()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Not in on_epoch_begin: PyTorch's DataLoader draws a random number after it.
+        # `on_epoch_begin` would be too early: PyTorch's DataLoader then draws a random number.
         if batch == 0:
             self._reseed(self.step)
         super().on_train_batch_begin(batch)
@@ -59,20 +59,20 @@ class Reseed(StepCallback):
         seeds = np.random.SeedSequence([self.seed, step]).generate_state(len(states) + 1) >> 1
         for state, seed in zip(states, seeds[1:], strict=True):
             self.distribution.assign_seed(state, int(seed))
-        if keras.config.backend() == "torch":  # Keras's own dropout draws from its global generator
+        if keras.config.backend() == "torch":  # Keras's dropout uses PyTorch's global generator
             import torch
 
             torch.manual_seed(int(seeds[0]) + self.distribution.rank)
 
 
 def _seed_generator_states(model: Any) -> list[Any]:
-    """States of the model's `keras.random.SeedGenerator`s, in the order of its layers."""
+    """Returns the states of the model's `keras.random.SeedGenerator`s, in the order of layers."""
     weights = {id(variable) for variable in model.non_trainable_weights}
     return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
 
 
 class StopAfter(StepCallback):
-    """Ends training after `steps` optimizer steps, even within an epoch."""
+    """Ends training after `steps` optimizer steps, even in the middle of an epoch."""
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
@@ -87,13 +87,13 @@ class StopAfter(StepCallback):
 class StepReports(StepCallback):
     """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
 
-    Loss and metrics are means over the steps since the last report. Between reports nothing is
-    fetched from the device.
+    Loss and metrics are means over the steps since the last report. They are copied from the device
+    only for a report.
 
     Args:
-        reporters: Objects with a method `report(step, values)`: progress bar, event file.
-        tokens: Function from an optimizer step, counted from 0, to its real target tokens. None
-            reports the speed in steps per second instead of tokens per second.
+        reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
+        tokens: Function from an optimizer step, counted from 0, to its number of real target
+            tokens. If None, the speed is reported in steps instead of tokens per second.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class StepReports(StepCallback):
 
 
 class ProgressBar(StepCallback):
-    """Shows a progress bar of `steps` optimizer steps with loss, speed and the time left."""
+    """Shows a progress bar of `steps` optimizer steps with the loss, speed and remaining time."""
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
@@ -161,7 +161,7 @@ class ProgressBar(StepCallback):
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """Show loss and speed after the bar; print validation figures above it."""
+        """Shows loss and speed to the right of the bar; prints validation results above it."""
         figures = {name: value for name, value in values.items() if not isinstance(value, str)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
@@ -173,7 +173,7 @@ class ProgressBar(StepCallback):
 
 
 class AtCheckpoint(StepCallback):
-    """Calls `action(model, step, logs)` at the end of every epoch; later callbacks see `logs`."""
+    """Calls `action(model, step, logs)` at the end of an epoch; later callbacks get its `logs`."""
 
     def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
         super().__init__(**counting)

@@ -1,4 +1,4 @@
-"""Checkpoints: written as a whole or not at all, resumed bit for bit, averaged (§6.1)."""
+"""Checkpoints: atomic writing, exact resuming, and averaging (§6.1)."""
 
 import hashlib
 import json
@@ -22,15 +22,15 @@ from keras_transformer.run import checkpoint_folders
 
 _MODEL = "model.keras"
 _STATE = "state.json"
-_MOST_STATE_BYTES = 16 * 1024 * 1024  # each checkpoint adds about 40 for its validation loss
+_MOST_STATE_BYTES = 16 * 1024 * 1024  # the validation loss of a checkpoint adds about 40
 _FORMAT = 2  # 1: model.keras held the TransformerTrainer of 0.1.0.dev0
 
 
 class ValidationHistory:
-    """Validation losses of a run by optimizer step.
+    """Stores the validation losses of a run by optimizer step.
 
-    Checkpoints save them for a resumed run. Early stopping uses the loss, not BLEU: BLEU of a few
-    greedy translations is mostly noise between checkpoints.
+    Checkpoints save the losses for a resumed run. Early stopping uses the loss and not BLEU: the
+    differences in BLEU of a few greedy translations between checkpoints are mostly noise.
     """
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:
@@ -41,7 +41,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Sorted steps of the `count` lowest losses; of equal losses, the earlier ones."""
+        """Returns the sorted steps of the `count` lowest losses; the earlier of equal losses."""
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]
@@ -50,7 +50,7 @@ class ValidationHistory:
         return sorted(sorted(self.losses, key=rank)[:count])
 
     def is_over(self, patience: int | None) -> bool:
-        """Whether none of the last `patience` losses was lower than the lowest before them."""
+        """Returns whether at least `patience` losses came after the lowest loss."""
         if patience is None or not self.losses:
             return False
         (best,) = self.best(1)
@@ -65,15 +65,15 @@ def save_checkpoint(
     history: ValidationHistory | None = None,
     keep_best: int = 0,
 ) -> Path:
-    """Write everything that training needs to resume, and remove old checkpoints.
+    """Writes a checkpoint, from which training can resume, and removes old checkpoints.
 
-    A checkpoint is the folder `step-00001000` with `model.keras` (the compiled model with its
+    A checkpoint is a folder such as `step-00001000` with `model.keras` (the compiled model with its
     optimizer state) and `state.json` (the step, the SHA-256 of `model.keras`, and the validation
-    losses so far). It is written under another name, then renamed, so it is always complete. Data
-    and dropout need no state: they are functions of seed and step (see `BatchPlan` and `Reseed`).
+    losses so far). It is written under a temporary name and then renamed, so it is always complete.
+    Data order and dropout masks depend only on seed and step, so they are not saved.
 
-    The newest `keep` checkpoints are kept, and the `keep_best` ones with the lowest losses in
-    `history`. A full disk raises `UserError`, before any checkpoint is removed.
+    Keeps the newest `keep` checkpoints, and the `keep_best` checkpoints with the lowest losses in
+    `history`. If the disk is full, raises `UserError` and removes no checkpoint.
     """
     directory = Path(directory)
     path = checkpoint_path(directory, step)
@@ -96,21 +96,21 @@ def save_checkpoint(
 
 
 def checkpoint_path(directory: str | Path, step: int) -> Path:
-    """Folder of the checkpoint of a step."""
+    """Returns the folder of the checkpoint of a step."""
     return Path(directory) / f"step-{step:08d}"
 
 
 def load_history(path: str | Path) -> ValidationHistory:
-    """Read the validation losses that an undamaged checkpoint saved."""
+    """Reads the validation losses from an undamaged checkpoint."""
     losses = _read_state(Path(path)).get("validation_losses", {})
     return ValidationHistory({int(step): loss for step, loss in losses.items()})
 
 
 def load_checkpoint(path: str | Path, model: Any) -> int:
-    """Load a checkpoint into the compiled model that was saved, or one built alike.
+    """Loads a checkpoint into a compiled model with the same architecture and optimizer.
 
-    Returns the optimizer steps made. Raises `UserError` if the checkpoint is incomplete, damaged,
-    of another model or of an older release.
+    Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is
+    incomplete, damaged, of another model, or written by an older release.
     """
     step, _ = _check_loadable(Path(path))
     if not model.optimizer.built:
@@ -126,7 +126,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
 
 
 def _load_weights(path: Path, model: Any) -> None:
-    """Load weights and optimizer, from an extracted file: reading inside the archive is slow."""
+    """Loads weights and optimizer from an extracted file, since reading in the archive is slow."""
     with (
         zipfile.ZipFile(path / _MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
@@ -135,10 +135,10 @@ def _load_weights(path: Path, model: Any) -> None:
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:
-    """Find the newest undamaged checkpoint's folder; None if there is no checkpoint.
+    """Returns the folder of the newest undamaged checkpoint, or None if there is no checkpoint.
 
-    Newer, damaged checkpoints give a warning and are renamed to `damaged-step-...`. If all are
-    damaged, they are not renamed, and that is a `UserError`.
+    Warns about newer checkpoints that are damaged, and renames them to `damaged-step-...`. If all
+    checkpoints are damaged, renames none and raises `UserError`.
     """
     damaged: dict[Path, UserError] = {}
     for path in reversed(checkpoint_folders(directory)):
@@ -157,7 +157,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 
 def verify_checkpoint(path: str | Path) -> int:
-    """Optimizer steps of a checkpoint; `UserError` if a file is missing or has changed."""
+    """Returns the step of a checkpoint; raises `UserError` if a file is missing or has changed."""
     path = Path(path)
     try:
         state = _read_state(path)
@@ -166,16 +166,16 @@ def verify_checkpoint(path: str | Path) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {path} is incomplete: {error}") from None
     if damaged:
-        raise UserError(f"checkpoint {path} is damaged: {_MODEL} is not as it was written")
+        raise UserError(f"checkpoint {path} is damaged: the SHA-256 of {_MODEL} is wrong")
     return step
 
 
 def average_checkpoints(
     paths: Sequence[str | Path], output: str | Path, previous: str | Path | None = None
 ) -> None:
-    """Write a model whose weights are the mean of the weights of some checkpoints (§6.1).
+    """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
-    Sums are float64. `output` has no optimizer state, and is replaced as a whole.
+    The mean is computed in float64. `output` has no optimizer state and is written atomically.
 
     Example:
 
@@ -186,10 +186,10 @@ def average_checkpoints(
     Args:
         paths: Folders of one or more checkpoints of the same model.
         output: The `.keras` file to write.
-        previous: Where to copy an older `output` before it is replaced. Defaults to None: nowhere.
+        previous: File to copy an existing `output` to. Defaults to None: makes no copy.
 
     Raises:
-        UserError: If there is no checkpoint, one is damaged, or their weights do not match.
+        UserError: If `paths` is empty, a checkpoint is damaged, or the models differ.
     """
     if not paths:
         raise UserError("there is no checkpoint to average")
@@ -210,9 +210,9 @@ def average_checkpoints(
 
 
 def load_checkpoint_model(path: str | Path) -> Any:
-    """Read the model of a checkpoint without its optimizer, with the EMA weights if it has them.
+    """Reads the model of a checkpoint without its optimizer, with the EMA weights if there are any.
 
-    Raises `UserError` if the checkpoint is incomplete, damaged or of an older release.
+    Raises `UserError` if the checkpoint is incomplete, damaged or written by an older release.
     """
     _, config = _check_loadable(Path(path))
     file = Path(path) / _MODEL
@@ -225,13 +225,13 @@ def load_checkpoint_model(path: str | Path) -> Any:
 
 
 def _check_loadable(path: Path) -> tuple[int, dict[str, Any]]:
-    """The step of a checkpoint and the configuration of its model."""
+    """Returns the step of a checkpoint and the configuration of its model."""
     step = verify_checkpoint(path)
     if _read_state(path).get("format") != _FORMAT:
         raise UserError(
-            f"checkpoint {path} was written by keras3-transformer 0.1.0.dev0, before checkpoints "
-            "held the model itself: finish this run with that release, or begin a new one (whose "
-            "training.initial_run may name the finished run)"
+            f"checkpoint {path} was written by keras3-transformer 0.1.0.dev0 in an older format. "
+            "Finish this run with that release, or start a new run. To fine-tune the finished run, "
+            "set training.initial_run in the new run"
         )
     return step, read_config(path / _MODEL)
 
@@ -249,14 +249,14 @@ def _read_state(path: Path) -> Any:
 
 
 def remove_unfinished(directory: str | Path) -> None:
-    """Remove checkpoints that a killed process left partly written or partly removed."""
+    """Removes partly written and partly removed checkpoints of a killed process."""
     for state in ("partial", "removed"):
         for path in Path(directory).glob(f".{state}-step-{'[0-9]' * 8}"):
             shutil.rmtree(path)
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint; renamed first, so its name never stands for an incomplete one."""
+    """Renames a checkpoint, then removes it, so `step-...` is never an incomplete checkpoint."""
     hidden = path.with_name(f".removed-{path.name}")
     _rename(path, hidden)
     shutil.rmtree(hidden)

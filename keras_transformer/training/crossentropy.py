@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy over real tokens (§5.4), from logits or a slice at a time."""
+"""Label-smoothed cross-entropy over real tokens (§5.4), from whole logits or slice by slice."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from keras_transformer._backend.operations import sequential_loop
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedCrossentropy(keras.losses.Loss):
-    """Cross-entropy in nats over real target tokens, with label smoothing (§5.4).
+    """Computes the cross-entropy in nats over real target tokens, with label smoothing (§5.4).
 
-    Padding counts neither in the sum nor in the mean; a batch of padding gives 0. Smoothing
-    spreads ε over the whole vocabulary, as `torch.nn.CrossEntropyLoss` does. The loss is computed
-    in float32 under every dtype policy.
+    Padding is excluded from the sum and from the mean. The loss of a batch that has only padding
+    is 0. Label smoothing spreads ε over the whole vocabulary, as in `torch.nn.CrossEntropyLoss`.
+    The loss is computed in float32 under every dtype policy.
 
-    For gradient accumulation that is exact per token, use `reduction="sum"` and a `sample_weight`
-    divided by the real tokens of the whole optimizer step, as `BatchPlan.batches()` does.
+    To weight every token of an accumulated step equally, use `reduction="sum"`, and divide
+    `sample_weight` by the number of real tokens in the step, as `BatchPlan.batches()` does.
 
     Example:
 
@@ -28,8 +28,8 @@ class MaskedCrossentropy(keras.losses.Loss):
     Args:
         label_smoothing: Float ε in [0, 1]. Defaults to 0; the paper uses 0.1.
         pad_id: Integer, the label of padding.
-        reduction: `"mean_with_sample_weight"` (the weighted mean over real tokens), `"sum"` (of
-            weighted token losses) or None (one value per token, (B, T)).
+        reduction: `"mean_with_sample_weight"` (the weighted mean over real tokens), `"sum"` (the
+            sum of the weighted token losses) or None (one value per token, (B, T)).
         name: String.
 
     Call arguments:
@@ -38,10 +38,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Optional float weights (B, T) or (B,).
 
     Returns:
-        float32 scalar, nats per real target token; see `reduction`.
+        float32 scalar, by default in nats per real target token; see `reduction`.
 
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1] or `reduction` would count padding.
+        ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not one of the above.
 
     Source:
         Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, §7.
@@ -62,7 +62,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if reduction not in ("mean_with_sample_weight", "sum", "none", None):
             raise ValueError(
                 "`reduction` must be 'mean_with_sample_weight' (the mean over real tokens), 'sum' "
-                f"or None; any other would count padding. Received: reduction={reduction!r}"
+                f"or None. Other reductions include padding. Received: reduction={reduction!r}"
             )
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = label_smoothing
@@ -74,7 +74,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         return super().__call__(y_true, y_pred, weights)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Losses of all tokens, padding included, float32 (B, T)."""
+        """Returns the losses of all tokens, including padding, float32 (B, T)."""
         return token_crossentropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self) -> dict[str, Any]:
@@ -83,10 +83,10 @@ class MaskedCrossentropy(keras.losses.Loss):
 
 
 def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
-    """Cross-entropy in nats, float32 (B, T), of logits (B, T, V) with smoothed labels (B, T).
+    """Computes the cross-entropy in nats, float32 (B, T), of labels (B, T) and logits (B, T, V).
 
-    Smoothing gives the label probability 1 - ε + ε/V and every other token ε/V. With logits z and
-    label y the loss is logsumexp(z) - (1 - ε) z_y - ε mean(z); no (B, T, V) distribution is made.
+    Label smoothing gives the label the probability 1 - ε + ε/V and every other token ε/V. The loss
+    for logits z and label y is logsumexp(z) - (1 - ε) z_y - ε mean(z).
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
@@ -99,7 +99,7 @@ def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
-    """float32 (B, T): 0 where `labels` is `pad_id`, else `sample_weight`, (B, T) or (B,), or 1."""
+    """Returns `sample_weight` (B, T) or (B,), default 1, as float32 (B, T) with 0 for padding."""
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
         return mask
@@ -119,29 +119,29 @@ def sliced_crossentropy(
     r_drop: float = 0.0,
     needs_gradient: bool = True,
 ) -> Any:
-    """Project states to the vocabulary and sum their losses, a slice of the tokens at a time.
+    """Projects states to the vocabulary and sums their losses, one slice of tokens at a time.
 
-    The loop computes the gradient of each slice together with its loss, then discards the logits:
-    three products with `embeddings`, as without slices, and the logits of `slice_size` tokens.
+    Each iteration computes the loss and the gradient of a slice, then discards its logits. Only the
+    logits of `slice_size` tokens are in memory. No matrix product is computed twice.
 
     Args:
-        states: Float tensor (M, D), the decoder's output for M tokens; with `r_drop` (2M, D), the
-            second pass after the first.
+        states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, (2M, D): the
+            states of the first pass, then those of the second.
         embeddings: Float tensor (V, D) in the dtype of `states`, the output projection.
         labels: Integer tensor (M,).
-        weights: float32 tensor (M,), at least 0; 0 for padding. They get no gradient.
+        weights: float32 tensor (M,), at least 0; 0 for padding. It has no gradient.
         slice_size: Tokens per slice, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop, 0 for none: each loss is the mean of two passes with different
-            dropout masks, plus α/4 of the sum of the two Kullback-Leibler divergences between
-            their distributions (half of Liang et al., 2021, eq. 4).
-        needs_gradient: False to skip the gradients, which saves two products.
+        r_drop: Weight α of R-Drop; 0 turns it off. The loss of a token is its mean loss over two
+            passes with different dropout masks, plus α/4 times the sum of the two Kullback-Leibler
+            divergences between their distributions (half of Liang et al., 2021, eq. 4).
+        needs_gradient: If False, the gradients are not computed, which saves two matrix products.
 
     Returns:
         float32 tensor (3,), weighted sums over the tokens: the smoothed loss (nats), the
-        unsmoothed cross-entropy (nats) and the correct predictions. Only the first has a gradient.
+        unsmoothed cross-entropy (nats) and the correct predictions. Only the loss has a gradient.
     """
-    # Weights of a mean are so small that the logits' gradients would underflow in float16.
+    # The weights of a mean are so small that the gradients of the logits underflow in float16.
     largest = ops.maximum(ops.max(weights), 1e-30)
     data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
     if not needs_gradient:
@@ -171,11 +171,11 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """The three sums and, with `needs_gradient`, the float32 gradients of the first."""
+    """Returns the three sums and, if `needs_gradient`, the float32 gradients of the loss."""
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
-    added = num_slices * size - count  # tokens of weight 0
+    added = num_slices * size - count  # padding tokens with weight 0
     states = ops.reshape(states, (passes, count, states.shape[-1]))
     states = ops.pad(states, ((0, 0), (0, added), (0, 0)))
     labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights / passes))
@@ -216,7 +216,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """The three sums of a slice, and the gradient of the first with respect to the logits."""
+    """Returns the three sums of a slice, and the gradient of the loss for the logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -240,7 +240,7 @@ def _sums(
 
 
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
-    """KL(p, q) + KL(q, p) of two passes, repeated for each, and its gradient by the logits."""
+    """Returns KL(p, q) + KL(q, p) of each token in both passes, and its gradient for the logits."""
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)
     difference = first - second

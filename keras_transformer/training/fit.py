@@ -1,4 +1,4 @@
-"""The training loop, for any Keras model and any stream of batches."""
+"""The training loop for any Keras model and any stream of batches."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,12 +54,12 @@ def fit(
     tokens: Callable[[int], int] | None = None,
     distribution: Distribution | None = None,
 ) -> ValidationHistory:
-    """Train a compiled model for a number of optimizer steps, and resume bit for bit after a stop.
+    """Trains a compiled model for a number of optimizer steps, and can resume bit for bit.
 
-    `directory` gets `checkpoints/step-00001000/model.keras` and so on (the model with its optimizer
-    state, as `model.save` writes it) and `logs/` for TensorBoard. After a stop or a crash, call it
-    again with the same arguments: it loads the newest checkpoint into `model` and, on the same
-    machine and backend, reaches the same weights as without the stop.
+    Writes checkpoints such as `checkpoints/step-00001000/model.keras` (by `model.save`, with the
+    optimizer state) and TensorBoard logs in `logs/` to `directory`. After a stop or a crash, call
+    `fit` again with the same arguments. It then loads the newest checkpoint into `model`. The final
+    weights are the same as without the stop, on the same machine and backend.
 
     Example:
 
@@ -70,39 +70,40 @@ def fit(
     ```
 
     Args:
-        model: A compiled and built Keras model. With the optimizer's `gradient_accumulation_steps`,
-            each optimizer step has as many micro-batches.
-        batches: Function that takes a number of (micro-)batches to skip and returns an endless
-            iterable of the batches after them: `(x, y)` or `(x, y, sample_weight)` of nested NumPy
-            arrays. `array_batches` makes such a function.
+        model: A compiled and built Keras model. If its optimizer accumulates gradients, an
+            optimizer step has `gradient_accumulation_steps` micro-batches.
+        batches: Function that takes the number of (micro-)batches to skip. It returns an endless
+            iterable of the batches that follow, `(x, y)` or `(x, y, sample_weight)`, whose parts
+            are nested NumPy arrays. `array_batches` makes such a function.
         directory: Folder of checkpoints and logs.
-        steps: Optimizer steps in all, those before a stop included.
-        checkpoint_every: Optimizer steps between checkpoints; this is one Keras epoch.
-        keep_checkpoints: How many of the newest checkpoints to keep.
-        keep_best: How many checkpoints of lowest validation loss to keep as well. Defaults to 0.
-        validation: What to measure at each checkpoint: batches for `model.evaluate`, or a function
-            of (model, step) that returns numbers and Markdown texts by name. Defaults to None.
-        patience: Stop early after this many checkpoints without a lower validation loss (`"loss"`
-            of `validation`). Defaults to None: never.
-        callbacks: Keras callbacks. At a checkpoint, they are called after validation (its results
-            are in `logs` as `val_loss` and so on) and before saving. Their state is not saved.
+        steps: Total number of optimizer steps, including those before a stop.
+        checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
+        keep_checkpoints: Number of newest checkpoints to keep.
+        keep_best: Number of checkpoints with the lowest validation loss to keep too. Defaults to 0.
+        validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
+            dictionary of numbers and Markdown texts. It runs at each checkpoint. Defaults to None.
+        patience: Stops training after this many checkpoints without a lower validation loss
+            (`"loss"` in the results of `validation`). Defaults to None: no early stopping.
+        callbacks: Keras callbacks. At a checkpoint, `fit` calls them after validation, with its
+            results in `logs` (as `val_loss`), and before saving. Their state is not saved.
         seed: Seed of the dropout masks, an integer >= 0.
-        resume: Whether to resume from checkpoints in `directory`; if False, there must be none.
+        resume: Whether to resume from the newest checkpoint in `directory`. If False, a checkpoint
+            in `directory` is an error.
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
-        tensorboard: Whether to write `logs/`.
-        tokens: Function from an optimizer step, counted from 0, to its real target tokens, to
-            report tokens per second. Defaults to None: steps per second.
-        distribution: Where a `SlicedLogitsTrainer` trains, from `training.distribution.start`.
-            Defaults to this process and one device.
+        tensorboard: Whether to write TensorBoard logs.
+        tokens: Function from an optimizer step, counted from 0, to its number of real target
+            tokens. Defaults to None: reports steps per second instead of tokens per second.
+        distribution: The `Distribution` of a `SlicedLogitsTrainer`, from
+            `training.distribution.start`. Defaults to one process and one device.
 
     Returns:
-        The validation losses of all checkpoints, those of earlier processes included.
+        The validation losses of all checkpoints, including those of earlier processes.
 
     Raises:
         UserError: If a checkpoint is damaged or of another model, or the disk is full.
-        ValueError: If an argument is out of range or has no effect, or the batches end (TensorFlow
-            raises its own error then).
+        ValueError: If an argument is out of range or has no effect, or if `batches` ends. For
+            batches that end, TensorFlow raises another error.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every}
     _check(model, validation, patience, keep_best, keep_checkpoints=keep_checkpoints, **counts)
@@ -154,8 +155,8 @@ def _check(
         )
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
-            "`model` must be compiled with `steps_per_execution=1`, and built, such as by "
-            f"`keras.Input`. Received: compiled={model.compiled}, built={model.built}"
+            "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
+            f"`keras.Input`). Received: compiled={model.compiled}, built={model.built}"
         )
     for name, count in counts.items():
         if count < 1:
@@ -165,13 +166,13 @@ def _check(
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Load the newest checkpoint; return its step and the validation losses up to it."""
+    """Loads the newest checkpoint. Returns its step and the validation losses up to this step."""
 
     def find() -> Path | None:
         remove_unfinished(folder)
         if not resume and checkpoint_folders(folder):
             raise UserError(
-                f"{folder} already holds checkpoints: resume from them, or name another folder"
+                f"{folder} already holds checkpoints: use resume=True or another folder"
             )
         return newest_checkpoint(folder)
 
@@ -183,16 +184,16 @@ def _begin(
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches, or an error if they end: Keras would just end the epoch early."""
+    """Yields the batches; raises an error if they end, since Keras would end the epoch early."""
     count = 0
     for batch in batches:
         count += 1
         yield batch
-    raise ValueError(f"`batches` must give batches without end. Received: {count} batches")
+    raise ValueError(f"`batches` must yield batches without end. Received: {count} batches")
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Measures a model, with its EMA weights if it has them, and reports the results."""
+    """Returns an action that validates a model (with its EMA weights, if any) and reports."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -214,7 +215,7 @@ def _saving(folder: Path, *kept: Any) -> Action:
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Ends training in all processes when the chief, which alone validates, stops early."""
+    """Returns an action that ends training in all processes when the chief stops early."""
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
         if distribution.of_chief(history.is_over(patience)):
@@ -224,7 +225,7 @@ def _stopping(
 
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:
-    """A function of (model, step) that evaluates the model on `batches`."""
+    """Returns a function of (model, step) that evaluates the model on `batches`."""
     return lambda model, step: model.evaluate(
         fit_data(batches, model), steps=len(batches), verbose=0, return_dict=True
     )
@@ -233,10 +234,10 @@ def evaluation_of(batches: Sequence[Any]) -> Measure:
 def array_batches(
     x: Any, y: Any = None, batch_size: int = 32, seed: int = 0, sample_weight: Any = None
 ) -> Callable[[int], Iterator[tuple[Any, ...]]]:
-    """Make the `batches` of `fit` from arrays, shuffled again in each pass over them.
+    """Makes the argument `batches` of `fit` from arrays, in a new order in each pass over the rows.
 
-    The rows of a batch depend only on the seed and the number of the batch. All batches have
-    `batch_size` rows; a batch may begin in one pass and end in the next.
+    The rows of a batch depend only on `seed` and on the position of the batch in the stream. All
+    batches have `batch_size` rows, so a batch may contain rows of two passes.
 
     Example:
 
@@ -246,21 +247,22 @@ def array_batches(
     ```
 
     Args:
-        x: NumPy array, or a nested structure of arrays with equally many rows.
-        y: The labels, like `x`. Defaults to None: batches are `(x,)`.
+        x: NumPy array, or a nested structure of arrays with the same number of rows.
+        y: The labels, an array or structure like `x`. Defaults to None: batches are `(x,)`.
         batch_size: Rows per batch.
         seed: Seed of the order, an integer >= 0.
-        sample_weight: The weights of the loss, like `x`. Defaults to None.
+        sample_weight: The weights of the loss, an array or structure like `x`. Defaults to None.
 
     Raises:
-        ValueError: If the arrays have no rows or unequal numbers of rows, or if `sample_weight` is
-            given without `y`.
+        ValueError: If the arrays have no rows or different numbers of rows, or if `sample_weight`
+            is given without `y`.
     """
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}
     if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):
         raise ValueError(
-            "`x`, `y` and `sample_weight` must have equally many rows; `sample_weight` needs `y`. "
+            "`x`, `y` and `sample_weight` must have the same number of rows, at least 1, and "
+            "`sample_weight` needs `y`. "
             f"Received: rows={sorted(sizes)}, y={y}"
         )
     (size,) = sizes

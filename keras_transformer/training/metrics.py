@@ -1,4 +1,4 @@
-"""Metrics that are a mean per real target token."""
+"""Metrics that are means over the real target tokens."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from keras_transformer.training.crossentropy import token_crossentropy, token_we
 
 
 class TokenMean(keras.metrics.Metric):
-    """Mean of a value per real target token, kept as (sum, count) so that batches add up.
+    """Computes the mean of a value over the real target tokens of all batches.
 
-    Subclasses give `token_values(y_true, y_pred)`, float32 (B, T). Sums are always float32.
+    Subclasses define `token_values(y_true, y_pred)`, float32 (B, T). Sums are always float32.
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
@@ -30,7 +30,7 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Add a weighted sum of values and the sum of its weights, both float32 ()."""
+        """Adds a weighted sum of values and the sum of the weights, both float32 ()."""
         self.total.assign_add(total)
         self.count.assign_add(count)
 
@@ -43,7 +43,7 @@ class TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
-    """Fraction of real target tokens whose highest logit is the label's; 0 without any.
+    """Computes the share of real target tokens whose label has the highest logit (0 if no tokens).
 
     Example:
 
@@ -74,7 +74,7 @@ class MaskedAccuracy(TokenMean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenMean):
-    """Exponential of the mean unsmoothed cross-entropy per real target token; 1 without any.
+    """Computes exp(mean unsmoothed cross-entropy per real target token); 1 if there are no tokens.
 
     Example:
 
@@ -87,7 +87,7 @@ class Perplexity(TokenMean):
         name: String, default `"perplexity"`.
 
     Call arguments:
-        As for `MaskedAccuracy`.
+        The same as those of `MaskedAccuracy`.
 
     Returns:
         float32 scalar, at least 1.

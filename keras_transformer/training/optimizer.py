@@ -1,4 +1,4 @@
-"""The optimizer (§5.3): Adam, its learning rate, and the moving averages of the weights."""
+"""The optimizer (§5.3): Adam, its learning rate, and the moving averages of the weights (EMA)."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,18 +12,18 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear learning-rate warm-up, then decay with the inverse square root of the step (§5.3).
+    """Computes the learning rate: linear warm-up, then inverse square root decay (§5.3).
 
-    With `d_model` it is the schedule of the paper,
+    With `d_model`, the schedule is that of the paper:
 
-        rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5),
+        rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
-    with `peak` the same curve, given by its highest rate, which it reaches at `warmup_steps`:
+    With `peak`, the curve has the same shape, and its highest rate, at `warmup_steps`, is `peak`:
 
         rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
 
-    The first update is step 1, so the rate is never zero. With `gradient_accumulation_steps`, use
-    `TransformerAdam`: Keras's optimizers would pass the number of micro-batches.
+    The first update is step 1, so the rate is never zero. For gradient accumulation, use
+    `TransformerAdam`: Keras's optimizers call the schedule with the number of micro-batches.
 
     Example:
 
@@ -32,19 +32,19 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ```
 
     Args:
-        d_model: Integer, width of the model. Give either this or `peak`.
-        warmup_steps: Integer, at least 1, optimizer steps until the highest rate.
-        peak: Float, the highest learning rate, before `scale`.
-        scale: Float, factor of the whole curve.
+        d_model: Integer, width of the model. Pass either `d_model` or `peak`.
+        warmup_steps: Integer, at least 1, optimizer steps until the highest rate. Defaults to 4000.
+        peak: Float, the highest learning rate, before multiplication by `scale`.
+        scale: Float, factor on the learning rate at all steps. Defaults to 1.
 
     Call arguments:
-        step: Integer scalar, optimizer updates made so far (0 before the first one).
+        step: Integer scalar, number of past optimizer updates (0 at the first update).
 
     Returns:
         The learning rate, a float32 scalar.
 
     Raises:
-        ValueError: If not exactly one of `d_model` and `peak` is given, or `warmup_steps` < 1.
+        ValueError: If both or neither of `d_model` and `peak` are given, or `warmup_steps` < 1.
 
     Source:
         Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3.
@@ -86,24 +86,24 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return {**own, "peak": self.peak, "scale": self.scale}
 
 
-# On PyTorch, `keras.optimizers.Adam(...)` makes an object of a faster subclass.
+# On PyTorch, `keras.optimizers.Adam(...)` returns an instance of a faster subclass.
 _BackendAdam: Any = type(keras.optimizers.Adam.__new__(keras.optimizers.Adam))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerAdam(_BackendAdam):
-    """Adam with β₁ = 0.9, β₂ = 0.98 and ε = 1e-9 (§5.3), also for accumulated gradients.
+    """Implements Adam with β₁ = 0.9, β₂ = 0.98 and ε = 1e-9 (§5.3).
 
-    It differs from `keras.optimizers.Adam` in its defaults and in these points:
+    `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - A schedule is called with the number of optimizer steps; Keras counts micro-batches.
-    - `gradient_norm` holds the global norm of the last step's gradient, before clipping.
+    - It calls a schedule with the number of optimizer steps. Keras passes that of micro-batches.
+    - `gradient_norm` is the global norm of the last step's gradient, before clipping.
     - If a batch contains a token twice, the gradients of its embedding are summed before they are
-      squared, on TensorFlow too.
-    - If `reduce_gradients` is set, replicas clip and measure the sum of their gradients.
-    - With `use_ema`, moving averages count optimizer steps and have no bias to the first weights:
-      after t steps the weights of step i count `ema_momentum ** (t - i)`, divided by the sum of
-      these factors. Keras counts micro-batches and starts from the first weights.
+      squared. In Keras, this is not so on TensorFlow.
+    - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
+    - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
+      toward the initial weights. After t steps, the weights of step i have the factor
+      `ema_momentum ** (t - i)`, divided by the sum of these factors.
 
     Example:
 
@@ -113,9 +113,9 @@ class TransformerAdam(_BackendAdam):
 
     Args:
         learning_rate: Float or `keras.optimizers.schedules.LearningRateSchedule`.
-        beta_1, beta_2: Floats, decay of the first and of the second moment.
-        epsilon: Float, added to the root of the second moment.
-        **kwargs: As for `keras.optimizers.Adam`.
+        beta_1, beta_2: Floats, decay rates of the first and of the second moment.
+        epsilon: Float, added to the square root of the second moment.
+        **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Attributes:
         reduce_gradients: Function that sums a list of gradients over all replicas, or None.
@@ -152,7 +152,7 @@ class TransformerAdam(_BackendAdam):
         return super()._get_current_learning_rate()
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Keras calls this once per optimizer step, with the accumulated gradients."""
+        """Clips the accumulated gradients. Keras calls this once per optimizer step."""
         if self.reduce_gradients:
             grads = self.reduce_gradients(grads)
         flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
@@ -167,20 +167,20 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Without this, Keras on TensorFlow would sum over replicas again, after clipping."""
+        """Returns gradients that are already reduced; Keras on TensorFlow would sum them again."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        # TensorFlow's sparse gradients may hold a row twice. Reshaping makes them dense, which
-        # sums such rows before they are squared.
+        # A sparse gradient of TensorFlow may contain a row twice. `reshape` makes the gradient
+        # dense, which sums such rows before `update_step` squares them.
         super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)
 
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
-        """Keras calls this once per optimizer step, or reverts it after the other micro-batches."""
+        """Updates weights and averages. If a micro-batch ends no step, Keras reverts the update."""
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:
             self._update_averages()
@@ -193,18 +193,18 @@ class TransformerAdam(_BackendAdam):
             average.assign(average + ops.cast(rate, average.dtype) * difference)
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
-        """Does nothing: Keras calls this per micro-batch, `_update_averages` runs per step."""
+        """Does nothing: Keras calls this per micro-batch; `_update_averages` runs once per step."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)
-        if self.use_ema:  # On JAX, weight and average would share memory; `fit` donates both.
+        if self.use_ema:  # Without a copy, JAX shares one buffer, which `fit` would donate twice.
             for _, average in averaged_weights(self):
                 average.assign(ops.copy(average))
 
 
 @contextmanager
 def ema_as_weights(model: Any) -> Iterator[None]:
-    """Context in which the model has its EMA weights, if the optimizer has `use_ema`."""
+    """Puts the EMA weights into the model during the context, if the optimizer has `use_ema`."""
     _exchange(inner_optimizer(model))
     try:
         yield
@@ -221,11 +221,11 @@ def _exchange(optimizer: Any) -> None:
 
 
 def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of a weight and its moving average."""
+    """Returns pairs of a weight and its moving average."""
     averages = optimizer._model_variables_moving_average
     return zip(optimizer._trainable_variables, averages, strict=True)
 
 
 def inner_optimizer(model: Any) -> Any:
-    """The optimizer of a compiled model, without the wrapper that scales the loss for float16."""
+    """Returns the optimizer of a compiled model, without the float16 loss-scaling wrapper."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)

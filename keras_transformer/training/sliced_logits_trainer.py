@@ -1,4 +1,4 @@
-"""Training that never holds the logits of a whole batch in memory."""
+"""Training without the logits of a whole batch in memory."""
 
 from typing import Any
 
@@ -12,14 +12,15 @@ from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 
 
 class SlicedLogitsTrainer(keras.Model):
-    """Trains a model while holding the logits of only a few tokens at a time.
+    """Trains a model with the logits of only a few tokens in memory at a time.
 
-    The logits of a batch are by far its largest tensor: 3 GiB for 25,000 tokens and a vocabulary of
-    37,000, and as much again for their gradient; moving them takes most of the time. This trainer
-    has the layers and weights of `model`, but outputs its `states`, and the loss projects them to
-    the vocabulary slice by slice. Loss, metrics and gradients equal those of `model` compiled with
-    `loss` and, as `weighted_metrics`, `MaskedAccuracy` and `Perplexity`. `compile` compiles `model`
-    as well, with the same optimizer; saving saves `model`, which can be trained further alone.
+    The logits of a batch are by far its largest tensor. For 25,000 tokens and a vocabulary of
+    37,000, the logits take 3 GiB, and their gradient another 3 GiB; reading and writing them takes
+    most of the time. This trainer shares the layers and weights of `model`, but its output is
+    `model.states`; the loss projects the states to the vocabulary slice by slice. Loss, metrics and
+    gradients equal those of a `model` compiled with `loss` and with `MaskedAccuracy` and
+    `Perplexity` as `weighted_metrics`. `compile` also compiles `model`, with the same optimizer.
+    `save` saves `model`, which can be trained further without this trainer.
 
     Example:
 
@@ -33,27 +34,27 @@ class SlicedLogitsTrainer(keras.Model):
     Args:
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
-        loss: `MaskedCrossentropy` with a mean or a sum. Defaults to one with its defaults.
-        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice has at least D tokens;
-            with fewer, adding up the gradient of the output matrix would take longer than the
-            matrix products. Defaults to 16.
-        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0, 5 for small translation data:
-            each batch passes the model twice with different dropout masks, and the loss gets the
-            divergence between the two distributions. A step takes twice as long. Defaults to 0.
+        loss: `MaskedCrossentropy` that is a mean or a sum. Defaults to one without smoothing.
+        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice always has at least D
+            tokens: in smaller slices, adding up the gradient of the output matrix would take longer
+            than the matrix products. Defaults to 16.
+        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0; 5 suits small translation data.
+            The model processes each batch twice with different dropout masks, and the loss includes
+            the divergence of the two distributions. A step takes twice as long. Defaults to 0.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
-        distribution: Where the trainer runs, from `training.distribution.start`. Defaults to one
-            process on one device.
+        distribution: The devices and processes, from `training.distribution.start`. Defaults to
+            one process on one device.
 
     Call arguments:
-        inputs: As for `model`.
+        inputs: The inputs of `model`.
 
     Returns:
         The states, a float tensor (B, T, D); in training with `r_drop`, (2B, T, D).
 
     Raises:
-        ValueError: If `loss` is not a mean or a sum over tokens; in `compile`, if a loss or metrics
-            are given; in training and evaluation, if `model` is quantized.
+        ValueError: If the reduction of `loss` is not a mean or a sum. `compile` raises it if a loss
+            or metrics are given; training and evaluation raise it if `model` is quantized.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class SlicedLogitsTrainer(keras.Model):
                 f"Received: loss.reduction={loss.reduction!r}"
             )
         super().__init__(model.input, model.states, **kwargs)
-        self.dtype_policy = model.dtype_policy  # Keras scales the loss for float16 by it
+        self.dtype_policy = model.dtype_policy  # Keras reads it to scale the loss in float16
         self.model = model
         self.token_loss = loss
         self.logits_mebibytes = logits_mebibytes
@@ -92,10 +93,10 @@ class SlicedLogitsTrainer(keras.Model):
         weighted_metrics: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Compile the trainer and its model; the trainer has its own loss and metrics."""
+        """Compiles the trainer and its model. The loss is an argument of the constructor."""
         if any(x is not None for x in (loss, loss_weights, metrics, weighted_metrics)):
             raise ValueError(
-                "`compile` takes no loss and no metrics: pass the loss to the constructor; the "
+                "`compile` accepts no loss and no metrics. Pass the loss to the constructor. The "
                 "metrics are always accuracy and perplexity. "
                 f"Received: loss={loss}, loss_weights={loss_weights}, metrics={metrics}, "
                 f"weighted_metrics={weighted_metrics}"
@@ -113,11 +114,11 @@ class SlicedLogitsTrainer(keras.Model):
     def make_train_function(self, force: bool = False) -> None:
         if force or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
-        super().make_train_function()  # makes Keras's own if the distribution has none
+        super().make_train_function()  # Keras makes one if the distribution has none
 
     @property
     def slice_size(self) -> int:
-        """Tokens whose float32 logits are in memory at a time."""
+        """The number of tokens whose float32 logits are in memory at a time."""
         vocabulary_size, width = self.model.output_weights()[0].shape
         return max(width, self.logits_mebibytes * 2**20 // (4 * vocabulary_size))
 
@@ -130,7 +131,7 @@ class SlicedLogitsTrainer(keras.Model):
     def compute_loss(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Return the loss, float32 (), and update the metrics."""
+        """Computes the loss, float32 (), and updates the metrics."""
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
         sums = self.distribution.crossentropy(
@@ -147,18 +148,18 @@ class SlicedLogitsTrainer(keras.Model):
         self.accuracy.add(metric_sums[2], total)
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
-        # Regularizers and `add_loss` count once, not per replica. `losses` is slow even if empty.
+        # Replicas sum their losses, so each adds a part. `self.losses` is slow even if it is empty.
         for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """States (M, D) and output matrix (V, D); a bias becomes one more column of both."""
+        """Returns states (M, D) and output matrix (V, D); a bias is appended as another column."""
         matrix, bias = self.model.output_weights()
         if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(matrix.dtype)):
             raise ValueError(
-                "`SlicedLogitsTrainer` cannot use a quantized model: compile and evaluate the "
-                f"model itself. Received: a model with an output matrix of dtype {matrix.dtype}"
+                "`SlicedLogitsTrainer` does not support a quantized model. Compile and evaluate "
+                f"the model itself. Received: a quantized model, output matrix dtype {matrix.dtype}"
             )
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:
@@ -168,19 +169,19 @@ class SlicedLogitsTrainer(keras.Model):
         return states, ops.concatenate([matrix, bias], axis=1)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return the metrics, which `compute_loss` has updated."""
+        """Returns the metrics, which `compute_loss` has updated."""
         return self.get_metrics_result()
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save `model` with its optimizer state."""
+        """Saves `model` with its optimizer state."""
         self.model.save(*args, **kwargs)
 
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Load the weights of `model` and its optimizer state."""
+        """Loads the weights of `model` and its optimizer state."""
         self.model.load_weights(*args, **kwargs)
 
     def local_copy(self) -> "SlicedLogitsTrainer":
-        """A compiled trainer of the same sizes with its own weights, for one device."""
+        """Returns a compiled trainer for one device, with the same settings but new weights."""
         copy = SlicedLogitsTrainer(
             type(self.model).from_config(self.model.get_config()),
             self.token_loss,

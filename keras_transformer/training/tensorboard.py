@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written without TensorFlow."""
+"""Event files for TensorBoard, written without TensorFlow."""
 
 import os
 import socket
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class TensorBoardWriter:
-    """Writes scalars and texts to one TensorBoard event file per process, in `directory`.
+    """Writes scalars and texts to a new TensorBoard event file in `directory`.
 
-    A resumed run starts a new file. TensorBoard then hides what the stopped process wrote from
-    optimizer step `first_step` on.
+    After a run is resumed, TensorBoard hides the values in older files from optimizer step
+    `first_step` on.
     """
 
     def __init__(self, directory: str | Path, first_step: int = 0) -> None:
@@ -26,7 +26,7 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Write scalars and Markdown texts, by name, of one optimizer step."""
+        """Writes the scalars and Markdown texts of an optimizer step, a dictionary by name."""
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
     def _write(self, **content: Any) -> None:

@@ -1,4 +1,4 @@
-"""Training of what a recipe describes."""
+"""Training of a translation model from a recipe."""
 
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,10 @@ from keras_transformer.training.validation import TranslationValidation
 def train(
     run: Run, resume: bool = False, callbacks: list[keras.callbacks.Callback] | None = None
 ) -> None:
-    """Train what the recipe of a run describes, from text files to `model.keras`.
+    """Trains the model that the recipe of a run describes, from text files to `model.keras`.
 
-    The same recipe gives the same weights, bit for bit, on the same machine and backend, whether or
-    not training was stopped and resumed. The loop is `fit`: a Keras epoch is the interval between
-    two checkpoints.
+    On the same machine and backend, the same recipe gives the same weights, bit for bit, even if
+    training was stopped and resumed. The training loop is `keras_transformer.training.fit`.
 
     Example:
 
@@ -41,13 +40,13 @@ def train(
     ```
 
     Args:
-        run: The folder for tokenizer, encoded text, checkpoints, logs and the model. Its recipe
-            says what to train, and on which devices (`training.distribution`).
+        run: The run folder, for tokenizer, encoded text, checkpoints, logs and the model. The
+            recipe of the run has all settings, including the devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
-        callbacks: Keras callbacks, as for `fit`. Defaults to none.
+        callbacks: Keras callbacks, passed to `fit`. Defaults to None: no callbacks.
 
     Raises:
-        UserError: If the text or a checkpoint cannot be used, or the disk is full.
+        UserError: If the text or a checkpoint is not usable, or the disk is full.
     """
     keep_freed_memory()
     recipe, settings = run.recipe, run.recipe.training
@@ -95,7 +94,7 @@ def train(
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
-    """The checkpoints to average into `model.keras`."""
+    """Returns the checkpoints to average into `model.keras`."""
     patience = run.recipe.training.early_stopping_patience
     count = run.recipe.evaluation.average_last
     if patience is None:
@@ -142,7 +141,7 @@ def _store(split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribut
 def new_trainer(
     recipe: Recipe, tokenizer: Any, distribution: Distribution | None = None
 ) -> SlicedLogitsTrainer:
-    """Make the compiled model of a recipe, with random weights and the tokenizer's vocabulary."""
+    """Returns the compiled trainer of a recipe, with random weights for the tokenizer's pieces."""
     settings = recipe.training
     model = architecture(recipe.model.architecture).from_preset(
         recipe.model.preset,
@@ -191,7 +190,7 @@ def _load_initial_weights(run: Run, model: Any) -> None:
     found, needed = ([weight.shape for weight in some] for some in (weights, model.weights))
     if found != needed:
         raise UserError(
-            f"training.initial_run: the weights in {run.model_path} do not have the shapes that "
-            f"the recipe's `model` section needs; {run.recipe_path} says how they were trained"
+            f"training.initial_run: the shapes of the weights in {run.model_path} do not match the "
+            f"recipe's `model` section. The weights were trained with {run.recipe_path}"
         )
     model.set_weights(weights)

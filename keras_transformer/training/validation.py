@@ -1,4 +1,4 @@
-"""Validation of a translation model in training."""
+"""Validation of a translation model during training."""
 
 import itertools
 import math
@@ -16,12 +16,12 @@ _SAMPLES = 5
 
 
 class TranslationValidation:
-    """The `validation` of `fit` for a run: measures a `SlicedLogitsTrainer` on its sentences.
+    """Validates a `SlicedLogitsTrainer` on the validation split of a run; for `fit(validation=)`.
 
-    Loss (not smoothed), perplexity and accuracy are means per real target token. The first
-    `training.validation_bleu_sentences` sentences, if any, are translated greedily: that gives
-    `"bleu"`, in percent, and `"translations"`, a Markdown table of a few examples.
-    `batches` come from `evaluation_batches`.
+    Loss (without label smoothing), perplexity and accuracy are means over real target tokens. If
+    `training.validation_bleu_sentences` is above 0, greedy search translates that many sentences.
+    The results then contain `"bleu"`, in percent, and `"translations"`, a Markdown table of a few
+    examples. `batches` are the result of `evaluation_batches`.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:

@@ -60,7 +60,7 @@ def test_truncated_checkpoint(run):
 
 
 def test_more_checkpoints_than_there_are(run):
-    assert fails("average", run, "--last", 3) == f"{run} has 2 checkpoints. Received: --last 3"
+    assert fails("average", run, "--last", 3) == f"{run} has only 2 checkpoints. Received: --last 3"
 
 
 def test_full_disk(run):

@@ -25,4 +25,4 @@ def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
 def test_nothing_to_score(run, tmp_path):
     (tmp_path / "empty").write_text("")
     message = fails("score", run, tmp_path / "empty", tmp_path / "empty")
-    assert message.endswith("contain no pairs")
+    assert message.endswith("contain no sentence pairs")

@@ -19,11 +19,11 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
     "arguments, message",
     [
         (("--n-best", 3, "--beam-size", 2), "n_best must be at most beam_size"),
-        (("--top-k", 3), "only --sample and --mbr take --top-k"),
-        (("--seed", 3), "only --sample and --mbr take --seed"),
-        (("--sample", 2, "--beam-size", 2), "only beam search takes --beam-size"),
-        (("--mbr", 2, "--alignments"), "only beam search takes --alignments"),
-        (("--mbr", 2, "--sample", 2), "exclude each other"),
+        (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
+        (("--seed", 3), "--seed can only be used with --sample or --mbr"),
+        (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),
+        (("--mbr", 2, "--alignments"), "--alignments cannot be used with"),
+        (("--mbr", 2, "--sample", 2), "cannot be used together"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, arguments, message):

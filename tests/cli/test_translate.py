@@ -147,7 +147,7 @@ def test_an_ensemble_with_another_tokenizer(run, finished, tmp_path):
     shutil.rmtree(other / "tokenizer")
     Tokenizer.train([("one", "eins")], vocabulary_size=17).save(other / "tokenizer")
     message = fails("translate", run, "--ensemble", other, input="one\n")
-    assert message == f"{other} has another tokenizer than {run}"
+    assert message == f"the tokenizers of {other} and {run} differ"
 
 
 def test_longer_translations_than_the_model_makes(run):

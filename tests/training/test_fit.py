@@ -208,5 +208,5 @@ def test_array_batches_keep_rows_together():
     "arguments", [{"y": Y[:9]}, {"sample_weight": np.ones(10)}, {"x": np.zeros((0, 2))}]
 )
 def test_array_batches_refuse_rows_that_do_not_belong_together(arguments):
-    with pytest.raises(ValueError, match="equally many rows"):
+    with pytest.raises(ValueError, match="same number of rows"):
         array_batches(**{"x": X, **arguments})

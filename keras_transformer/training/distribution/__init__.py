@@ -1,4 +1,4 @@
-"""Training on several devices and in several processes; no other code knows of replicas."""
+"""Training on several devices and in several processes; only this package handles replicas."""
 
 from keras_transformer.training.distribution.distribution import Distribution, start
 

@@ -1,4 +1,4 @@
-"""Where training runs: on one device, on several devices, in several processes."""
+"""The devices and processes of training: the interface and the case of one device."""
 
 import functools
 import os
@@ -20,24 +20,24 @@ from keras_transformer.training.crossentropy import sliced_crossentropy
 T = TypeVar("T")
 Action = Callable[[Any, int, dict[str, Any]], Any]
 
-# Launchers set these variables to the number of processes that train together.
+# Launchers set these variables to the number of processes of the training.
 _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
 
 
 class Distribution:
-    """One process that trains on one device; the base class of the other distributions.
+    """Trains in one process on one device; the base class of the other distributions.
 
-    Every replica takes a shard of the rows of the same global batches. The loss is a sum over
-    tokens, whose weights come from the global batch, so the sum of all gradients is the gradient
-    of the mean over the real tokens of the step. Clipping, learning rate and number of steps are
-    the same as on one device.
+    Every replica gets a shard of the rows of each global batch. The loss of a replica is a weighted
+    sum over its tokens. The weights come from the global batch, so the sum of all replicas'
+    gradients is the gradient of the mean over the real tokens of the step. Clipping, learning rate
+    and number of steps are the same as on one device.
 
-    One process is the chief: it alone writes to the run folder and prints.
+    One process is the chief. Only the chief writes to the run folder and prints.
 
     Attributes:
-        rank: Number of this process, from 0; the chief's is 0.
-        shard: The rows of every batch that this process takes.
-        gradient_parts: How many gradients, each of a part of the loss, are summed in a step.
+        rank: Number of this process, counted from 0. The rank of the chief is 0.
+        shard: The rows of every batch that this process gets.
+        gradient_parts: Number of gradients that are summed in a step, each of a part of the loss.
     """
 
     rank = 0
@@ -50,45 +50,45 @@ class Distribution:
         return self.rank == 0
 
     def making(self) -> AbstractContextManager[Any]:
-        """Context in which to make or load the model."""
+        """Returns the context in which to make or load the model."""
         return nullcontext()
 
     def fitting(self) -> AbstractContextManager[Any]:
-        """Context in which to call the model's `fit`."""
+        """Returns the context in which to call the model's `fit`."""
         return nullcontext()
 
     def prepare(self, trainer: Any) -> None:
-        """Prepare a compiled model to train together with its replicas."""
+        """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """A function that trains all replicas on an iterator's next batch; None: Keras's own."""
+        """Returns a function that trains on an iterator's next batch, or None for Keras's own."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
-        """Set a seed generator's state, another one in each replica; `seed` is below 2 ** 31."""
+        """Sets a seed generator to a different state in each replica; `seed` is below 2 ** 31."""
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        """The metrics over all replicas; reset them afterwards. All processes must call this."""
+        """Returns the metrics over all replicas. All processes must call it, then reset them."""
         return trainer.get_metrics_result()
 
     def local(self, trainer: Any) -> Any:
-        """The model that the chief's actions get: whole and on one device."""
+        """Returns a model on one device for the actions of the chief (see `on_chief`)."""
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
-        """An action that all processes call; only the chief acts, on `local` (see `local()`)."""
+        """Returns an action for all processes; it runs only in the chief, on the model `local`."""
         return action if self.is_chief else lambda model, step, logs: None
 
     def of_chief(self, flag: bool) -> bool:
-        """The chief's `flag`, in all processes. All processes must call this."""
+        """Returns the `flag` of the chief in all processes. All processes must call this."""
         return flag
 
     def barrier(self) -> None:
-        """Wait for the other processes."""
+        """Waits for the other processes."""
 
     def chief_first(self, action: Callable[[], T]) -> T:
-        """Call a function in the chief and then, with its files written, in the others."""
+        """Calls a function in the chief first, then in the others, which can read its files."""
         if self.is_chief:
             result = action()
             self.barrier()
@@ -97,7 +97,7 @@ class Distribution:
         return action()
 
     def open_run(self, directory: str | Path, recipe: Recipe, resume: bool) -> Run:
-        """Create or resume a run, in all processes; raises as `Run.create` and `Run.resume` do."""
+        """Calls `Run.create` or `Run.resume` in the chief, then `Run.resume` in the others."""
         is_new = self.is_chief and not resume
         return self.chief_first(lambda: (Run.create if is_new else Run.resume)(directory, recipe))
 
@@ -108,11 +108,11 @@ def on_copy(
     read: Callable[[Any], np.ndarray],
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Action:
-    """An action that runs on a copy of the model in training, so it needs no other process.
+    """Returns an action that copies the trained model, then runs `action` on the copy in the chief.
 
-    `copy` is a compiled model like the one in training; None in all processes but the chief. All
-    processes call `read`, which returns the whole value of a variable. The copy is used in the
-    context that `alone` makes.
+    `copy` is a compiled model with the architecture of the trained model in the chief, and None in
+    the other processes. `read` returns the whole value of a variable; all processes call it. The
+    chief assigns the values to the copy and runs `action` in the context that `alone` returns.
     """
 
     def variables(trainer: Any) -> list[Any]:
@@ -131,19 +131,19 @@ def on_copy(
 
 
 def start(recipe: Recipe) -> Distribution:
-    """Set up the devices and processes that `training.distribution` in the recipe names.
+    """Sets up the devices and processes for `training.distribution` of a recipe.
 
     `none` is one process on one device. `data_parallel` gives every device a shard of each batch.
-    `model_parallel` (JAX) also splits the weights over `training.model_shards` devices. Call it
-    before any model is made. Raises `UserError` if the backend does not support the settings.
+    `model_parallel` (JAX) also splits the weights over `training.model_shards` devices. Call
+    `start` before you make a model. Raises `UserError` if the backend does not support the recipe.
     """
     kind, backend = recipe.training.distribution, keras.config.backend()
     if kind == "none":
         count = os.environ.get(_LAUNCHERS.get(backend, ""), "1")
         if count != "1" or (backend == "tensorflow" and "TF_CONFIG" in os.environ):
             raise UserError(
-                "this is one of several processes, and all would write the same run: set "
-                "training.distribution=data_parallel"
+                "the launcher started several processes, but with training.distribution=none all "
+                "would write to the same run folder: set training.distribution=data_parallel"
             )
         return Distribution()
     _check(recipe, backend)
@@ -182,13 +182,13 @@ def _check(recipe: Recipe, backend: str) -> None:
         )
     if backend == "tensorflow" and training.jit_compile is True:
         raise UserError(
-            "XLA cannot compile TensorFlow's strategies: set training.jit_compile=false, or use "
-            "another KERAS_BACKEND"
+            "XLA cannot compile a training step with a TensorFlow strategy: set "
+            "training.jit_compile=false, or use another KERAS_BACKEND"
         )
     if backend != "jax" and training.dtype_policy == "mixed_float16":
         raise UserError(
-            "with training.dtype_policy=mixed_float16, each replica would scale its loss "
-            "differently: use mixed_bfloat16, or KERAS_BACKEND=jax. "
+            "with training.dtype_policy=mixed_float16, each replica would use its own loss scale: "
+            "use mixed_bfloat16, or KERAS_BACKEND=jax. "
             f"Received: training.distribution={training.distribution}"
         )
 

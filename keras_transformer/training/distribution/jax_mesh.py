@@ -18,14 +18,14 @@ BATCH, MODEL = "batch", "model"
 
 
 class JaxMesh(Distribution):
-    """All devices of all processes in one mesh, by `keras.distribution`.
+    """Trains on a mesh of all devices of all processes, with `keras.distribution`.
 
     XLA splits the training step of the global batch over the mesh, so loss, gradients, clipping,
-    accumulation and dropout masks are those of one device. With `model_shards` > 1, the weights
-    are split as well, over so many devices; see `layout_map`.
+    accumulation and dropout masks are the same as on one device. With `model_shards` > 1, the
+    weights are also split, over `model_shards` devices; see `layout_map`.
 
-    Several processes are set up by Keras's environment variables
-    `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID`.
+    For several processes, set the environment variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
+    `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`.
     """
 
     def __init__(self, model_shards: int = 1) -> None:
@@ -57,10 +57,10 @@ class JaxMesh(Distribution):
     def crossentropy(
         self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
     ) -> Any:
-        """The sum over replicas of `sliced_crossentropy` of their tokens.
+        """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
 
-        Otherwise XLA would compute every slice of the logits in every replica. XLA cannot compile
-        this function if the weights are split as well; `sliced_crossentropy` is used then.
+        Without this method, XLA would compute every slice of the logits in every replica. XLA
+        cannot compile it if the weights are split too; then `sliced_crossentropy` is used directly.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
@@ -99,7 +99,7 @@ class JaxMesh(Distribution):
             keras.distribution.set_distribution(self._distribution)
 
     def _read(self, variable: Any) -> np.ndarray:
-        """The whole value of a variable; all processes must call it."""
+        """Returns the whole value of a variable; all processes must call this."""
         from jax.experimental import multihost_utils
 
         if variable.value.is_fully_replicated or variable.value.is_fully_addressable:
@@ -118,14 +118,14 @@ class JaxMesh(Distribution):
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
-    """The shard of a process; each process has `devices` devices, next to each other in the mesh.
+    """Returns the shard of a process; its `devices` devices are neighbors in the mesh.
 
-    `model_shards` devices together hold one copy of the weights, and take the same rows.
+    Each group of `model_shards` devices holds one copy of the weights and gets the same rows.
     """
     if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
         raise UserError(
-            "training.model_shards must divide the number of all devices, and divide or be a "
-            "multiple of the number per process. "
+            "training.model_shards must divide the total number of devices. It must also divide "
+            "the number of devices per process, or be a multiple of it. "
             f"Received: model_shards={model_shards}, {processes} processes of {devices} devices"
         )
     begin = process * devices // model_shards
@@ -134,11 +134,11 @@ def shard_of(process: int, processes: int, devices: int, model_shards: int) -> S
 
 
 def layout_map(mesh: Any) -> Any:
-    """How a `Transformer`'s weights are split over a mesh with the axes `batch` and `model`.
+    """Returns the layout of a `Transformer`'s weights on a mesh with axes `batch` and `model`.
 
-    Heads, inner units of the feed-forward networks and rows of the embeddings are split; each
-    sublayer then needs one sum over the devices forward, and one backward. All other weights are
-    replicated (Shoeybi et al., 2019, Megatron-LM, §3).
+    Heads, inner units of the feed-forward networks and rows of the embeddings are split. Each
+    sublayer then needs one all-reduce in the forward pass and one in the backward pass. All other
+    weights are replicated (Shoeybi et al., 2019, Megatron-LM, §3).
     """
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)

@@ -10,11 +10,11 @@ from keras_transformer.training.distribution.distribution import Action, Distrib
 
 
 class TensorFlowReplicas(Distribution):
-    """`MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
+    """Trains with `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
-    The model is made in the strategy's scope, but `fit` runs outside it: with a strategy, Keras
-    would clip the gradient of each replica, and it fails with several workers. Instead, every
-    replica runs the training step on its rows of the process's batch.
+    The model is made in the strategy's scope, but `fit` runs outside it. In the scope, Keras would
+    clip the gradient of each replica before the sum, and would fail with several workers. Here,
+    every replica runs the training step on its rows of the process's batch.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TensorFlowReplicas(Distribution):
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """The rows of the process's batch that belong to the device `index`."""
+        """Returns the rows of the process's batch for the device number `index`."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 
@@ -96,6 +96,6 @@ class TensorFlowReplicas(Distribution):
 
 
 def _rank(resolver: Any) -> int:
-    """Number of this process; the chief, if there is one, comes before the workers."""
+    """Returns the rank of this process. A chief has rank 0, and the workers follow."""
     chiefs = resolver.cluster_spec().as_dict().get("chief", [])
     return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)

@@ -12,10 +12,10 @@ from keras_transformer.training.distribution.distribution import Distribution
 
 
 class TorchProcesses(Distribution):
-    """One process per device, started by `torchrun`; `all_reduce` sums their gradients.
+    """Trains in one process per device, started by `torchrun`; `all_reduce` sums the gradients.
 
-    They are summed once per optimizer step, after accumulation and before clipping;
-    `DistributedDataParallel` would average every micro-batch.
+    The gradients are summed once per optimizer step, after accumulation and before clipping.
+    `DistributedDataParallel` would average them after every micro-batch.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class TorchProcesses(Distribution):
 
         if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16):
             raise UserError(
-                "Keras 3.16 and later sum PyTorch's gradients themselves, so they would be summed "
-                f"twice: pip install 'keras<3.16'. Received: Keras {keras.__version__}"
+                "Keras 3.16 and later already sum the gradients on PyTorch, so the gradients would "
+                f"be summed twice: pip install 'keras<3.16'. Received: Keras {keras.__version__}"
             )
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # while the chief validates
+        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # for validation in the chief
         if "WORLD_SIZE" not in os.environ:
             settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
         distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
@@ -48,8 +48,8 @@ class TorchProcesses(Distribution):
         state.assign([(seed + self.rank) % 2**31, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        # Each replica's loss is a part of the whole loss, so the sums add up; but the loss tracker
-        # divides by rows, which are equally many in each replica, so these must not be summed.
+        # A replica's loss is a part of the whole loss, so the losses are summed. The loss tracker
+        # divides by the rows of one replica (equal in all), so the numbers of rows are not summed.
         rows = trainer._loss_tracker.count
         sums = [variable.value for variable in trainer.metrics_variables if variable is not rows]
         for total, value in zip(sums, self._sum(sums), strict=True):
@@ -57,7 +57,7 @@ class TorchProcesses(Distribution):
         return trainer.get_metrics_result()
 
     def _sum(self, tensors: list[Any]) -> list[Any]:
-        """Sums of tensors over all processes, in one message."""
+        """Returns the sums of tensors over all processes, with a single `all_reduce`."""
         import torch
 
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
