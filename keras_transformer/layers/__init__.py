@@ -3,6 +3,7 @@
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.full_attention import FullAttention
+from keras_transformer.layers.attention.local_attention import LocalAttention
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     SelfAttention,
@@ -10,7 +11,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.attention.sparse_attention import LocalAttention, StridedAttention
+from keras_transformer.layers.attention.strided_attention import StridedAttention
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer

@@ -119,3 +119,56 @@ def fitting_size(size: int, length: Any) -> Any:
     if isinstance(length, int):
         return max(1, min(size, length))
     return size if ops.is_tensor(length) else length
+
+
+def split_blocks(x: Any, size: Any) -> Any:
+    """Splits `(B, H, T, K)`, padded with zeros, into blocks: `(B, H, T / size, size, K)`."""
+    batch, heads, length, width = ops.shape(x)
+    # A symbolic length equals the size of the single block (see `fitting_size`).
+    added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
+    x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
+    return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
+
+
+def join_blocks(blocks: Any, length: Any) -> Any:
+    """Joins blocks `(B, H, M, b, K)` to a sequence `(B, H, length, K)`."""
+    batch, heads, count, size, width = ops.shape(blocks)
+    return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
+
+
+def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
+    """Joins each block with the previous one and, if not causal, with the next one.
+
+    The shape `(B, H, M, b, K)` becomes `(B, H, M, 2 b, K)` if causal, otherwise
+    `(B, H, M, 3 b, K)`. The missing neighbours of the first and the last block are zeros.
+    """
+    sides = 2 if use_causal_mask else 3
+    padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
+    shape = ops.shape(blocks)
+    parts = [ops.slice(padded, (0, 0, start, 0, 0), shape) for start in range(sides)]
+    return ops.concatenate(parts, axis=3)
+
+
+def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
+    """Returns query minus key positions for `with_neighbours`, int32 `(b, 2 b)` or `(b, 3 b)`."""
+    keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
+    return ops.arange(size, dtype="int32")[:, None] - keys
+
+
+def key_marks(key: Any, padding_mask: Any) -> Any:
+    """Returns marks of the keys, int32 `(B, 1, S, 1)`, 1 where a key is a real token.
+
+    `split_blocks` pads the marks with 0, so that keys that pad the sequence are masked too.
+    """
+    if padding_mask is None:
+        padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
+    return ops.cast(padding_mask, "int32")[:, None, :, None]
+
+
+def check_one_length(query: Any, key: Any, pattern: Any) -> None:
+    """Raises `ValueError` if the numbers of queries and keys are known and differ."""
+    if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
+        raise ValueError(
+            f"{type(pattern).__name__} is for self-attention: the numbers of queries and keys must "
+            f"be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
+        )

@@ -16,7 +16,12 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.attention.attention_pattern import (
     ATTENTION_PATTERNS,
+    join_blocks,
+    key_marks,
+    neighbour_distances,
     new_attention_pattern,
+    split_blocks,
+    with_neighbours,
 )
 
 B, N, T, D, H = 2, 2, 7, 12, 3
@@ -133,3 +138,36 @@ def test_every_name_makes_its_pattern():
 def test_a_bias_on_the_scores_is_refused(pattern):
     with pytest.raises(ValueError, match="position_encoding=ALiBiPositionalEncoding"):
         make_layer(pattern, position_encoding=ALiBiPositionalEncoding(H))
+
+
+X = np.arange(1, 8).reshape(1, 1, 7, 1)
+
+
+def test_blocks_are_padded_with_zeros_and_joined_without():
+    blocks = split_blocks(X, 3)
+    assert to_numpy(blocks)[0, 0, :, :, 0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]
+    np.testing.assert_array_equal(to_numpy(join_blocks(blocks, 7)), X)
+    assert to_numpy(split_blocks(X, 7)).shape == (1, 1, 1, 7, 1)
+
+
+def test_neighbours_stand_before_and_behind():
+    blocks = split_blocks(X, 3)
+    assert to_numpy(with_neighbours(blocks, False))[0, 0, :, :, 0].tolist() == [
+        [0, 0, 0, 1, 2, 3, 4, 5, 6],
+        [1, 2, 3, 4, 5, 6, 7, 0, 0],
+        [4, 5, 6, 7, 0, 0, 0, 0, 0],
+    ]
+    causal = to_numpy(with_neighbours(blocks, True))[0, 0, :, :, 0]
+    assert causal.tolist() == [[0, 0, 0, 1, 2, 3], [1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 0, 0]]
+
+
+def test_distances_are_those_of_neighbours():
+    expected = [[2, 1, 0, -1, -2, -3], [3, 2, 1, 0, -1, -2]]
+    assert to_numpy(neighbour_distances(2, False)).tolist() == expected
+    assert to_numpy(neighbour_distances(2, True)).tolist() == [row[:4] for row in expected]
+
+
+def test_keys_are_real_unless_padding_or_absent():
+    mask = np.array([[True, True, False]])
+    assert to_numpy(key_marks(np.zeros((1, 1, 3, 2)), mask)).tolist() == [[[[1], [1], [0]]]]
+    assert to_numpy(key_marks(np.zeros((1, 1, 3, 2)), None)).sum() == 3

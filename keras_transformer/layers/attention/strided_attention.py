@@ -1,0 +1,108 @@
+"""Strided self-attention, computed in blocks."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.attention.attention_pattern import (
+    AttentionPattern,
+    attention_pattern,
+    check_one_length,
+    fitting_size,
+    join_blocks,
+    key_marks,
+    neighbour_distances,
+    split_blocks,
+    with_neighbours,
+)
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    MASKED_SCORE,
+)
+
+
+@attention_pattern("strided")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
+class StridedAttention(AttentionPattern):
+    """Attends to neighbours and to positions whose distance is a multiple of the stride.
+
+    Neighbours are at most `stride` positions away. In every head, one softmax covers both kinds of
+    keys ("merged head" in Child et al.). Time and memory for a sequence of length T are
+    proportional to T * (3 * stride + T / stride), which is T^1.5 if the stride is about sqrt(T).
+    Two layers can pass information between any two positions.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=StridedAttention(stride=128))
+
+    Args:
+        stride: The stride l in tokens, at least 1.
+
+    Raises:
+        ValueError: If `stride` is less than 1, or, in a call, the numbers of queries and keys
+            differ.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
+    """
+
+    needs_window = True
+    stride: int
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        check_one_length(query, key, self)
+        size = fitting_size(self.stride, ops.shape(key)[2])
+        if use_scale:
+            query = query * (1.0 / math.sqrt(query.shape[-1]))
+        queries, keys, values, marks = (
+            split_blocks(x, size) for x in (query, key, value, key_marks(key, padding_mask))
+        )
+        near_keys, near_values, near_marks = (
+            with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
+        )
+        near = _masked_scores(queries, near_keys, near_marks, _is_near(size, use_causal_mask))
+        # A column contains the positions that have the same remainder modulo the stride.
+        columns = [ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)]
+        blocks = ops.arange(ops.shape(queries)[2])
+        is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
+        far = _masked_scores(columns[0], columns[1], columns[3], is_before)
+        scores = ops.concatenate([near, ops.swapaxes(far, 2, 3)], axis=-1)
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = weights if dropout is None else dropout(weights)
+        count = near_keys.shape[3]
+        far_weights = ops.swapaxes(weights[..., count:], 2, 3)
+        heads = ops.matmul(weights[..., :count], near_values)
+        heads = heads + ops.swapaxes(ops.matmul(far_weights, columns[2]), 2, 3)
+        return join_blocks(heads, ops.shape(query)[2])
+
+    def allows(self, distance: Any) -> Any:
+        is_near = ops.abs(distance) <= self.stride
+        return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
+
+
+def _is_near(stride: Any, use_causal_mask: bool) -> Any:
+    """Returns True for keys of `with_neighbours` that are neighbours in another column."""
+    distance = neighbour_distances(stride, use_causal_mask)
+    farthest = ops.abs(distance) if not use_causal_mask else distance
+    return ops.logical_and(farthest > 0, farthest < stride)
+
+
+def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
+    """Computes float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`."""
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    mask = ops.swapaxes(marks, -1, -2) > 0
+    if allowed is not None:
+        mask = ops.logical_and(mask, allowed)
+    return ops.where(mask, scores, MASKED_SCORE)
