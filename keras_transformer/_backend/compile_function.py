@@ -1,4 +1,4 @@
-"""Compiling a function of a model."""
+"""Compiles functions that call a model."""
 
 import functools
 from collections.abc import Callable, Collection
@@ -10,10 +10,10 @@ import keras
 def compile_function(
     function: Callable[..., Any], model: keras.Model, donated: Collection[int] = ()
 ) -> Callable[..., Any]:
-    """Compiles `function(model, *tensors, **options)`, once per shape and set of options.
+    """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the whole loop of a search; PyTorch runs eagerly in inference mode.
-    Every call reads the model's current weights, so training between calls compiles nothing again.
+    TensorFlow and JAX compile the whole search loop; PyTorch runs eagerly in inference mode. Every
+    call reads the model's current weights, so training does not require recompilation.
 
     Example:
 
@@ -21,14 +21,14 @@ def compile_function(
     >>> result = compiled(source_ids, max_length=60, options=SearchOptions(beam_size=4))
 
     Args:
-        function: Uses `keras.ops`; returns tensors in any nested structure.
-        model: First argument of `function`.
-        donated: Indices, from 0, of the tensors that the caller will not use again. JAX writes
-            results into their memory. Defaults to none.
+        function: Function that uses `keras.ops` and returns tensors in any nested structure.
+        model: Model that is passed as the first argument of `function`.
+        donated: Zero-based indices of the tensors that the caller will not use again. JAX reuses
+            their memory for the results. Defaults to none.
 
     Returns:
-        A function of the other arguments: positional arrays or tensors, and hashable Python values
-        by name. It compiles again for each new set of the latter.
+        A function that takes `tensors` (or arrays) by position and `options` (hashable values) by
+        name. It compiles again for each new combination of options.
 
     Raises:
         ValueError: If the backend is not one of TensorFlow, JAX and PyTorch.
@@ -40,7 +40,7 @@ def compile_function(
 
 
 def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
-    """XLA cuts the time of a small model's step to 40 % in beam search, 10 % in greedy search."""
+    """Uses XLA: a small model's step takes 60 % less time in beam search, 90 % in greedy search."""
     import tensorflow as tf
 
     @functools.cache
@@ -54,10 +54,10 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Cal
 def _jax(
     function: Callable[..., Any], model: keras.Model, donated: Collection[int]
 ) -> Callable[..., Any]:
-    """Weights are an argument, because a trace contains the values of everything else."""
+    """Passes the weights as an argument; otherwise, JAX would compile their values as constants."""
     import jax
 
-    variables = list(model.variables)  # Collecting them takes as long as decoding two tokens.
+    variables = list(model.variables)  # Collected once: it takes as long as decoding two tokens.
 
     @functools.partial(jax.jit, static_argnames="options", donate_argnames="given")
     def stateless(

@@ -1,4 +1,4 @@
-"""Batches in the form that `model.fit` takes."""
+"""Prepares batches for `model.fit`."""
 
 import itertools
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ from typing import Any
 def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     """Prepares batches of varying widths for `model.fit` and `model.evaluate`.
 
-    If the first two batches of a generator have the same width, Keras on TensorFlow assumes that
-    all have, and fails at the first one that differs. A `tf.data.Dataset` can state that widths
-    vary. The other backends accept a generator as it is.
+    If the first two batches of a generator have the same width, Keras on TensorFlow assumes this
+    width for all batches, and fails at the first batch of another width. A `tf.data.Dataset` can
+    declare that widths vary. The other backends accept any generator.
 
     Example:
 
@@ -21,13 +21,13 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     ```
 
     Args:
-        batches: `(inputs, labels)` or `(inputs, labels, sample_weight)`, nested NumPy arrays of the
-            same structure, dtypes and ranks in every batch, such as `BatchPlan.batches` gives.
-        model: The functional model that takes the batches. Only the axes vary that have no fixed
-            size in its inputs or outputs. Defaults to None: every axis varies.
+        batches: Iterable of `(inputs, labels)` or `(inputs, labels, sample_weight)`, such as
+            `BatchPlan.batches()`. All batches have the same nested structure, dtypes and ranks.
+        model: The functional model that takes the batches. Its batch axis varies, and each axis
+            whose size is None in an input or output. Defaults to None: every axis varies.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, else a generator. It can be iterated over once.
+        A `tf.data.Dataset` on TensorFlow, otherwise a generator. Can be iterated once.
     """
     import keras
 
@@ -51,7 +51,7 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
 
 
 def _varying_axes(model: Any) -> set[int] | None:
-    """Axes whose sizes vary between the batches of a model; None for all."""
+    """Returns the axes whose sizes vary between a model's batches, or None if all axes vary."""
     tensors = getattr(model, "inputs", None)
     if not tensors:
         return None if model is None else {0}

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: activations are recomputed in the backward pass, not stored."""
+"""Gradient checkpointing: recomputes activations in the backward pass instead of storing them."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +16,11 @@ _is_on = ContextVar("gradient_checkpointing", default=False)
 
 @contextmanager
 def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
-    """Context in which layers with a `checkpointable` call store only its inputs and outputs.
+    """Context manager in which a `checkpointable` layer stores only its inputs and outputs.
 
-    The backward pass recomputes all other activations. The numbers stay the same, because both
-    passes use the same dropout masks. With `keras.RematScope` they would not: it loses keyword
-    arguments on TensorFlow, leaks seeds on JAX and draws new masks on PyTorch.
+    The backward pass recomputes all other activations. The results do not change, because both
+    passes use the same dropout masks. `keras.RematScope` cannot be used: it loses keyword arguments
+    on TensorFlow, leaks seeds on JAX and draws new dropout masks on PyTorch.
 
     Args:
         is_on: Whether to use gradient checkpointing. Defaults to True.
@@ -35,16 +35,16 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 
 
 def checkpointable(call: Call) -> Call:
-    """Decorates the `call` of a layer whose activations can be recomputed.
+    """Decorates a layer's `call` so that gradient checkpointing can recompute its activations.
 
     Args:
-        call: Method that returns one tensor. Float arguments get a gradient. Its only random state
-            is that of `keras_transformer.layers.Dropout`.
+        call: Method that returns one tensor. Its float arguments get gradients. It may use random
+            numbers only in `keras_transformer.layers.Dropout`.
     """
 
     @functools.wraps(call)
     def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        is_own = getattr(type(layer).call, "__wrapped__", None) is call  # not that of a superclass
+        is_own = getattr(type(layer).call, "__wrapped__", None) is call  # False in `super().call`
         if is_own and _is_on.get():
             return _checkpointed(layer, args, kwargs)
         return call(layer, *args, **kwargs)
@@ -88,7 +88,7 @@ def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
 
 
 def _tied_to(x: Any, seeds: Sequence[Any]) -> list[Any]:
-    """The same seeds, made to depend on `x`: otherwise TensorFlow would store the masks."""
+    """Makes the seeds depend on `x`; otherwise, TensorFlow would store the dropout masks."""
     if keras.config.backend() != "tensorflow":
         return list(seeds)
     first = ops.reshape(x, (-1,))[0]
@@ -96,7 +96,7 @@ def _tied_to(x: Any, seeds: Sequence[Any]) -> list[Any]:
 
 
 def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A `function` of tensors that stores no activations for the gradient."""
+    """Wraps `function`, which takes tensors, so that its activations are not stored."""
     if keras.config.backend() == "torch":
         from torch.utils.checkpoint import checkpoint
 
@@ -109,9 +109,9 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.checkpoint` that also works on CPUs, where XLA would merge the two computations.
+    """Replaces `jax.checkpoint`, whose recomputation XLA removes on CPUs as a duplicate.
 
-    To prevent that, the inputs of the second computation are made to depend on the gradient.
+    To prevent this, the inputs of the recomputation are made to depend on the gradient.
     """
     import jax
     from jax import numpy as jnp

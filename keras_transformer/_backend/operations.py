@@ -7,16 +7,16 @@ from typing import Any
 import keras
 from keras import ops
 
-# XLA multiplies one row in a loop, which is as slow as its sum. Eight rows are a matrix product.
+# XLA multiplies one row in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
 
 
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift, with gradients that are matrix products on TensorFlow.
+    """Computes x * scale + shift; on TensorFlow, computes the gradients by matrix products.
 
-    The gradients of both vectors are sums over all tokens. XLA on TensorFlow takes six times as
-    long for such a sum as for a matrix product with ones (2,048 tokens of 512 numbers, 2 cores):
-    a twentieth of the training step of a base model. Other backends sum.
+    The gradients of `scale` and `shift` are sums over all tokens. On TensorFlow, XLA takes six
+    times as long for such a sum as for a matrix product with ones (2,048 tokens of width 512, 2
+    cores). The sums would take 5 % of a base model's step. Other backends use sums.
 
     Args:
         x: float tensor `(..., D)`.
@@ -27,7 +27,7 @@ def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool
     if not training or keras.config.backend() != "tensorflow":
         x = x if scale is None else ops.multiply(x, scale)
         return x if shift is None else ops.add(x, shift)
-    # Copies, because a function with its own gradient may not use variables.
+    # Copies the vectors, because a function with a custom gradient must not use variables.
     x = x if scale is None else _scale(x, ops.copy(scale))
     return x if shift is None else _shift(x, ops.copy(shift))
 
@@ -62,16 +62,16 @@ def fused_attention(
     use_causal_mask: bool = False,
     use_scale: bool = True,
 ) -> Any:
-    """Computes softmax(QK^T / sqrt(d_k)) V by a kernel of the backend that stores no scores.
+    """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
 
-    PyTorch has a kernel for every device. It takes a padding mask or a causal mask; both at once
-    would need a mask of all queries and keys. JAX has a kernel for GPUs and TPUs, in half
-    precision, without padding masks. TensorFlow has none. Values must be as wide as keys.
+    PyTorch has a kernel for every device. It takes a padding mask or a causal mask; both together
+    would need a `(B, 1, T, S)` mask. JAX has a kernel for GPUs and TPUs, for half precision without
+    padding masks. TensorFlow has no kernel. Values and keys must have the same width.
 
-    The arguments are those of an `AttentionPattern`.
+    The arguments are the call arguments of `AttentionPattern`.
 
     Returns:
-        A float tensor `(B, H, T, K_v)`, or None if no kernel takes these arguments.
+        A float tensor `(B, H, T, K_v)`, or None if no kernel supports these arguments.
     """
     backend = keras.backend.backend()
     if padding_mask is not None and (use_causal_mask or backend != "torch"):
@@ -84,7 +84,7 @@ def fused_attention(
             mask=None if padding_mask is None else padding_mask[:, None, None, :],
             scale=1.0 / math.sqrt(query.shape[-1]) if use_scale else 1.0,
             is_causal=use_causal_mask,
-            # PyTorch chooses well by itself. The others may choose to store all scores.
+            # PyTorch selects a good kernel. The others may select one that stores all scores.
             flash_attention=None if backend == "torch" else True,
         )
     except (ImportError, RuntimeError, ValueError):
@@ -95,12 +95,12 @@ def fused_attention(
 def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
     """Calls `body` for 0, 1, ..., `count` - 1, one call at a time.
 
-    In `keras.ops.fori_loop` and `while_loop`, TensorFlow without XLA runs up to ten iterations at
-    once and stores what all of them compute. Here it stores what one iteration computes.
+    In `fori_loop` and `while_loop` of `keras.ops`, TensorFlow without XLA runs up to ten iterations
+    at once and stores the tensors of all ten. This function stores those of one iteration.
 
     Args:
         count: Number of iterations, an int or an int32 tensor.
-        body: Takes the index, an int32 tensor, and the loop's tensors; returns the latter.
+        body: Takes the index (int32 tensor) and the loop's tensors; returns the loop's new tensors.
         begin: The loop's tensors before the first iteration.
 
     Returns:
@@ -122,9 +122,9 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
 
 
 def of_unknown_shape(tensor: Any) -> Any:
-    """Makes the first axis and all axes of size 0 unknown in a TensorFlow graph.
+    """Makes the sizes of the first axis and of all empty axes unknown in a TensorFlow graph.
 
-    A loop may then change their sizes. Other backends get the tensor as it is.
+    A loop may then change these sizes. On other backends, returns the tensor unchanged.
     """
     if keras.config.backend() != "tensorflow":
         return tensor

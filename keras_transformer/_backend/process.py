@@ -1,4 +1,4 @@
-"""Settings of the process: freed memory is kept, TensorFlow is not loaded needlessly."""
+"""Process settings that keep freed memory and avoid importing TensorFlow."""
 
 import ctypes
 import platform
@@ -21,11 +21,11 @@ _MALLOC_SETTINGS = {
 def keep_freed_memory() -> bool:
     """Makes glibc keep the memory that this process frees, instead of returning it to the system.
 
-    A training step on a CPU frees gigabytes for a large model, and the next step allocates as much.
-    If glibc returns them, the system fills each page with zeros before it hands it out again. That
-    takes a sixth of a training step of the paper's base model on JAX, a third or more on PyTorch.
-    With this setting it takes no time, and the process stays as large as its peak. Call it before
-    the first training step; `train` does so.
+    On a CPU, each training step of a large model frees gigabytes, which the next step allocates
+    again. If glibc returns this memory to the system, the system fills each page with zeros before
+    the process can use it again. This takes a sixth of a training step of the paper's base model on
+    JAX, and a third or more on PyTorch. With this setting it takes no time, but the process keeps
+    its peak memory. Call this function before the first training step; `train` calls it.
 
     Example:
 
@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
     ```
 
     Returns:
-        Whether the setting was made: False if the C library is not glibc.
+        True if all settings were accepted; False if not, or if the C library is not glibc.
 
     Source: mallopt(3).
     """
@@ -47,11 +47,11 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Context in which Keras cannot import TensorFlow, unless it is the backend or is loaded.
+    """Prevents Keras from importing TensorFlow, unless it is the backend or already imported.
 
-    When Keras saves a model or sets the random seed, it imports TensorFlow to find out whether it
-    is installed. That takes seconds and hundreds of megabytes. Here the import fails, as if
-    TensorFlow were not installed, and Keras remembers the answer.
+    When Keras saves a model or sets the random seed, it imports TensorFlow to find out whether
+    TensorFlow is installed. This takes seconds and hundreds of megabytes. In this context the
+    import fails as if TensorFlow were not installed, and Keras caches this result.
     """
     modules: dict[str, Any] = sys.modules
     if keras.config.backend() == "tensorflow" or "tensorflow" in modules:

@@ -10,20 +10,20 @@ from keras import ops
 from keras_transformer._backend.operations import scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
 
-# Arguments that are objects: a config holds their configs.
+# Arguments that are objects. A layer's config contains the configs of these objects.
 _OBJECTS = ("position_encoding", "attention_pattern")
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """A layer whose config is read off its constructor: argument = attribute = config key."""
+    """Base class whose config maps each constructor argument to the attribute of that name."""
 
     @classmethod
     def argument_names(cls) -> list[str]:
-        """Names of the constructor's arguments, with those of its superclasses; not Keras's own."""
+        """Returns the names of the constructor's arguments, including those of superclasses."""
         return argument_names(cls.__mro__[: cls.__mro__.index(ConfiguredLayer)])
 
     def get_config(self) -> dict[str, Any]:
-        # A subclass may store an argument elsewhere and have a `get_config` of its own.
+        # A subclass may store an argument under another name and override `get_config`.
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
         for name in config.keys() & _OBJECTS:
@@ -40,7 +40,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:
-    """Names of the arguments of the constructors of `classes`, a subclass before its superclass."""
+    """Returns the constructor arguments of `classes`, in which subclasses come first."""
     parameters = [
         parameter
         for owner in reversed(classes)
@@ -53,7 +53,7 @@ def argument_names(classes: Sequence[type]) -> list[str]:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` whose bias has a faster gradient on TensorFlow: `scale_and_shift`."""
+    """`keras.layers.Dense` with a faster bias gradient on TensorFlow (see `scale_and_shift`)."""
 
     def __init__(
         self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
@@ -67,15 +67,15 @@ class Dense(keras.layers.Dense):
         return x if self.activation is None else self.activation(x)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantizes the weights as `keras.layers.Dense` does, which refuses subclasses."""
+        """Quantizes the weights without Keras's type check, which would reject this subclass."""
         super().quantize(mode, type_check=False, config=config)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` whose gain and bias have faster gradients on TensorFlow.
+    """`keras.layers.LayerNormalization` with faster gradients of gain and bias on TensorFlow.
 
-    With another `axis` than the last or with `rms_scaling`, it computes what Keras does.
+    If `axis` is not the last axis or `rms_scaling` is True, it uses Keras's own computation.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
@@ -95,12 +95,12 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
-    """Multiplies in 8-bit integers. Each row of `x` is quantized by its largest magnitude.
+    """Quantizes each row of `x` by its largest magnitude and multiplies in 8-bit integers.
 
     Args:
         x: float tensor `(..., D)`.
         kernel: int8 tensor `(D, M)`.
-        scale: float tensor `(M,)`, how many quantization steps are 1.0 in each column.
+        scale: float tensor `(M,)`, the number of quantization steps per 1.0 in each column.
 
     Returns:
         A float tensor `(..., M)` of the dtype of `x`.
@@ -111,9 +111,9 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
 
 
 def initializer_config(initializer: Any) -> Any:
-    """Returns a name or a config, from which every layer makes its own initializer.
+    """Returns the initializer's name or config, from which each layer creates its own object.
 
-    Layers that share one initializer object would draw the same numbers.
+    If layers shared one object, they would get the same initial values.
     """
     if isinstance(initializer, str | dict):
         return initializer

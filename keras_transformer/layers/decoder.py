@@ -1,4 +1,4 @@
-"""The right half of Figure 1: the decoder layer and the stack."""
+"""Decoder layer and stack of decoder layers (right half of Figure 1)."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(EncoderLayer):
-    """An encoder layer with causal self-attention, and cross-attention to the memory (§3.1).
+    """Decoder layer: causal self-attention, cross-attention and feed-forward network (§3.1).
 
-    Without cross-attention it is the layer of GPT.
+    Without cross-attention, it is the layer of GPT.
 
     Example:
 
@@ -23,31 +23,31 @@ class DecoderLayer(EncoderLayer):
     >>> y = layer(y, memory=memory, memory_padding_mask=source_ids != 0)
 
     Args:
-        d_model, num_heads, d_ff: As for `EncoderLayer`.
-        use_memory: Whether there is cross-attention. Defaults to True.
-        use_causal_mask: Whether position t attends only to positions up to t; step-by-step
-            decoding needs it. Defaults to True.
+        d_model, num_heads, d_ff: See `EncoderLayer`.
+        use_memory: Whether the layer has cross-attention to the memory. Defaults to True.
+        use_causal_mask: Whether position t attends only to positions up to t. Decoding with a cache
+            requires True. Defaults to True.
         **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
-            uses `FullAttention()`, whose memory is linear in the length too.
+            uses `FullAttention()`, which also needs memory linear in the length.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        memory: float tensor `(B, S, D_m)`, the encoder's output. Required with `use_memory`.
+        memory: float tensor `(B, S, D_m)`, the encoder's output. Required if `use_memory` is True.
         padding_mask: bool tensor `(B, T)`, True = real target token. Not needed if the padding is
             at the end, because then the causal mask hides it from real tokens. Defaults to None:
-            the Keras mask that `x` carries.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: the
-            Keras mask that `memory` carries.
-        return_attention_weights: Whether to return the weights of cross-attention too. Defaults to
+            uses the Keras mask of `x`, if any.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: uses
+            the Keras mask of `memory`, if any.
+        return_attention_weights: Whether to also return the cross-attention weights. Defaults to
             False.
 
     Returns:
-        A float tensor `(B, T, D)`; with `return_attention_weights` also the weights, float
-        `(B, H, T, S)`.
+        A float tensor `(B, T, D)`; with `return_attention_weights`, a tuple of this tensor and the
+        cross-attention weights, float `(B, H, T, S)`.
 
     Raises:
-        ValueError: When called, if `use_memory` is True and `memory` is not given, or `use_memory`
-            is False and `memory` or `return_attention_weights` is given.
+        ValueError: If a call has no `memory` although `use_memory` is True, or has `memory` or
+            `return_attention_weights` although `use_memory` is False.
 
     Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
     """
@@ -87,7 +87,7 @@ class DecoderLayer(EncoderLayer):
         x_mask: Any = None,
         memory_mask: Any = None,
     ) -> Any:
-        # Keras fills in the last three: `mask` where `x` is the only tensor.
+        # Keras passes the last three arguments. It passes `mask` if `x` is the only tensor.
         self._check_memory(memory, return_attention_weights)
         if padding_mask is None:
             padding_mask = mask if x_mask is None else x_mask
@@ -107,8 +107,8 @@ class DecoderLayer(EncoderLayer):
     def _check_memory(self, memory: Any, needs_weights: bool = False) -> None:
         if (memory is not None) != self.use_memory or (needs_weights and not self.use_memory):
             raise ValueError(
-                "A decoder with `use_memory` needs a `memory`. Without it, it takes no `memory` "
-                "and has no attention weights to return. "
+                "If `use_memory` is True, `memory` must be given. If it is False, neither `memory` "
+                "nor `return_attention_weights` can be given. "
                 f"Received: use_memory={self.use_memory}, memory={memory}"
             )
 
@@ -124,13 +124,13 @@ class DecoderLayer(EncoderLayer):
     ) -> tuple[Any, Any, Any]:
         """Decodes one new token per hypothesis.
 
-        Most arguments are those of `MultiHeadAttention.step`. `memory` comes from `project_memory`;
-        `memory_padding_mask` is a bool tensor `(B, S)`, True = real source token. Neither is used
-        without `use_memory`.
+        `memory` is the result of `MultiHeadAttention.project_memory`, and `memory_padding_mask` is
+        a bool tensor `(B, S)`, True = real source token. Both are ignored if `use_memory` is False.
+        The other arguments are those of `MultiHeadAttention.step`.
 
         Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the weights of
-            cross-attention, float `(B, H, N, S)`; None without `use_memory`.
+            A tuple of the output `(B * N, D)`, the updated cache, and the cross-attention weights,
+            float `(B, H, N, S)`. The weights are None if `use_memory` is False.
         """
         query = self.self_attention_residual.enter(x)
         attended, cache = self.self_attention.step(
@@ -149,7 +149,7 @@ class DecoderLayer(EncoderLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Encoder):
-    """A stack of decoder layers; if they are pre-norm, a final norm (§3.1).
+    """Stack of decoder layers, with a final norm if the layers are pre-norm (§3.1).
 
     `init_cache` and `step` decode one token at a time, for models with and without an encoder.
 
@@ -161,11 +161,11 @@ class Decoder(Encoder):
 
     Args:
         num_layers: Number of layers, at least 1.
-        d_model, num_heads, d_ff: As for `EncoderLayer`.
+        d_model, num_heads, d_ff: See `EncoderLayer`.
         **options: Other arguments of `DecoderLayer`. All layers share one position encoding.
 
-    Call arguments, result and errors are those of `DecoderLayer`. The weights returned are those of
-    the last layer.
+    Call arguments, result and errors are those of `DecoderLayer`. The returned attention weights
+    are those of the last layer.
 
     Source: Vaswani et al. 2017, Figure 1 (right); the final norm: Xiong et al. 2020.
     """
@@ -207,27 +207,27 @@ class Decoder(Encoder):
         memory: Any = None,
         memory_padding_mask: Any = None,
     ) -> Cache:
-        """Returns the decoding cache before the first token.
+        """Returns the cache for the first decoding step.
 
         Args:
             batch: Number of sentences B.
-            beam_size: Hypotheses N per sentence.
-            max_length: Largest number of positions L to decode. None: the cache starts empty and
-                grows by one position per step, for loops whose shapes may change.
-            memory: float tensor `(B, S, D_m)`. Required with `use_memory`.
+            beam_size: Number of hypotheses N per sentence.
+            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
+                grows by one position per step.
+            memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
             memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None:
                 all tokens are real.
 
         Returns:
-            The cache. `beam` holds the slots of each hypothesis, see `take_slots`. `sentence` holds
-            the keys and values of each layer's self-attention, its projected memory, and the
-            padding mask. `shared` holds each layer's fused projections.
+            The cache. `beam` contains the slots of each hypothesis (see `take_slots`). `sentence`
+            contains each layer's self-attention keys and values, each layer's projected memory, and
+            the padding mask. `shared` contains each layer's fused projections.
 
         Raises:
-            ValueError: If `memory` and `use_memory` do not agree, or the layers are not causal.
+            ValueError: If `memory` contradicts `use_memory`, or if the layers are not causal.
         """
         if not self.layers[0].use_causal_mask:
-            raise ValueError("Only a causal decoder has a cache. Received: use_causal_mask=False")
+            raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
         self.layers[0]._check_memory(memory)
         projected: list[Any] = [()] * self.num_layers
         if memory is not None:
@@ -253,7 +253,7 @@ class Decoder(Encoder):
         """Returns the cache with the same contents and room for `max_length` positions.
 
         Search starts with a short cache and extends it as hypotheses grow, so that attention
-        computes few scores of empty positions.
+        computes scores for only a few empty positions.
         """
         beams, length = cache.beam.shape[1:]
         added = max_length - length
@@ -266,13 +266,13 @@ class Decoder(Encoder):
         """Decodes one new token per hypothesis.
 
         Args:
-            x: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence.
-            cache: What `init_cache`, `extend_cache` or the last `step` returned.
+            x: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses per sentence.
+            cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
             position: Position of the tokens, an int or a 0-d int tensor.
 
         Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's weights of
-            cross-attention, float `(B, H, N, S)`; None without `use_memory`.
+            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
+            cross-attention weights, float `(B, H, N, S)`; None if `use_memory` is False.
         """
         sentence = cache.sentence
         slots = sentence["decoded"][0].open_position(cache.beam)

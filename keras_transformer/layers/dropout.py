@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# Odd, and close to 2 ** 32 / golden ratio: neighbouring indices get distant numbers.
+# An odd number close to 2 ** 32 / golden ratio maps neighbouring indices to distant numbers.
 STRIDE = 0x9E3779B1
 FACTORS = (0x7FEB352D, 0x846CA68B)
 OFFSETS = (0x05EBCA6B, 0x0BD794D6)
@@ -14,28 +14,28 @@ OFFSETS = (0x05EBCA6B, 0x0BD794D6)
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Dropout):
-    """Sets elements to 0 at random and scales up the others (§5.4).
+    """Sets random elements to 0 and scales up the other elements (§5.4).
 
-    The dropout mask is a hash of each element's index and of two numbers of the layer's
-    `seed_generator`. It takes a few integer operations that compilers fuse with the next ones, and
-    equal seeds give equal masks on all backends. `keras.layers.Dropout` draws random numbers by a
-    different generator on each backend; on JAX that takes up to a third of the training step of a
-    small model, on PyTorch it depends on the global generator.
+    The dropout mask is a hash of each element's index and two numbers from the layer's
+    `seed_generator`. The hash takes a few integer operations, which compilers fuse with the
+    following ones. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a
+    different random generator on each backend. On JAX, its masks take up to a third of a small
+    model's training step; on PyTorch, its masks depend on the global generator.
 
     Example:
 
     >>> Dropout(0.1)(x, training=True)
 
     Args:
-        rate: Share of elements to drop, in [0, 1).
+        rate: Fraction of elements to drop, in [0, 1).
         seed: Integer for reproducible masks. Defaults to None: each layer has a random seed.
 
     Call arguments:
         inputs: float tensor of fewer than 2 ** 31 elements.
-        training: Whether to drop. Defaults to False.
+        training: Whether to apply dropout. Defaults to False.
 
     Returns:
-        A float tensor like `inputs`.
+        A float tensor of the same shape and dtype as `inputs`.
 
     Attributes:
         fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
@@ -63,21 +63,21 @@ class Dropout(keras.layers.Dropout):
 
 
 def keep_mask(seed: Any, rate: float, shape: Any) -> Any:
-    """Returns a bool tensor of `shape`, True = keep, from `seed`, an int32 tensor `(2,)`."""
+    """Returns a bool mask of `shape`, True = keep, computed from an int32 `seed` `(2,)`."""
     bits = ops.reshape(_random_bits(seed, math.prod(shape)), shape)
     return bits >= round((rate - 0.5) * 2**32)
 
 
 def _random_bits(seed: Any, count: Any) -> Any:
-    """Returns pseudorandom int32 `(count,)` from `seed`, an int32 tensor `(2,)`."""
-    # Mixed first: otherwise the masks of neighbouring seeds would be similar.
+    """Returns `count` pseudorandom int32 numbers, computed from an int32 `seed` `(2,)`."""
+    # Mixes the seed first; otherwise, neighbouring seeds would give similar masks.
     keys = _mix(seed * _int32(STRIDE) + ops.convert_to_tensor(OFFSETS, "int32"))
     indices = (ops.arange(count, dtype="int32") + keys[0]) * _int32(STRIDE)
     return _mix(ops.bitwise_xor(indices, keys[1]))
 
 
 def _mix(x: Any) -> Any:
-    """Makes every bit depend on all bits of `x`, int32. It is a one-to-one map."""
+    """Maps int32 `x` one-to-one, so that each bit of the result depends on all bits of `x`."""
     x = ops.bitwise_xor(x, _shift_right(x, 16)) * _int32(FACTORS[0])
     x = ops.bitwise_xor(x, _shift_right(x, 15)) * _int32(FACTORS[1])
     return ops.bitwise_xor(x, _shift_right(x, 16))

@@ -1,4 +1,4 @@
-"""The left half of Figure 1: the encoder layer and the stack."""
+"""Encoder layer and stack of encoder layers (left half of Figure 1)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from keras_transformer.layers.residual_connection import ResidualConnection
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(ConfiguredLayer):
-    """Self-attention and a feed-forward network, each with `ResidualConnection` (§3.1).
+    """Encoder layer: self-attention and feed-forward network, each with a residual (§3.1).
 
     Example:
 
@@ -32,15 +32,15 @@ class EncoderLayer(ConfiguredLayer):
         dropout_rate: Dropout on the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
-        norm_first, norm_epsilon: As for `ResidualConnection`.
+        norm_first, norm_epsilon: See `ResidualConnection`.
         kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
-        position_encoding, attention_pattern: Those of self-attention, as for `MultiHeadAttention`.
+        position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
 
     Call arguments:
         x: float tensor `(B, S, D)`.
-        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None: the Keras mask that
-            `x` carries.
+        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None: uses the Keras mask
+            of `x`, if any.
 
     Returns:
         A float tensor `(B, S, D)`.
@@ -141,7 +141,7 @@ class EncoderLayer(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(ConfiguredLayer):
-    """A stack of encoder layers; if they are pre-norm, a final norm (§3.1).
+    """Stack of encoder layers, with a final norm if the layers are pre-norm (§3.1).
 
     Example:
 
@@ -150,7 +150,7 @@ class Encoder(ConfiguredLayer):
 
     Args:
         num_layers: Number of layers, at least 1.
-        d_model, num_heads, d_ff: As for `EncoderLayer`.
+        d_model, num_heads, d_ff: See `EncoderLayer`.
         **options: Other arguments of `EncoderLayer`. All layers share one position encoding.
 
     Call arguments and result are those of `EncoderLayer`.
@@ -159,8 +159,8 @@ class Encoder(ConfiguredLayer):
         ValueError: If `num_layers` is less than 1.
 
     Attributes:
-        layers: The layers. Each of their options is also an attribute of the stack.
-        norm: The final norm; None if the layers are post-norm.
+        layers: List of the layers. Each of their arguments is also an attribute of the stack.
+        norm: The final layer normalization, or None if the layers are post-norm.
 
     Source: Vaswani et al. 2017, Figure 1 (left); the final norm: Xiong et al. 2020.
     """

@@ -9,7 +9,7 @@ from keras_transformer.layers.base import ConfiguredLayer, Dense, initializer_co
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(ConfiguredLayer):
-    """Two linear maps with an activation between them, the same at every position (§3.3).
+    """Applies two linear maps, with an activation between them, to each position (§3.3).
 
     Example:
 
@@ -17,7 +17,7 @@ class FeedForward(ConfiguredLayer):
 
     Args:
         d_model: Width D of input and output.
-        d_ff: Width F between the two maps.
+        d_ff: Width F of the vectors between the two maps.
         activation: Name of the activation. Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 

@@ -10,10 +10,10 @@ from keras_transformer.layers.dropout import Dropout
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ResidualConnection(ConfiguredLayer):
-    """Adds a sublayer's output to its input and normalizes: "Add & Norm" in Figure 1 (§3.1, §5.4).
+    """Computes "Add & Norm" of Figure 1: residual connection, dropout and layer norm (§3.1, §5.4).
 
     Post-norm, as in the paper: `LayerNorm(x + Dropout(Sublayer(x)))`. Pre-norm:
-    `x + Dropout(Sublayer(LayerNorm(x)))`. The sublayer's input is `enter(x)`.
+    `x + Dropout(Sublayer(LayerNorm(x)))`. `enter(x)` returns the sublayer's input.
 
     Example:
 
@@ -23,7 +23,7 @@ class ResidualConnection(ConfiguredLayer):
     Args:
         dropout_rate: Dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
-        norm_epsilon: Added to the variance by the layer normalization. Defaults to 1e-6.
+        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
@@ -55,7 +55,7 @@ class ResidualConnection(ConfiguredLayer):
         self.built = True
 
     def enter(self, x: Any) -> Any:
-        """Returns the sublayer's input: `x`, normalized if pre-norm."""
+        """Returns the sublayer's input: normalized `x` if pre-norm, otherwise `x`."""
         return self.norm(x) if self.norm_first else x
 
     def call(self, x: Any, output: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Token embedding and, with the same matrix, the output projection."""
+"""Token embedding and output projection, which share one matrix."""
 
 import math
 from typing import Any
@@ -11,11 +11,11 @@ from keras_transformer.layers.base import ConfiguredLayer, int8_matmul
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(ConfiguredLayer):
-    """Maps ids to vectors times sqrt(d_model), and vectors to logits by the same matrix (§3.4).
+    """Maps ids to vectors times sqrt(d_model), and vectors to logits with the same matrix (§3.4).
 
-    The matrix is drawn from N(0, 1 / d_model), so that the scaled vectors have unit variance and
-    the first logits of the tied projection are moderate. `keras_hub.layers.ReversibleEmbedding`
-    ties the matrix too, but neither scales nor initializes accordingly.
+    The matrix is initialized from N(0, 1 / d_model), so that the scaled vectors have unit variance
+    and the logits of an untrained model are moderate. `keras_hub.layers.ReversibleEmbedding` also
+    shares the matrix, but does not scale the vectors and has another initialization.
 
     Example:
 
@@ -34,7 +34,7 @@ class TokenEmbedding(ConfiguredLayer):
     Returns:
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
-    Source: Vaswani et al. 2017, §3.4; Press and Wolf 2017 for the shared matrix.
+    Source: Vaswani et al. 2017, §3.4; shared matrix: Press and Wolf 2017.
     """
 
     def __init__(self, vocabulary_size: int, d_model: int, **kwargs: Any) -> None:
@@ -67,9 +67,9 @@ class TokenEmbedding(ConfiguredLayer):
         return ops.matmul(vectors, kernel)
 
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
-        """Replaces the matrix by 8-bit integers with a scale for each token.
+        """Replaces the matrix with 8-bit integers and one scale per token.
 
-        `keras.Model.quantize` calls it, and skips layers that raise `NotImplementedError`.
+        `keras.Model.quantize` calls this method and skips layers that raise `NotImplementedError`.
 
         Raises:
             NotImplementedError: If `mode` is not `"int8"`.

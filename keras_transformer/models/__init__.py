@@ -1,4 +1,4 @@
-"""Functional models, one a file, imported on first use: recipes are read without Keras."""
+"""Functional models, imported on first use so that reading a recipe does not import Keras."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURES", "PRESETS", "Transformer", "architecture"]
 
-# Values of a recipe's `model.architecture`: the module in this package, and its class.
+# Maps each value of a recipe's `model.architecture`, a module of this package, to its class.
 ARCHITECTURES = {"transformer": "Transformer"}
 
-# Sizes of known Transformers.
+# Sizes of published Transformers.
 PRESETS: dict[str, dict[str, Any]] = {
     # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def architecture(name: str) -> Any:
-    """Returns the class of a model, by its name in recipes."""
+    """Returns the model class for `name`, a value of a recipe's `model.architecture`."""
     module = importlib.import_module(f"keras_transformer.models.{name}")
     return getattr(module, ARCHITECTURES[name])
 

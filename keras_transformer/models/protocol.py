@@ -1,7 +1,7 @@
-"""What a model must have for search, and for training with sliced logits.
+"""Attributes and methods that a model needs for search and for training with sliced logits.
 
-Search, `Translator` and the trainer use only these attributes and methods of a model; it needs no
-base class. Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L
+Search, `Translator` and the trainer use only these attributes and methods of a model, so the model
+needs no base class. Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L
 positions of the cache.
 """
 
@@ -15,18 +15,18 @@ class Searchable(Protocol):
 
     Two more methods are optional:
 
-    - `extend_cache(cache, max_length) -> Cache` returns the cache with room for more positions.
-      Search then starts with a short cache. Without it, the cache has room for the longest
-      hypothesis from the start. A model whose state does not grow with the position needs none.
-    - `source_attention(source_ids, target_ids)` returns the attention, float32 `(B, N, T, S)`, of
-      target tokens `(B, N, T)` (bos and pieces, padded at the end) to the source. Row t belongs to
-      the step that reads token t and predicts token t + 1. `Translator` needs it for word
-      alignments.
+    - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
+      positions. With this method, search starts with a short cache and extends it; without it,
+      search starts with a cache for the longest hypothesis. A state of fixed size does not need it.
+    - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
+      source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` are bos and pieces, padded at
+      the end. Row t belongs to the step that reads token t and predicts token t + 1. `Translator`
+      needs this method for word alignments.
 
     Attributes:
-        max_length: Longest source and longest hypothesis, in tokens.
+        max_length: Maximum length of a source and of a hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables; compiled search reads their values at every call.
+        variables: All variables. Compiled search reads their current values at every call.
     """
 
     max_length: int
@@ -34,14 +34,13 @@ class Searchable(Protocol):
     variables: Any
 
     def init_cache(self, source_ids: Any, max_length: int | None, beam_size: int = 1) -> Cache:
-        """Reads the sources and returns the cache before the first token.
+        """Reads the sources and returns the cache for the first step.
 
         Args:
             source_ids: int32 tensor `(B, S)`, padded at the end.
-            max_length: Largest number of positions L to decode. None: the cache starts empty and
-                grows by one position per step, for loops whose shapes may change; only the export
-                to a SavedModel uses it.
-            beam_size: Beams N per sentence. Defaults to 1.
+            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
+                grows by one position per step. Only the export to a SavedModel uses None.
+            beam_size: Number of beams N per sentence. Defaults to 1.
         """
 
     def step(
@@ -55,23 +54,23 @@ class Searchable(Protocol):
 
         Args:
             token_ids: int32 tensor `(B, N)`, the tokens at `position`.
-            cache: What `init_cache`, `extend_cache` or the last `step` returned.
-            position: Position of the tokens, an int or a 0-d int tensor. The first is 0.
-            return_attention_weights: Whether to return the attention to the source too. Search
-                uses it only with a coverage penalty; a model without attention may omit this
-                argument.
+            cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
+            position: Position of the tokens, an int or a 0-d int tensor. The first position is 0.
+            return_attention_weights: Whether to also return the attention weights over the source.
+                Search sets this argument only with a coverage penalty, so a model without attention
+                may omit it.
 
         Returns:
-            A tuple of the logits, float32 `(B, N, V)`, for position + 1, and the updated cache;
-            with `return_attention_weights` also the attention, float32 `(B, N, S)`.
+            A tuple of the logits for `position + 1`, float32 `(B, N, V)`, and the updated cache.
+            With `return_attention_weights`, also the attention weights, float32 `(B, N, S)`.
         """
 
 
 class SlicesLogits(Protocol):
-    """A functional model whose last operation multiplies its states by an output matrix.
+    """A functional model whose last operation multiplies hidden states by an output matrix.
 
     Attributes:
-        states: The symbolic tensor `(B, T, D)` that the output matrix multiplies.
+        states: The symbolic tensor `(B, T, D)` of the hidden states.
         pad_id: Id of padding in the labels.
     """
 
@@ -79,4 +78,4 @@ class SlicesLogits(Protocol):
     pad_id: int
 
     def output_weights(self) -> tuple[Any, Any]:
-        """Returns the output matrix `(V, D)` and its bias `(V,)`, or None for no bias."""
+        """Returns the output matrix `(V, D)` and its bias `(V,)`, where None means no bias."""

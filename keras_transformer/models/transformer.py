@@ -15,11 +15,11 @@ from keras_transformer.models import PRESETS
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(keras.Model):
-    """Figure 1: an encoder, a decoder, and one matrix for all embeddings (§3).
+    """The Transformer of Figure 1: encoder, decoder, and one matrix for all embeddings (§3).
 
-    A functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary` work as
-    usual. For search, `init_cache` and `step` decode one token at a time from cached keys and
-    values.
+    It is a functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary`
+    work as usual. Search uses `init_cache` and `step`, which decode one token at a time with cached
+    keys and values.
 
     Example:
 
@@ -29,34 +29,34 @@ class Transformer(keras.Model):
     Args:
         vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
-        target_vocabulary_size: Size of the target vocabulary; target embedding and output
-            projection then share a matrix, and the source embedding has its own. Defaults to None:
-            one joint vocabulary and one matrix for all three.
-        num_layers: Encoder layers. Defaults to 6.
-        num_decoder_layers: Decoder layers. Defaults to None: `num_layers`.
+        target_vocabulary_size: Size of the target vocabulary. If it is given, target embedding and
+            output projection share a matrix, and the source embedding has its own. Defaults to
+            None: the vocabulary is joint, and all three share one matrix.
+        num_layers: Number of encoder layers. Defaults to 6.
+        num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
         d_model: Width D. Defaults to 512.
-        num_heads: Attention heads H. Defaults to 8.
+        num_heads: Number of attention heads H. Defaults to 8.
         d_ff: Width F of the feed-forward networks. Defaults to 2048.
         dropout_rate: Dropout on sublayer outputs and on the sums of embeddings and positions
             (§5.4), in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
             `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`; the last
-            three are added to the embeddings, or concatenated with the suffix `"_concatenated"`.
-            Defaults to `"sinusoidal"`.
+            three are added to the embeddings, or concatenated if the name has the suffix
+            `"_concatenated"`. Defaults to `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
-        norm_first: Pre-norm (with a final norm after each stack) instead of the paper's post-norm.
-            Defaults to False.
-        norm_epsilon: Added to the variance by the layer normalizations. Defaults to 1e-6.
-        max_length: Longest sequence in tokens, for the position encodings that need one (learned,
-            normalized index, binary). Defaults to 1024.
+        norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
+            paper's post-norm. Defaults to False.
+        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
+        max_length: Maximum sequence length in tokens, for search and for the position encodings
+            that need one (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
-        attention_pattern: Self-attention in encoder and decoder for long sequences (§4): `"full"`,
-            `"local"` or `"strided"`. Cross-attention is then full, in memory linear in the length.
-            Defaults to None: equation 1 with all scores in memory, which is fastest for sentences;
-            `"full"` computes the same.
-        attention_window: Window of `"local"` or stride of `"strided"`, in tokens; both need it.
-            Defaults to None.
+        attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"` or
+            `"strided"`. With each of them, cross-attention uses `"full"`, whose memory is linear in
+            the length. Defaults to None: computes all scores at once (equation 1), which is fastest
+            for short inputs. `"full"` gives the same results as None.
+        attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
+            these two only. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -70,9 +70,9 @@ class Transformer(keras.Model):
         states: The decoder's symbolic output `(B, T, D)`, which is projected to the logits.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown or they exclude each
-            other, if `attention_window` is missing or not needed, if `num_heads` does not divide
-            `d_model`, or if `dtype` is float64.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown, if the two cannot be
+            combined, if `attention_window` is missing or not allowed, if `num_heads` does not
+            divide `d_model`, or if `dtype` is float64.
 
     Source: Vaswani et al. 2017.
     """
@@ -102,8 +102,8 @@ class Transformer(keras.Model):
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         if policy.compute_dtype == "float64":
             raise ValueError(
-                "`dtype` must compute in float32, bfloat16 or float16: on PyTorch and JAX, Keras "
-                f"multiplies float64 matrices in float32. Received: dtype={policy.name}"
+                "`dtype` must compute in float32, bfloat16 or float16, because Keras multiplies "
+                f"float64 matrices in float32 on PyTorch and JAX. Received: dtype={policy.name}"
             )
         position_sizes = {"max_length": max_length, "num_heads": num_heads}
         source_positions = new_position_encoding(
@@ -129,7 +129,7 @@ class Transformer(keras.Model):
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
-        # `encoder.call`, not `encoder`, makes its layers nodes of the graph, as in saved weights.
+        # `encoder.call` makes the encoder's layers nodes of the graph, as saved weights require.
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         source_mask = padding_mask(source_ids, pad_id)
@@ -168,12 +168,12 @@ class Transformer(keras.Model):
 
     @classmethod
     def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> "Transformer":
-        """Makes a model of a published size.
+        """Creates a model of a published size.
 
         Args:
             preset: `"tiny"`, `"base"` or `"big"`.
-            vocabulary_size: As in the constructor.
-            **overrides: Any argument of the constructor.
+            vocabulary_size: See the constructor.
+            **overrides: Constructor arguments, which replace those of the preset.
 
         Raises:
             ValueError: If there is no such preset.
@@ -185,11 +185,11 @@ class Transformer(keras.Model):
         return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
 
     def encode(self, source_ids: Any) -> Any:
-        """Returns the memory, float `(B, S, D)`, of `source_ids`, int `(B, S)`."""
+        """Returns the encoder's output, float `(B, S, D)`, for `source_ids`, int `(B, S)`."""
         return self._encode(source_ids)
 
     def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
-        """Encodes the sources and returns the cache, see `Searchable.init_cache`.
+        """Encodes the sources and returns the cache (see `Searchable.init_cache`).
 
         Raises:
             ValueError: If `max_length` exceeds the number of learned positions.
@@ -215,9 +215,9 @@ class Transformer(keras.Model):
         position: Any,
         return_attention_weights: bool = False,
     ) -> tuple[Any, ...]:
-        """Predicts the next token of every beam, see `Searchable.step`.
+        """Predicts the next token of every beam (see `Searchable.step`).
 
-        The attention is the mean over the heads of the last layer's cross-attention.
+        The attention weights are those of the last cross-attention, averaged over its heads.
         """
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
         x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
@@ -230,10 +230,10 @@ class Transformer(keras.Model):
         return logits, cache
 
     def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
-        """Returns the attention of target tokens to the source, see `Searchable`.
+        """Returns the attention weights from target to source tokens (see `Searchable`).
 
-        It is the mean over the heads of the last layer's cross-attention, float32 `(B, N, T, S)`.
-        Each row sums to 1 over the source, eos included; rows and columns of padding are 0.
+        The float32 weights `(B, N, T, S)` are those of the last cross-attention, averaged over its
+        heads. Each row sums to 1 over the source, including eos. Rows and columns of padding are 0.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)
@@ -269,7 +269,7 @@ class Transformer(keras.Model):
 def _token_embeddings(
     vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Returns the embeddings of source and target: the same object for a joint vocabulary."""
+    """Returns source and target embedding, which are the same layer for a joint vocabulary."""
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
         return joint, joint

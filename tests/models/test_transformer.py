@@ -278,8 +278,8 @@ def test_unknown_position_encoding_is_refused():
     [
         ("spiral", None, "None or one of .*'local'.*Received: attention_pattern='spiral'"),
         ("local", None, "must be given.*attention_pattern='local', attention_window=None"),
-        ("full", 3, "with no other. Received: attention_pattern='full', attention_window=3"),
-        (None, 3, "with no other. Received: attention_pattern=None, attention_window=3"),
+        ("full", 3, "it must be None. Received: attention_pattern='full', attention_window=3"),
+        (None, 3, "it must be None. Received: attention_pattern=None, attention_window=3"),
         ("strided", 0, "`stride` must be at least 1. Received: stride=0"),
     ],
 )
@@ -336,5 +336,5 @@ def test_positions_on_the_scores_tell_orders_apart(name):
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_positions_on_the_scores_go_with_no_pattern(name):
-    with pytest.raises(ValueError, match="No `attention_pattern` can add the bias"):
+    with pytest.raises(ValueError, match="excludes position encodings that add a bias"):
         new_model(name, attention_pattern="full")

@@ -1,1 +1,1 @@
-"""Attention: equation 1, heads, masks, and patterns for long sequences."""
+"""Attention: scaled dot products (equation 1), heads, masks, and patterns for long sequences."""

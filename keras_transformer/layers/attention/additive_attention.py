@@ -1,4 +1,4 @@
-"""Attention before the Transformer: a small network scores each query against each key."""
+"""Additive attention: a small network computes a score for each pair of query and key."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveAttention(ConfiguredLayer):
-    """Scores v^T tanh(W_q q + W_k k) instead of a dot product (§3.2.1, Bahdanau et al. 2015).
+    """Attends with the scores v^T tanh(W_q q + W_k k) instead of dot products (§3.2.1).
 
-    As in the publication, query and key may differ in width, and W_q, W_k and v are learned.
-    `keras.layers.AdditiveAttention` has no projections.
+    As in Bahdanau et al. 2015, query and key may have different widths, and W_q, W_k and v are
+    learned. `keras.layers.AdditiveAttention` has no projections W_q and W_k.
 
     Example:
 
@@ -27,13 +27,13 @@ class AdditiveAttention(ConfiguredLayer):
         query: float tensor `(B, T, D_q)`.
         key: float tensor `(B, S, D_k)`.
         value: float tensor `(B, S, D_v)`. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: the
-            Keras mask that `key` carries.
-        return_attention_weights: Whether to return the weights too. Defaults to False.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: uses
+            the Keras mask of `key`, if any.
+        return_attention_weights: Whether to also return the attention weights. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, D_v)`; with `return_attention_weights` a tuple of it and the weights
-        `(B, T, S)`.
+        A float tensor `(B, T, D_v)`; with `return_attention_weights`, a tuple of this tensor and
+        the attention weights `(B, T, S)`.
 
     Source: Bahdanau, Cho and Bengio 2015, Neural Machine Translation by Jointly Learning to Align
     and Translate, appendix A.1.2.

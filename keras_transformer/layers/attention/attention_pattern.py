@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# Name to class. Each pattern's file registers its own.
+# Maps names to classes. Each pattern's file registers its class.
 ATTENTION_PATTERNS: dict[str, Any] = {}
 
 
@@ -21,14 +21,14 @@ def attention_pattern(name: str) -> Callable[[type], type]:
 
 
 def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPattern | None":
-    """Makes a pattern by its registered name.
+    """Creates a pattern from its registered name.
 
     Args:
         name: A registered name, or None for no pattern.
-        window: Window or stride in tokens for the patterns that have one; None for the others.
+        window: Window or stride in tokens if the pattern has one, otherwise None.
 
     Raises:
-        ValueError: If the name is not registered, or `window` is missing or not needed.
+        ValueError: If the name is not registered, or `window` is missing or not allowed.
     """
     if name not in (None, *ATTENTION_PATTERNS):
         raise ValueError(
@@ -39,8 +39,8 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
     needs_window = pattern is not None and pattern.needs_window
     if needs_window != (window is not None):
         raise ValueError(
-            "`attention_window` must be given with the patterns that have a window or a stride, "
-            f"and with no other. Received: attention_pattern={name!r}, attention_window={window}"
+            "`attention_window` is required for patterns that have a window or stride; otherwise "
+            f"it must be None. Received: attention_pattern={name!r}, attention_window={window}"
         )
     if pattern is None:
         return None
@@ -49,12 +49,11 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionPattern:
-    """Base class of the patterns in which `MultiHeadAttention` attends to long sequences (§4).
+    """Base class of the attention patterns of `MultiHeadAttention` for long sequences (§4).
 
-    A pattern says at which distances a query attends to a key, and computes attention without
-    storing the scores of all queries and keys. It has no weights, so the weights of a
-    `MultiHeadAttention` can be used with any pattern. Patterns are dataclasses whose fields are
-    sizes in tokens, at least 1.
+    A pattern defines at which distances a query attends to a key. It computes attention without
+    storing the scores of all pairs. It has no weights, so the weights of a `MultiHeadAttention` can
+    be used with any pattern. Patterns are dataclasses whose fields are sizes in tokens, at least 1.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -63,17 +62,17 @@ class AttentionPattern:
         padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         use_scale: Whether scores are divided by sqrt(K). Defaults to True.
-        dropout: `Dropout` for the weights. Defaults to None.
+        dropout: `Dropout` layer for the attention weights. Defaults to None.
         training: Whether to apply dropout. Defaults to False.
 
     Returns:
-        A float tensor `(B, H, T, K_v)`. Queries without keys get finite numbers.
+        A float tensor `(B, H, T, K_v)`. It is finite even for queries whose keys are all masked.
 
     Raises:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the first field is a window or a stride, which has no default.
+        needs_window: Whether the first field is a window or a stride, which must be given.
     """
 
     needs_window = False
@@ -97,7 +96,7 @@ class AttentionPattern:
         raise NotImplementedError
 
     def allows(self, distance: Any) -> Any:
-        """Returns where a query attends to a key, regardless of masks: a bool tensor.
+        """Returns a bool tensor, True where the pattern lets a query attend to a key.
 
         Args:
             distance: int tensor of any shape, the query's position minus the key's.
@@ -113,9 +112,9 @@ class AttentionPattern:
 
 
 def fitting_size(size: int, length: Any) -> Any:
-    """Returns the block size: `size`, at most the length of the sequence if that is known.
+    """Returns the block size: `size`, or `length` if that is known and smaller.
 
-    When JAX infers shapes, the length is symbolic, and there is one block.
+    When JAX infers shapes, the length is symbolic. The whole sequence is then one block.
     """
     if isinstance(length, int):
         return max(1, min(size, length))

@@ -1,4 +1,4 @@
-"""Attention of every position to every other, without storing all scores."""
+"""Full attention, computed without storing all scores."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from keras_transformer.layers.attention.attention_pattern import (
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.dropout import keep_mask
 
-# Lower than a masked score: a key that pads the last block never gets weight.
+# Lower than a masked score, so that keys that pad the last block never get any weight.
 ABSENT_SCORE = 2 * MASKED_SCORE
 
 
@@ -24,19 +24,19 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FullAttention(AttentionPattern):
-    """Every position attends to every other, in memory linear in the length (§3.2.1).
+    """Attends to all positions, with memory linear in the length (§3.2.1).
 
-    The result is that of `MultiHeadAttention` without a pattern. A fused kernel of the backend
-    computes it if there is one for the arguments, else `blockwise_attention`. The time stays
-    quadratic. On 2 cores it is less than that of all scores at once from 2,000 tokens on PyTorch
-    and from about 4,000 on JAX; on TensorFlow it is the same.
+    The result equals that of `MultiHeadAttention` without a pattern. A fused kernel computes it if
+    the backend has one for the arguments, otherwise `blockwise_attention`. The time is still
+    quadratic. On 2 cores, this pattern is faster than computing all scores at once for sequences of
+    at least 2,000 tokens on PyTorch and about 4,000 on JAX; on TensorFlow, both take the same time.
 
     Example:
 
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=FullAttention())
 
     Args:
-        block_size: Keys per block, at least 1. Defaults to 512.
+        block_size: Number of keys per block, at least 1. Defaults to 512.
 
     Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory"; Dao et al. 2022,
     "FlashAttention".
@@ -77,11 +77,11 @@ class FullAttention(AttentionPattern):
 
 
 class _Rules(NamedTuple):
-    """Arguments without a gradient.
+    """Arguments of `blockwise_attention` that have no gradient.
 
     Attributes:
         num_keys: Number of keys S, without those that pad the last block.
-        is_real: bool `(B, 1, 1, S)` with the padding of the last block, or None.
+        is_real: bool `(B, 1, 1, S)`, the padding mask, with S padded to whole blocks; or None.
     """
 
     block_size: int
@@ -105,13 +105,13 @@ def blockwise_attention(
 ) -> Any:
     """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
-    Each block updates the maximum and the sum of a row's exponentials, and rescales the earlier
-    sums accordingly. The backward pass recomputes the scores of each block (Dao et al., appendix
-    B.4). Either pass stores the scores of one block only. The softmax runs in float32.
+    Each block updates each row's largest score and sum of exponentials, and rescales the earlier
+    sums to match. The backward pass recomputes the scores of each block (Dao et al., appendix B.4).
+    Both passes store the scores of one block at a time. The softmax runs in float32.
 
-    `block_size` is the number of keys per block, and `seed`, an int tensor `(2,)`, decides the
-    dropout mask; it is required if `dropout_rate` is not 0. The other arguments and the result are
-    those of an `AttentionPattern`.
+    `block_size` is the number of keys per block. `seed`, an int tensor `(2,)`, determines the
+    dropout mask; dropout requires it. The other arguments and the result are those of
+    `AttentionPattern`.
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
@@ -139,7 +139,7 @@ def blockwise_attention(
 
 
 def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any, Any]:
-    """Returns the float32 output, and the largest score and the sum of exponentials per row."""
+    """Returns the float32 output, and each row's largest score and sum of exponentials."""
 
     def body(block: Any, output: Any, largest: Any, total: Any) -> tuple[Any, ...]:
         scores, _ = _scores(query, key, block, rules)
@@ -169,7 +169,7 @@ def _backward(
     d_output: Any,
     rules: _Rules,
 ) -> tuple[Any, Any, Any]:
-    """The gradients of query, key and value."""
+    """Returns the gradients of query, key and value."""
     change = ops.sum(d_output * output, axis=-1, keepdims=True)
     d_heads = ops.cast(d_output, value.dtype)
 
@@ -195,7 +195,7 @@ def _backward(
 
 
 def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
-    """Returns float32 scores `(B, H, T, block_size)` of a block, and True where not masked."""
+    """Returns a block's float32 scores `(B, H, T, block_size)`, and its mask."""
     scores = ops.matmul(query, ops.swapaxes(_block(key, block, rules), -1, -2))
     keys = block * rules.block_size + ops.arange(rules.block_size, dtype="int32")
     exists = keys < rules.num_keys
@@ -211,7 +211,7 @@ def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
 
 
 def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
-    """Applies dropout, with the same mask for a block in both passes."""
+    """Applies dropout. Each block has the same mask in the forward and the backward pass."""
     if not rules.dropout_rate:
         return weights
     seed = ops.cast(rules.seed, "int32") + ops.stack([ops.cast(block, "int32"), 0])
@@ -230,7 +230,7 @@ def _take(x: Any, axis: int, start: Any, size: int) -> Any:
 
 
 def _pad(x: Any, added: Any) -> Any:
-    """Appends `added` zeros along axis 2 of four."""
+    """Appends `added` zeros along axis 2 of a 4-D tensor."""
     if isinstance(added, int) and not added:
         return x
     batch, heads, _, width = ops.shape(x)

@@ -1,4 +1,4 @@
-"""Multi-head attention: self, cross and cached."""
+"""Multi-head attention: self-attention, cross-attention, and decoding with a cache."""
 
 from typing import Any
 
@@ -24,12 +24,12 @@ from keras_transformer.layers.positions.positional_encoding import PositionalEnc
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MultiHeadAttention(ConfiguredLayer):
-    """Attends with several heads and joins their outputs (§3.2.2).
+    """Computes attention in several heads and joins their outputs (§3.2.2).
 
     Unlike `keras.layers.MultiHeadAttention`, it stores its kernels as 2-D matrices, as Glorot
-    initialization and other engines expect; combines all masks that it is given; computes the
-    softmax in float32; takes position encodings that act on queries, keys or scores; and decodes
-    one token at a time from cached keys and values (`init_cache`, `step`).
+    initialization and inference engines expect. It combines all given masks, computes the softmax
+    in float32, and supports position encodings of queries, keys or scores. `init_cache` and `step`
+    decode one token at a time with cached keys and values.
 
     Example:
 
@@ -40,38 +40,38 @@ class MultiHeadAttention(ConfiguredLayer):
     Args:
         d_model: Width D of the output.
         num_heads: Number of heads H.
-        d_k: Width K of a query and key head. Defaults to `d_model // num_heads`.
-        d_v: Width of a value head. Defaults to `d_k`.
+        d_k: Width K of queries and keys in each head. Defaults to `d_model // num_heads`.
+        d_v: Width of values in each head. Defaults to `d_k`.
         dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0, as in the paper.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
-        position_encoding: `PositionalEncoding` whose `rotate` is applied to queries and keys and
-            whose `score_bias` is added to the scores, for self-attention. Defaults to None.
+        position_encoding: `PositionalEncoding` for self-attention. Its `rotate` is applied to
+            queries and keys, and its `score_bias` is added to the scores. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
-            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: equation 1
-            with all scores in memory, which is fastest for sentences.
+            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: computes all
+            scores at once (equation 1), which is fastest for short inputs.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
-        key: float tensor `(B, S, D)`, by name only, because `value` comes first in Keras's layer.
-            Defaults to `query`.
-        value: float tensor `(B, S, D)`, by name only. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: the
-            Keras mask that `key` carries.
-        attention_mask: bool tensor, True = may attend: `(B, T, S)`, or two or four axes that
-            broadcast to `(B, H, T, S)`. Defaults to None.
-        use_causal_mask: Whether position t attends only to positions up to t, in self-attention.
+        key: float tensor `(B, S, D)`, keyword-only, because Keras's layer takes `value` before
+            `key`. Defaults to `query`.
+        value: float tensor `(B, S, D)`, keyword-only. Defaults to `key`.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: uses
+            the Keras mask of `key`, if any.
+        attention_mask: bool tensor, True = may attend: either 3-D, `(B, T, S)`, or 2-D or 4-D and
+            broadcastable to `(B, H, T, S)`. Defaults to None.
+        use_causal_mask: For self-attention: whether position t attends only to positions up to t.
             Defaults to False.
-        return_attention_weights: Whether to return the weights too. Defaults to False.
+        return_attention_weights: Whether to also return the attention weights. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
 
     With `attention_mask` or `return_attention_weights`, an `attention_pattern` is applied as a mask
-    on all scores, and saves neither time nor memory.
+    to all scores and does not save time or memory.
 
     Returns:
-        A float tensor `(B, T, D)`; with `return_attention_weights` a tuple of it and the weights
-        `(B, H, T, S)`.
+        A float tensor `(B, T, D)`; with `return_attention_weights`, a tuple of this tensor and the
+        attention weights `(B, H, T, S)`.
 
     Raises:
         ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or if an
@@ -102,7 +102,7 @@ class MultiHeadAttention(ConfiguredLayer):
             )
         if attention_pattern and position_encoding and position_encoding.has_score_bias:
             raise ValueError(
-                "No `attention_pattern` can add the bias of a position encoding to its scores. "
+                "An `attention_pattern` excludes position encodings that add a bias to the scores. "
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
             )
@@ -155,7 +155,7 @@ class MultiHeadAttention(ConfiguredLayer):
         query_mask: Any = None,
         key_mask: Any = None,
     ) -> Any:
-        # Keras passes the last three: `mask` if the query is the only tensor.
+        # Keras passes the last three arguments. It passes `mask` if `query` is the only tensor.
         if padding_mask is None:
             query_mask = mask if query_mask is None else query_mask
             padding_mask = query_mask if key is None else key_mask
@@ -188,7 +188,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return (output, weights) if return_attention_weights else output
 
     def project_memory(self, key: Any, value: Any) -> FixedKeyValues:
-        """Projects keys and values `(B, S, D)`, once for any number of queries.
+        """Projects keys and values `(B, S, D)`. Any number of queries can use the result.
 
         Returns:
             Keys `(B, H, K, S)` and values `(B, H, S, K_v)`, float tensors in the compute dtype.
@@ -200,17 +200,17 @@ class MultiHeadAttention(ConfiguredLayer):
     def init_cache(
         self, batch: Any, beam_size: Any, max_length: int | None
     ) -> FixedKeyValues | GrowingKeyValues:
-        """Returns empty keys and values for `max_length` positions; None: for a growing number."""
+        """Returns an empty cache for `max_length` positions, or a growing cache if it is None."""
         kind = GrowingKeyValues if max_length is None else FixedKeyValues
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)
 
     def fuse_projections(self) -> dict[str, Any]:
-        """Joins the projections to query, key and value, so that `step` has one product, not three.
+        """Joins query, key and value projections, so that `step` computes one product, not three.
 
         Returns:
-            `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype; after `quantize`, in int8 with
-            the vector `"scale"`. With `use_bias`, also the vector `"bias"`.
+            A dict: `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype, or, after `quantize`,
+            in int8 with a vector `"scale"`; with `use_bias`, also a vector `"bias"`.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         kernel = ops.concatenate([part.kernel for part in parts], axis=-1)
@@ -232,14 +232,14 @@ class MultiHeadAttention(ConfiguredLayer):
         attention_mask: Any,
         position: Any,
     ) -> tuple[Any, FixedKeyValues | GrowingKeyValues]:
-        """Causal self-attention of one new token per hypothesis, from cached keys and values.
+        """Computes causal self-attention for one new token per hypothesis, with a cache.
 
         Args:
-            query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses a sentence.
-                Hypothesis n is written to slot n.
-            cache: Keys and values of the earlier positions.
-            projections: What `fuse_projections` returned.
-            attention_mask: bool tensor `(B * H, N, L * N)`, what `take_slots` returned.
+            query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses per sentence.
+                Hypothesis n is written to slot n of this position.
+            cache: Cached keys and values of the earlier positions.
+            projections: The result of `fuse_projections`.
+            attention_mask: bool tensor `(B * H, N, L * N)`, the result of `take_slots`.
             position: Position of the tokens, an int or a 0-d int tensor.
 
         Returns:
@@ -261,16 +261,16 @@ class MultiHeadAttention(ConfiguredLayer):
     def attend_step(
         self, query: Any, memory: FixedKeyValues, padding_mask: Any, beam_size: int
     ) -> tuple[Any, Any]:
-        """Attends to projected keys and values with one new token per hypothesis.
+        """Computes cross-attention for one new token per hypothesis, with projected memory.
 
         Args:
             query: float tensor `(B * N, D)`.
-            memory: What `project_memory` returned, of B sentences.
+            memory: The result of `project_memory` for B sentences.
             padding_mask: bool tensor `(B, S)`, True where a key is a real token.
-            beam_size: Hypotheses N per sentence.
+            beam_size: Number of hypotheses N per sentence.
 
         Returns:
-            A tuple of the output `(B * N, D)` and the weights `(B, H, N, S)`.
+            A tuple of the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
         """
         queries = self._split_beams(self.query_projection(query), beam_size)
         heads, weights = self._attention(queries, memory, padding_mask[:, None, None, :])
@@ -279,7 +279,7 @@ class MultiHeadAttention(ConfiguredLayer):
     def _project_beams(
         self, query: Any, beams: int, projections: dict[str, Any], position: Any
     ) -> tuple[Any, ...]:
-        """Returns queries, keys and values `(B * H, N, K)` of one position."""
+        """Returns the queries, keys and values `(B * H, N, K)` of one position."""
         if "scale" in projections:
             projected = int8_matmul(query, projections["kernel"], projections["scale"])
         else:
@@ -315,24 +315,24 @@ class MultiHeadAttention(ConfiguredLayer):
         )
 
     def _split_heads(self, x: Any) -> Any:
-        """`(B, T, H * K)` to `(B, H, T, K)`."""
+        """Reshapes `(B, T, H * K)` to `(B, H, T, K)`."""
         batch, length, width = ops.shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, heads: Any) -> Any:
-        """`(B, H, T, K)` to `(B, T, H * K)`."""
+        """Reshapes `(B, H, T, K)` to `(B, T, H * K)`."""
         heads = ops.transpose(heads, (0, 2, 1, 3))
         batch, length = ops.shape(heads)[:2]
         return ops.reshape(heads, (batch, length, self.num_heads * self.d_v))
 
     def _split_beams(self, x: Any, beams: int) -> Any:
-        """`(B * N, H * K)` to `(B, H, N, K)`."""
+        """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
         x = ops.reshape(x, (-1, beams, self.num_heads, x.shape[-1] // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_beams(self, heads: Any) -> Any:
-        """`(B, H, N, K)` to `(B * N, H * K)`."""
+        """Reshapes `(B, H, N, K)` to `(B * N, H * K)`."""
         heads = ops.transpose(heads, (0, 2, 1, 3))
         return ops.reshape(heads, (-1, self.num_heads * self.d_v))
 
@@ -348,7 +348,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.attention_pattern is not None or has_score_bias
 
     def _by_distance(self, distance: Any, mask: Any) -> tuple[Any, Any]:
-        """Returns `mask` combined with that of the pattern, and the bias of the scores or None.
+        """Returns `mask` combined with the pattern's mask, and the score bias or None.
 
         Args:
             distance: int32 tensor, the query's position minus the key's.
@@ -361,7 +361,7 @@ class MultiHeadAttention(ConfiguredLayer):
 
 
 def _over_heads(mask: Any) -> Any:
-    """Adds the axis of the heads to a mask `(B, T, S)`, to match scores `(B, H, T, S)`."""
+    """Adds a head axis to a mask `(B, T, S)`, so that it broadcasts to `(B, H, T, S)`."""
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)

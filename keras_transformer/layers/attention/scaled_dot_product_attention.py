@@ -1,6 +1,6 @@
-"""Equation 1 of the paper, its masks, and a layer with one head.
+"""Scaled dot-product attention (equation 1), its masks, and a layer with one head.
 
-Masks are boolean, computed from ids and passed by name. True = may attend / is a real token.
+Masks are bool tensors. True means that a query may attend to a key, or that a token is real.
 """
 
 import math
@@ -44,7 +44,7 @@ def causal_mask(length: Any) -> Any:
 
 
 def both_masks(mask: Any, other: Any) -> Any:
-    """Returns the logical and of two masks; if `mask` is None, `other`."""
+    """Returns the logical AND of two masks, or `other` if `mask` is None."""
     return other if mask is None else ops.logical_and(mask, other)
 
 
@@ -61,14 +61,14 @@ def scaled_dot_product_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
     The softmax runs in float32 under every dtype policy. A query whose keys are all masked gets
-    equal weights: the output is finite, and the caller ignores it.
+    equal weights, so its output is finite. Callers ignore this output.
 
     Args:
         query: float tensor `(..., T, K)`.
         key: float tensor `(..., S, K)`.
         value: float tensor `(..., S, K_v)`.
         attention_mask: bool tensor broadcastable to `(..., T, S)`, True = may attend. Defaults to
-            None: all attend to all.
+            None: every query attends to every key.
         use_scale: Whether to divide the scores by sqrt(d_k). Unscaled scores have variance d_k and
             saturate the softmax. Defaults to True.
         dropout: Function applied to the weights, such as a `Dropout`. Defaults to None.
@@ -96,7 +96,7 @@ def scaled_dot_product_attention(
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SelfAttention(ConfiguredLayer):
-    """One head of self-attention without an output projection: equation 1 as a layer (§3.2.1).
+    """Computes self-attention (equation 1) with one head and no output projection (§3.2.1).
 
     Example:
 
@@ -109,14 +109,14 @@ class SelfAttention(ConfiguredLayer):
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None: the Keras mask that
-            `x` carries.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None: uses the Keras mask
+            of `x`, if any.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
-        return_attention_weights: Whether to return the weights too. Defaults to False.
+        return_attention_weights: Whether to also return the attention weights. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, d_v)`; with `return_attention_weights` a tuple of it and the weights
-        `(B, T, T)`.
+        A float tensor `(B, T, d_v)`; with `return_attention_weights`, a tuple of this tensor and
+        the attention weights `(B, T, T)`.
 
     Source: Vaswani et al. 2017, §3.2.1.
     """

@@ -1,4 +1,4 @@
-"""Self-attention to few of the positions: local and strided, computed in blocks."""
+"""Sparse self-attention, computed in blocks: local and strided."""
 
 import math
 from dataclasses import dataclass
@@ -24,22 +24,22 @@ SMALLEST_BLOCK = 64
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class LocalAttention(AttentionPattern):
-    """Every position attends to those at most `window` positions away: restricted attention (§4).
+    """Attends to positions at most `window` positions away: restricted self-attention (§4).
 
-    The sequence is cut into blocks of `window` positions, at least 64. The queries of a block are
-    multiplied with the keys of the same and of the two neighbouring blocks. Time and memory are
-    linear in the length and in the window. Information travels `window` positions a layer.
+    The sequence is split into blocks of `window` positions, or of 64 if `window` is smaller. The
+    queries of a block are multiplied by the keys of this block and of the two neighbouring blocks.
+    Time and memory are linear in length and window. Information moves `window` positions per layer.
 
     Example:
 
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
 
     Args:
-        window: Largest distance r in tokens, at least 1, to either side; with a causal mask, to the
-            past only.
+        window: Largest distance r in tokens, at least 1. It applies to both sides; with a causal
+            mask, only to earlier positions.
 
     Raises:
-        ValueError: If `window` is less than 1; when called, if the numbers of queries and keys
+        ValueError: If `window` is less than 1, or, in a call, the numbers of queries and keys
             differ.
 
     Source: Vaswani et al. 2017, §4, "restricted self-attention".
@@ -87,12 +87,12 @@ class LocalAttention(AttentionPattern):
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class StridedAttention(AttentionPattern):
-    """Every position attends to its neighbours and to every position a multiple of a stride away.
+    """Attends to neighbours and to positions whose distance is a multiple of the stride.
 
-    Neighbours are at most `stride` positions away. One softmax in every head covers both kinds of
-    keys: the merged heads of Child et al. Time and memory for a sequence of length T are
-    proportional to T * (3 * stride + T / stride): T^1.5 if the stride is about sqrt(T). Information
-    travels between any two positions within two layers.
+    Neighbours are at most `stride` positions away. In every head, one softmax covers both kinds of
+    keys ("merged head" in Child et al.). Time and memory for a sequence of length T are
+    proportional to T * (3 * stride + T / stride), which is T^1.5 if the stride is about sqrt(T).
+    Two layers can pass information between any two positions.
 
     Example:
 
@@ -102,7 +102,7 @@ class StridedAttention(AttentionPattern):
         stride: The stride l in tokens, at least 1.
 
     Raises:
-        ValueError: If `stride` is less than 1; when called, if the numbers of queries and keys
+        ValueError: If `stride` is less than 1, or, in a call, the numbers of queries and keys
             differ.
 
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
@@ -133,7 +133,7 @@ class StridedAttention(AttentionPattern):
             with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
         )
         near = _masked_scores(queries, near_keys, near_marks, _is_near(size, use_causal_mask))
-        # A column holds the positions with the same remainder modulo the stride.
+        # A column contains the positions that have the same remainder modulo the stride.
         columns = [ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)]
         blocks = ops.arange(ops.shape(queries)[2])
         is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
@@ -153,14 +153,14 @@ class StridedAttention(AttentionPattern):
 
 
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
-    """Which keys of `with_neighbours` are neighbours outside the query's column."""
+    """Returns True for keys of `with_neighbours` that are neighbours in another column."""
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance
     return ops.logical_and(farthest > 0, farthest < stride)
 
 
 def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
-    """Float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`."""
+    """Computes float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`."""
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
     mask = ops.swapaxes(marks, -1, -2) > 0
     if allowed is not None:
@@ -169,9 +169,9 @@ def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
 
 
 def split_blocks(x: Any, size: Any) -> Any:
-    """Cuts `(B, H, T, K)` into blocks of `size`, padded with zeros: `(B, H, T / size, size, K)`."""
+    """Splits `(B, H, T, K)`, padded with zeros, into blocks: `(B, H, T / size, size, K)`."""
     batch, heads, length, width = ops.shape(x)
-    # A symbolic length is that of the one block, see `fitting_size`.
+    # A symbolic length equals the size of the single block (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
     x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
@@ -186,8 +186,8 @@ def join_blocks(blocks: Any, length: Any) -> Any:
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     """Joins each block with the previous one and, if not causal, with the next one.
 
-    From `(B, H, M, b, K)` to `(B, H, M, 2 b, K)` or `(B, H, M, 3 b, K)`. Beyond the first and the
-    last block are zeros.
+    The shape `(B, H, M, b, K)` becomes `(B, H, M, 2 b, K)` if causal, otherwise
+    `(B, H, M, 3 b, K)`. The missing neighbours of the first and the last block are zeros.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -197,15 +197,15 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Query's minus key's position for `with_neighbours`: int32 `(b, 2 b)` or `(b, 3 b)`."""
+    """Returns query minus key positions for `with_neighbours`, int32 `(b, 2 b)` or `(b, 3 b)`."""
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys
 
 
 def key_marks(key: Any, padding_mask: Any) -> Any:
-    """Marks the real keys: int32 `(B, 1, S, 1)`, 1 where a key is a real token.
+    """Returns marks of the keys, int32 `(B, 1, S, 1)`, 1 where a key is a real token.
 
-    In blocks, keys that pad the sequence are marked by 0 like those of `padding_mask`.
+    `split_blocks` pads the marks with 0, so that keys that pad the sequence are masked too.
     """
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
@@ -216,6 +216,6 @@ def check_one_length(query: Any, key: Any, pattern: Any) -> None:
     """Raises `ValueError` if the numbers of queries and keys are known and differ."""
     if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
         raise ValueError(
-            f"{type(pattern).__name__} is for self-attention: there must be as many queries as "
-            f"keys. Received: {query.shape[2]} queries, {key.shape[2]} keys"
+            f"{type(pattern).__name__} is for self-attention: the numbers of queries and keys must "
+            f"be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
         )

@@ -1,1 +1,1 @@
-"""Position encodings, one scheme a file."""
+"""Position encodings, one per file."""

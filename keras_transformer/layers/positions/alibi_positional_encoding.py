@@ -1,4 +1,4 @@
-"""Positions as a penalty on the scores, linear in the distance."""
+"""Encodes positions as a score penalty that is linear in the distance (ALiBi)."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("alibi")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ALiBiPositionalEncoding(PositionalEncoding):
-    """Attention with linear biases: each head lowers its scores in proportion to the distance.
+    """Lowers the scores of each head in proportion to the distance between query and key.
 
     The bias of head h is -m_h |i - j| for query i and key j. If H is a power of two, the slopes m
-    are 2^(-8 / H), 2^(-16 / H), ..., 2^-8. Otherwise they are those of the power of two below H,
-    and every second slope of the power above. Nothing is learned, and there is no maximum length.
-    The publication is about causal attention. In an encoder the bias is symmetric: it depends on
-    the distance but not on the order, so an encoder cannot tell a sentence from its reverse.
+    are 2^(-8 / H), 2^(-16 / H), ..., 2^-8. Otherwise, they are the slopes for the next lower power
+    of two, followed by every second slope for the next higher one. There are no weights and no
+    maximum length. The publication covers causal attention only. In an encoder, the bias does not
+    depend on the order, so the encoder cannot distinguish a sentence from its reverse.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Positions as binary digits."""
+"""Encodes positions as binary digits."""
 
 from typing import Any
 
@@ -13,19 +13,19 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("binary_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
-    """The binary digits of the index, lowest first: bounded and distinct, but not smooth.
+    """Uses the binary digits of the index, lowest first: bounded and distinct, but not smooth.
 
-    From 7 (1110) to 8 (0001) every digit changes, from 8 to 9 only one: the vectors of neighbouring
-    positions can be far apart. The paper's sinusoids are a smooth version.
+    From 7 (1110) to 8 (0001), every digit changes; from 8 to 9, only one. The vectors of
+    neighbouring positions can therefore be far apart. The paper's sinusoids are a smooth version.
 
     Example:
 
     >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Number of positions, in tokens, with distinct digits: `ceil(log2(max_length))`
-            of them. Later positions start again at zero.
-        concatenate: As for `IndexPositionalEncoding`.
+        max_length: Number of positions, in tokens, that need distinct digits. There are n =
+            `ceil(log2(max_length))` digits; position 2^n has the same digits as position 0.
+        concatenate: See `IndexPositionalEncoding`.
 
     Call arguments and result are those of `PositionalEncoding`.
     """

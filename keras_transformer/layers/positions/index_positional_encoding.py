@@ -1,4 +1,4 @@
-"""Positions as raw indices; base class of the other simple schemes."""
+"""Encodes positions as raw indices; base class of the binary and normalized encodings."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """The raw index as position: it grows without bound and dominates the embeddings.
+    """Uses the raw index, which grows without bound and dominates the embeddings.
 
     Example:
 
@@ -47,7 +47,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return 1
 
     def features(self, indices: Any) -> Any:
-        """Returns the features of positions `(T,)`, int32: a float32 tensor `(T, num_features)`."""
+        """Returns the features, float32 `(T, num_features)`, of `indices`, int32 `(T,)`."""
         return ops.cast(indices, "float32")[:, None]
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
@@ -60,7 +60,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """Gives one feature to all D; several are padded with zeros or truncated to D."""
+        """Pads features with zeros, or truncates them, to width D; one feature broadcasts to D."""
         if self.num_features == 1:
             return features
         padding = max(d_model - self.num_features, 0)

@@ -1,4 +1,4 @@
-"""Positions as learned vectors."""
+"""Encodes positions as learned vectors."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ class LearnedPositionalEncoding(PositionalEncoding):
     >>> LearnedPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Number of positions that have a vector, in tokens.
+        max_length: Number of positions, in tokens, that have a vector.
 
     Call arguments and result are those of `PositionalEncoding`, with `offset + T <= max_length`.
 
     Raises:
-        ValueError: If the sequence is longer than `max_length`. Lengths are checked where known.
+        ValueError: If the sequence is longer than `max_length`. Unknown lengths are not checked.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """

@@ -1,4 +1,4 @@
-"""Positions as indices between 0 and 1."""
+"""Scales positions to fractions between 0 and 1."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("normalized_index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
-    """The index divided by a fixed maximum length: bounded, but neighbours hardly differ.
+    """Uses the index divided by a fixed maximum length: bounded, but neighbours hardly differ.
 
-    With a maximum of 1,000 tokens, two neighbours differ by 0.001.
+    With a maximum of 1,000 tokens, two neighbouring positions differ by 0.001.
 
     Example:
 
@@ -22,7 +22,7 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
 
     Args:
         max_length: Divisor of the index, in tokens.
-        concatenate: As for `IndexPositionalEncoding`.
+        concatenate: See `IndexPositionalEncoding`.
 
     Call arguments and result are those of `PositionalEncoding`.
     """

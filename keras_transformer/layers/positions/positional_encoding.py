@@ -1,4 +1,4 @@
-"""Base class of the position encodings, their names, and the angles that two of them share."""
+"""Base class and registry of the position encodings, and angles that two of them share."""
 
 import inspect
 import math
@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.layers.base import ConfiguredLayer
 
-# Name to class and arguments. Each encoding's file registers its own.
+# Maps names to classes and arguments. Each encoding's file registers its class.
 POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
 
 
@@ -27,11 +27,11 @@ def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
 def new_position_encoding(
     encoding: str, sizes: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
-    """Makes a position encoding by its registered name.
+    """Creates a position encoding from its registered name.
 
     Args:
         encoding: A registered name.
-        sizes: `max_length` and `num_heads`, for the constructors that take them.
+        sizes: `max_length` and `num_heads`, passed to the constructors that take them.
         **kwargs: Arguments that all encodings take: `name`, `dtype`.
 
     Raises:
@@ -56,7 +56,7 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, shape `(T, ceil(width / 2))`.
 
-    They are float32 under every dtype policy: in bfloat16, positions 256 and 257 are equal.
+    They are float32 under every dtype policy, because in bfloat16, positions 256 and 257 are equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[:, None] * rates
@@ -68,9 +68,9 @@ class PositionalEncoding(ConfiguredLayer):
     """Base class of the position encodings. A subclass overrides one or more of three methods.
 
     `call` adds positions to the embeddings, `rotate` rotates the queries and keys of
-    self-attention, and `score_bias` is added to its scores. Here they do nothing. `call` and
-    `rotate` take the offset of the first position, so that decoding one token at a time gives the
-    same results as decoding all at once.
+    self-attention, and `score_bias` returns a bias for its scores. The base class changes nothing.
+    `call` and `rotate` take the position of the first token as `offset`, so that decoding one token
+    at a time gives the same results as decoding all tokens at once.
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.
@@ -88,11 +88,11 @@ class PositionalEncoding(ConfiguredLayer):
         return embeddings
 
     def compute_output_shape(self, embeddings_shape: Any) -> Any:
-        # Otherwise Keras would try `call` with an invented length, which may exceed a maximum.
+        # Without this method, Keras would use `call` with a length that may exceed the maximum.
         return embeddings_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        """Rotates queries or keys by their positions.
+        """Rotates queries or keys by angles that depend on their positions.
 
         Args:
             heads: float tensor `(..., T, K)`.
@@ -110,7 +110,7 @@ class PositionalEncoding(ConfiguredLayer):
             distance: int32 tensor of any shape, the query's position minus the key's.
 
         Returns:
-            A float32 tensor `(H, ...)`, the bias of each head at each distance; None for no bias.
+            A float32 tensor `(H, ...)`, the bias of each head at each distance, or None.
         """
         return None
 
@@ -120,13 +120,13 @@ class PositionalEncoding(ConfiguredLayer):
         return type(self).score_bias is not PositionalEncoding.score_bias
 
     def check_length(self, length: int) -> None:
-        """Raises `ValueError` if `length` tokens are more than there are positions."""
+        """Raises `ValueError` if `length` exceeds the number of positions."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the decoder's encoding, given the encoder's: by default the same object."""
+        """Returns the decoder's encoding. By default, it is the encoder's encoding, `self`."""
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:
-        """Adds a float32 `encoding` `(T, D)` to `embeddings` `(B, T, D)` in float32."""
+        """Adds `encoding`, float32 `(T, D)`, to `embeddings`, `(B, T, D)`, in float32."""
         total = ops.cast(embeddings, "float32") + encoding
         return ops.cast(total, self.compute_dtype)

@@ -1,4 +1,4 @@
-"""Positions as a learned bias on the scores for each range of distances."""
+"""Encodes positions as a learned score bias for each range of distances."""
 
 import functools
 from typing import Any
@@ -16,12 +16,12 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("t5")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativePositionBias(PositionalEncoding):
-    """Adds a learned scalar per head and bucket of distances to the scores, as T5 does.
+    """Adds to the scores a learned scalar for each head and bucket of distances, as in T5.
 
-    Each short distance has its own bucket. Longer ones share buckets whose widths grow
-    geometrically up to `max_distance`; all beyond it share the last bucket. An encoder uses half of
-    the buckets for each direction, a decoder all of them for the past. All layers of a stack share
-    one `RelativePositionBias`; encoder and decoder have one each.
+    Each short distance has its own bucket. Longer distances share buckets whose widths grow
+    geometrically up to `max_distance`. All distances beyond it share the last bucket. An encoder
+    uses half of the buckets for each direction; a decoder uses all buckets for earlier keys. All
+    layers of a stack share one object; encoder and decoder have different objects.
 
     Example:
 
@@ -32,9 +32,9 @@ class RelativePositionBias(PositionalEncoding):
         num_heads: Number of attention heads H.
         bidirectional: Whether keys after the query have their own buckets. If False, they share
             the bucket of distance 0. Defaults to True.
-        num_buckets: Number of buckets, even, at least 4. Defaults to 32.
-        max_distance: All distances from this one on, in tokens, share a bucket. More than
-            `num_buckets / 2`. Defaults to 128.
+        num_buckets: Number of buckets, an even number of at least 4. Defaults to 32.
+        max_distance: Distance in tokens from which all distances share a bucket. It must be more
+            than `num_buckets / 2`. Defaults to 128.
 
     Raises:
         ValueError: If `num_buckets` or `max_distance` is out of range.
@@ -61,7 +61,7 @@ class RelativePositionBias(PositionalEncoding):
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets
         self.max_distance = max_distance
-        # Not in `build`: attention layers call `score_bias`, never the layer itself.
+        # Created here, not in `build`, because attention layers call only `score_bias`.
         self.relative_attention_bias = self.add_weight(
             name="relative_attention_bias",
             shape=(num_buckets, num_heads),
@@ -89,8 +89,8 @@ class RelativePositionBias(PositionalEncoding):
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
-    Half of the buckets hold one distance each. Bucket `single + k` of the others starts at distance
-    single * (max_distance / single)^(k / shared), compared in integers to avoid rounding.
+    The first half of the buckets contain one distance each. Bucket `single + k` starts at distance
+    single * (max_distance / single)^(k / shared). Integers are compared to avoid rounding errors.
     """
     single = count // 2
     shared = count - single

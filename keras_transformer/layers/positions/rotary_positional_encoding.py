@@ -1,4 +1,4 @@
-"""Positions as rotations of queries and keys."""
+"""Encodes positions as rotations of queries and keys."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from keras_transformer.layers.positions.positional_encoding import (
 class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates each pair of features of queries and keys by an angle that grows with the position.
 
-    The product of a rotated query and a rotated key depends only on the distance of their
-    positions. The embeddings stay as they are: `MultiHeadAttention(position_encoding=...)` calls
+    The dot product of a rotated query and a rotated key depends on their positions only through the
+    distance. The embeddings do not change; `MultiHeadAttention(position_encoding=...)` calls
     `rotate`. Angles and rotation are float32 under every dtype policy.
 
     Example:
@@ -27,7 +27,7 @@ class RotaryPositionalEncoding(PositionalEncoding):
     >>> attention = MultiHeadAttention(d_model=64, num_heads=4, position_encoding=rotary)
 
     Raises:
-        ValueError: If the heads have an odd width.
+        ValueError: If the width of the heads is odd.
 
     Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
     """

@@ -1,4 +1,4 @@
-"""The paper's position encoding."""
+"""Encodes positions as sinusoids, as in the paper."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
-    computes the table in float32 for the length of its input: there is no maximum length, and no
-    weight. `keras_hub.layers.SinePositionEncoding` computes it in the compute dtype; in bfloat16,
-    neighbouring positions from 256 on are then equal.
+    computes the table in float32 for the length of its input, so there is no maximum length and no
+    weight. `keras_hub.layers.SinePositionEncoding` computes its table in the compute dtype. In
+    bfloat16, its neighbouring positions from 256 on are equal.
 
     Example:
 
