@@ -1,4 +1,4 @@
-"""From text files to batches."""
+"""Reads text files, encodes their text and makes batches."""
 
 from keras_transformer._backend.fit_data import fit_data
 from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches

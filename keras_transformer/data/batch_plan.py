@@ -1,4 +1,4 @@
-"""Which sentences go into which batch, and the few shapes that batches are padded to."""
+"""Assigns sentences to batches, and chooses the few shapes that batches are padded to."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ Width = tuple[int, int]
 
 _MAX_LEVELS = 48  # widths considered on each side; bounds the time of the search for buckets
 _REFINEMENTS = 2
-_TARGET_COST = 2  # a target position also costs the output projection and the softmax
+_TARGET_COST = 2  # relative to a source position, which has no output projection and softmax
 
 
 class BatchShape(NamedTuple):
@@ -28,7 +28,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The part of every batch that a process gets: parts `begin` to `end` - 1 of `parts`."""
+    """The share of every batch that a process gets: parts `begin` to `end` - 1 of `parts`."""
 
     begin: int = 0
     end: int = 1
@@ -36,11 +36,11 @@ class Shard(NamedTuple):
 
 
 class BatchPlan:
-    """Batches of sentences of similar length, with about the same number of tokens (§5.1).
+    """Groups sentences of similar length into batches of about equally many tokens (§5.1).
 
-    The sentences of a step depend only on the seed and the step, so any process can ask for any
+    The sentences of a step depend only on the seed and the step, so any process can compute any
     step in any order. Each pass over the data has every sentence exactly once, in a new order.
-    Batches have few different shapes, so that a training step is compiled few times.
+    Batches have few different shapes, so that the training step is compiled only a few times.
 
     Example:
 
@@ -56,11 +56,11 @@ class BatchPlan:
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
         accumulation_steps: Micro-batches per optimizer step. Defaults to 1.
         length_multiple: Source and target widths are multiples of this number. Defaults to 8.
-        shuffle: If False, every pass has the same order, shortest sentences first.
+        shuffle: If False, every pass has the same order, shortest sentences first. Default: True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The rows of every batch that this process gets, if several processes train together.
-            All parts have the same number of rows, some perhaps without a sentence. The weights
-            are those of the whole batch. Defaults to None: all rows.
+            All parts have the same number of rows; some rows may be only padding. The weights are
+            computed from the whole batch. Defaults to None: all rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -90,7 +90,7 @@ class BatchPlan:
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         self._kept, self._slots = self._lay_out()
-        # The micro-batches of a step may be in two passes.
+        # The micro-batches of one step can belong to two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
 
     @property
@@ -105,11 +105,11 @@ class BatchPlan:
 
     @property
     def steps_per_pass(self) -> float:
-        """Optimizer steps per pass; not always an integer, since a step can span two passes."""
+        """Optimizer steps per pass; can be a fraction, because a step can belong to two passes."""
         return self.batches_per_pass / self.accumulation_steps
 
     def tokens(self, step: int) -> int:
-        """Number of real target tokens of an optimizer step: pieces and eos, no padding."""
+        """Returns the number of real target tokens of a step: pieces and eos, without padding."""
         slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]
         return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
 
@@ -124,9 +124,9 @@ class BatchPlan:
             `(inputs, labels, sample_weight)`: inputs `{"source_ids": int32 (B, S), "target_ids":
             int32 (B, T)}`, labels int32 (B, T), sample_weight float32 (B, T). Rows without a
             sentence contain only padding. The weight is 0 on padding; on a real token it is
-            `accumulation_steps` divided by the real target tokens of the whole step. If the loss
-            is the weighted sum and the gradients of the micro-batches are averaged, the result is
-            the gradient of the mean loss over the step's tokens.
+            `accumulation_steps` divided by the number of real target tokens of the whole step. If
+            the loss is the weighted sum, the mean of the micro-batches' gradients is the gradient
+            of the mean loss over the step's tokens.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
@@ -139,11 +139,11 @@ class BatchPlan:
         )
 
     def micro_batches(self, step: int) -> list[Batch]:
-        """All micro-batches of an optimizer step (see `batch`)."""
+        """Returns all micro-batches of an optimizer step (see `batch`)."""
         return [self.batch(step, micro) for micro in range(self.accumulation_steps)]
 
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
-        """Yields micro-batches without end, beginning with `start_step` (see `batch`)."""
+        """Yields micro-batches endlessly, from `start_step` on (see `batch`)."""
         for step in itertools.count(start_step):
             yield from self.micro_batches(step)
 
@@ -152,18 +152,18 @@ class BatchPlan:
         batch_size = self.tokens_per_batch // tokens_per_sentence
         if batch_size == 0:
             raise UserError(
-                f"tokens_per_batch must be at least {tokens_per_sentence}, to hold the longest "
-                f"sentence. Received: tokens_per_batch={self.tokens_per_batch}"
+                f"tokens_per_batch must be at least {tokens_per_sentence}, so that the longest "
+                f"sentence fits. Received: tokens_per_batch={self.tokens_per_batch}"
             )
         if batch_size > 8:
             batch_size -= batch_size % 8
         return BatchShape(batch_size, source_length, target_length)
 
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
-        """How many pairs each bucket keeps, and where each batch begins in the order of a pass.
+        """Returns the number of pairs that each bucket keeps, and the slots of all batches.
 
-        Both are the same in every pass. Pairs that do not fill a batch of their bucket go to the
-        next wider bucket; only the widest bucket has an incomplete batch.
+        Both are the same in every pass. Pairs that do not fill a batch of their bucket are moved to
+        the next wider bucket. Only the widest bucket has an incomplete batch.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -178,7 +178,7 @@ class BatchPlan:
         return kept, slots
 
     def _wider(self, bucket: int) -> int:
-        """The next bucket in whose shape the sentences of this one fit."""
+        """Returns the next wider bucket that all sentences of `bucket` fit into."""
         _, source_length, target_length = self._shapes[bucket]
         for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
             if source >= source_length and target >= target_length:
@@ -186,7 +186,7 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of a pass in the order that the slots divide; the order of the slots."""
+        """Returns the pairs of a pass, in the order that slots refer to, and the slots' order."""
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
         order = []
@@ -200,7 +200,7 @@ class BatchPlan:
         return np.concatenate(order), rng.permutation(slots) if self.shuffle else slots
 
     def _slot(self, step: int, micro: int) -> tuple[BatchShape, np.ndarray]:
-        """Shape and pairs of a micro-batch."""
+        """Returns the shape and the pairs of a micro-batch."""
         if step < 0 or not 0 <= micro < self.accumulation_steps:
             raise ValueError(
                 f"step must be >= 0 and micro in range({self.accumulation_steps}). "
@@ -216,7 +216,7 @@ class BatchPlan:
 def evaluation_batches(
     store: TokenStore, tokens_per_batch: int, length_multiple: int = 8
 ) -> list[Batch]:
-    """Batches of every sentence once, for `model.evaluate`.
+    """Returns batches that have every sentence once, for `model.evaluate`.
 
     Args:
         store: The encoded text.
@@ -234,7 +234,7 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and its first and last + 1 place in the order of a pass."""
+    """A micro-batch: its shape, and its pairs from `begin` to `end` - 1 in the order of a pass."""
 
     shape: BatchShape
     begin: int
@@ -252,7 +252,7 @@ def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: f
 
 
 def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Pieces and eos of some sentences: int32, padded to the given shape."""
+    """Returns the pieces and eos of `pairs`: int32, padded to the given shape."""
     ids = np.full(shape, PAD_ID, np.int32)
     lengths = store.lengths(side, pairs)
     rows = ids[: len(pairs)]
@@ -269,12 +269,12 @@ def choose_buckets(
 ) -> tuple[list[Width], np.ndarray]:
     """Chooses (source, target) widths that need little padding, and assigns each pair to one.
 
-    Starting from the widest, adds the width that saves most padding until there are `max_shapes`;
-    then replaces each width by a better one. All lengths are in positions, integers (pairs,).
+    It starts with the widest, and adds the width that saves most padding until there are
+    `max_shapes`. It then replaces each width by a better one. Lengths are integers (pairs,).
 
     Returns:
-        Widths, narrowest first; every pair fits into the last one. And for each pair the index of
-        the narrowest width it fits into, uint8 (pairs,).
+        The widths, narrowest first, where every pair fits into the last one; and, for each pair,
+        the index of the narrowest width that it fits into, uint8 (pairs,).
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -288,7 +288,7 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Multiples of `multiple` up to `longest`; if they are too many, sparser for long widths."""
+    """Returns multiples of `multiple` up to `longest`; if there are too many, omits long ones."""
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
 
@@ -298,7 +298,7 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
-    """Cells of the grid of lengths that pairs are padded to, cheapest first."""
+    """Returns the cells of the grid of lengths that pairs are padded to, cheapest first."""
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]
     for _ in range(max_shapes - 1):
@@ -311,7 +311,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds the corner that saves most positions, if any does."""
+    """Adds the corner that saves most positions; adds nothing if no corner saves any."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)
@@ -324,7 +324,7 @@ def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Widt
 
 
 def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
-    """For each cell of the grid, the index of the cheapest corner it fits into: uint8."""
+    """Returns, for each cell of the grid, the index of the cheapest corner it fits into: uint8."""
     owners = np.zeros(grid, np.uint8)
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index

@@ -1,4 +1,4 @@
-"""Lines and parallel text from files and standard input, checked while they are read."""
+"""Reads and checks lines and parallel text from files and standard input."""
 
 import gzip
 import itertools
@@ -19,22 +19,22 @@ Item = TypeVar("Item")
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# A thousand times a long sentence. A gzipped file of 1 MB can contain a line of 1 GB, and encoding
-# keeps several copies of a line in memory.
+# A thousand times the bytes of a long sentence. This bounds memory: a gzipped file of 1 MB can have
+# a line of 1 GB, and encoding keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
-# How long `available_chunks` waits for further items. A person who types does not notice it.
+# How long `available_chunks` waits for further items: too short for a person to notice.
 _PATIENCE_SECONDS = 0.05
 
 
 class CorpusError(UserError, ValueError):
-    """A text file is missing, damaged, not UTF-8 or not aligned line by line with the other."""
+    """A text file is missing, damaged, not UTF-8, or not line-aligned with the other file."""
 
 
 def read_parallel(source_path: str | Path, target_path: str | Path | None = None) -> Iterable[Pair]:
     r"""Reads parallel text from two line-aligned files, or from one TSV file.
 
-    Lines end at "\n" or "\r\n"; other line separators of Unicode are text. A byte order mark is
-    skipped. Files may be gzipped. Only one pair of lines is in memory at a time.
+    Lines end with "\n" or "\r\n"; Unicode's other line separators do not end a line. A byte order
+    mark is skipped. Files may be gzipped. Only one pair of lines is in memory at a time.
 
     Example:
 
@@ -80,7 +80,7 @@ class _ParallelText:
                 source_count = aligned + (source is not None) + sum(1 for _ in sources)
                 target_count = aligned + (target is not None) + sum(1 for _ in targets)
                 raise CorpusError(
-                    "line-aligned files must have equally many lines. Received: "
+                    "line-aligned files must have the same number of lines. Received: "
                     f"{self.source_path} with {source_count:,} and "
                     f"{self.target_path} with {target_count:,}"
                 )
@@ -120,13 +120,13 @@ def read_standard_input() -> Iterator[str]:
     Raises:
         CorpusError: If a line is not UTF-8 or is longer than 1 MiB.
     """
-    stdin = sys.stdin  # Python aborts if it is closed while a thread waits for the next line.
+    stdin = sys.stdin  # Kept open, because Python aborts if it is closed during a read.
     for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
         yield _text(line, number, "standard input")
 
 
 def _text(line: bytes, number: int, name: str | Path) -> str:
-    """The text of a line without its end; without a byte order mark if it is the first line."""
+    """Decodes a line without its line end; also removes a byte order mark from the first line."""
     if number == 1:
         line = line.removeprefix(_BYTE_ORDER_MARK)
     try:
@@ -145,7 +145,7 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
         if len(line) > _LONGEST_LINE:
             raise CorpusError(
                 f"{name}, line {number:,}: a line must have at most {_LONGEST_LINE:,} bytes. "
-                "Received: a longer one"
+                "Received: a longer line"
             )
         if not line:
             return
@@ -153,7 +153,7 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Opens a file for reading bytes; gzip is recognised by its first bytes, not by the name."""
+    """Opens a file for reading bytes; recognizes gzip by the first bytes, not by the name."""
     file = path.open("rb")
     return gzip.open(file) if file.peek(2)[:2] == _GZIP_MAGIC else file  # type: ignore[return-value]
 
@@ -167,9 +167,9 @@ class _End(NamedTuple):
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     """Yields lists of the items that are available: at least one item, at most `most`.
 
-    A thread reads the items, so that the next ones arrive while the caller works on a chunk. A
-    person who types gets an answer to each line, and a long file is processed in large chunks. The
-    queue holds at most `most` items. An exception of `items` is raised after the items before it.
+    A thread reads the items into a queue of at most `most` items while the caller works on a chunk.
+    So each typed line is processed immediately, and a long file is processed in large chunks. If
+    `items` raises an exception, it is raised again after all earlier items were yielded.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()
@@ -189,7 +189,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
 
 def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threading.Event) -> None:
-    """Puts all items into the queue, then an `_End`; stops when the caller has stopped reading."""
+    """Puts all items into the queue, then an `_End`; stops if the caller has stopped reading."""
     try:
         for item in items:
             _put(arrived, item, is_abandoned)

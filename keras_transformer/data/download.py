@@ -1,4 +1,4 @@
-"""Download of files, verified by SHA-256."""
+"""Downloads files and verifies their SHA-256."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     """Downloads a file into the cache, unless it is there already.
 
     The cache is `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME` or `~/.keras`.
-    A file appears there only when it is complete and verified; a cached file is verified again.
+    A download is moved there after it is complete and verified. A cached file is verified again.
 
     Args:
         name: Name of the file, without a folder.
@@ -41,19 +41,19 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     cache = _keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name
     if path.resolve().parent != cache.resolve() / sha256[:16]:
-        raise UserError(f"a download must lie in its own folder of {cache}. Received: {path}")
+        raise UserError(f"a download must be in its own folder of {cache}. Received: {path}")
     url = f"{folder_url.rstrip('/')}/{quote(name)}"
     try:
         if not path.is_file() or _sha256(path) != sha256:
             _fetch_verified(url, path, sha256)
-    except Exception as error:  # requests, urllib3 and the system each have their own
-        message = f"{url} cannot be fetched; give a folder by --data-dir: {error}"
+    except Exception as error:  # requests, urllib3 and the system raise different ones
+        message = f"{url} cannot be fetched (use --data-dir for a local folder): {error}"
         raise UserError(" ".join(message.split())) from error
     return path
 
 
 def _keras_home() -> Path:
-    """The folder of Keras's downloads, found without importing Keras, which takes seconds."""
+    """Returns the folder of Keras's downloads without importing Keras, which takes seconds."""
     home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
@@ -61,7 +61,7 @@ def _keras_home() -> Path:
 
 def _fetch_verified(url: str, path: Path, sha256: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A temporary folder, since another process may be downloading the same file.
+    # The folder is temporary, because another process may be downloading the same file.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as partial:
         complete = Path(partial) / path.name
         with complete.open("wb") as file:
@@ -74,7 +74,7 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
 def _fetch_in_time(url: str, file: BinaryIO) -> None:
     """Fetches in a thread, so that a slow server cannot exceed the time limit.
 
-    The caller then closes the file, which ends the thread at its next write.
+    After a time-out, the caller closes the file. The thread then ends, as its next write fails.
     """
     failures: list[Exception] = []
 
@@ -88,7 +88,7 @@ def _fetch_in_time(url: str, file: BinaryIO) -> None:
     thread.start()
     thread.join(MOST_SECONDS)
     if thread.is_alive():
-        raise TimeoutError(f"it must arrive within {MOST_SECONDS:g} s")
+        raise TimeoutError(f"the download must end within {MOST_SECONDS:g} s")
     if failures:
         raise failures[0]
 
@@ -98,7 +98,7 @@ def _fetch(url: str, file: BinaryIO) -> None:
         size = int(response.headers.get("Content-Length", 0))
         title = Path(file.name).name
         with tqdm(total=size or None, desc=title, unit="B", unit_scale=True) as bar:
-            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # keeps gzip
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # still gzipped
                 bar.update(len(chunk))
                 if max(size, bar.n) > MOST_BYTES:
                     raise ValueError(f"it must have at most {MOST_BYTES:,} bytes. Received: more")
@@ -129,7 +129,7 @@ def _open(url: str) -> requests.Response:
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Given as `auth`, so that requests sends no password from the user's `~/.netrc`."""
+    """Changes nothing; given as `auth`, so that `requests` sends no password from `~/.netrc`."""
     return request
 
 

@@ -1,4 +1,4 @@
-"""Numbers and dates in words, in two languages: a translation task without a corpus."""
+"""Generates a translation task without a corpus: numbers and dates in words of two languages."""
 
 import copy
 import datetime
@@ -20,7 +20,7 @@ _MISSING = "{} is missing: pip install keras3-transformer[quickstart]"
 _SHARE_OF_DATES = 0.25
 _SMALL_NUMBER = 1_000  # n is drawn with a probability proportional to 1 / (n + _SMALL_NUMBER)
 
-# Rules for the words of a date that Babel lacks, since it writes days and years in figures.
+# Rules to write days and years in words. Babel lacks them: it writes days and years in digits.
 _PATTERNS = {"de": "EEEE, 'der' d. MMMM y"}
 _ORDINAL_DAYS = {"en"}
 _ORDINAL_FIRST_DAYS = {"fr", "it"}
@@ -33,13 +33,13 @@ def generate_pairs(
 ) -> list[tuple[str, str]]:
     """Draws numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
 
-    Three quarters are numbers, small ones more often than large ones; the rest are dates with their
-    weekday. num2words and Babel, from the extra `quickstart`, write them.
+    About three quarters are numbers, mostly small ones; the others are dates with their weekday.
+    This needs num2words and Babel, which the extra `quickstart` installs.
 
     Args:
         count: Number of pairs, all different, in random order; at most 1,146,097.
-        source_language: Code of a language of num2words and Babel, such as "en", "de" or "ko".
-        target_language: Another such code.
+        source_language: Code of a language that num2words and Babel support, such as "en" or "ko".
+        target_language: Code of another such language.
         seed: Random seed, an integer >= 0.
 
     Returns:
@@ -47,7 +47,7 @@ def generate_pairs(
         "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
 
     Raises:
-        UserError: If num2words or Babel is not installed, or does not know a language.
+        UserError: If num2words or Babel is not installed, or does not support a language.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise ValueError(f"count must be in 0 ... {NUMBERS + DAYS:,}. Received: count={count}")
@@ -56,19 +56,19 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Distinct items: n is the number n, NUMBERS + n is day n after FIRST_DAY."""
+    """Draws distinct items: n is the number n; NUMBERS + n is the date n days after FIRST_DAY."""
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)
     weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
     weights[:NUMBERS] *= (1 - _SHARE_OF_DATES) / weights[:NUMBERS].sum()
     weights[NUMBERS:] = _SHARE_OF_DATES / DAYS
-    # The items with the largest log(weight) + Gumbel noise: weighted draw without replacement.
+    # Weighted draw without replacement: the items with the largest log(weight) + Gumbel noise.
     keys = np.log(weights) + rng.gumbel(size=len(weights))
     return rng.permutation(np.argpartition(-keys, count - 1)[:count]).tolist() if count else []
 
 
 class _Writer:
-    """Writes numbers and dates in words of one language."""
+    """Writes numbers and dates as words of one language."""
 
     def __init__(self, language: str) -> None:
         self._language = language
@@ -90,7 +90,7 @@ class _Writer:
         )
 
     def _write_field(self, field: str, date: datetime.date) -> str:
-        """One field of a date in Unicode's notation, such as "EEEE" for the weekday."""
+        """Writes one field of a date, named in Unicode's notation, such as "EEEE" for weekday."""
         from babel.dates import format_date
 
         if field.startswith("d"):
@@ -115,13 +115,13 @@ class _Writer:
 
 
 def _converter(language: str) -> Any:
-    """The converter of num2words, which is four times as fast without numbers up to 10**600."""
+    """Returns num2words' converter without the words for huge numbers: four times as fast."""
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:
         raise UserError(_MISSING.format("num2words")) from None
     if language not in CONVERTER_CLASSES:
-        raise UserError(f"num2words must know the language. Received: language={language!r}")
+        raise UserError(f"num2words must have the language. Received: language={language!r}")
     converter = copy.copy(CONVERTER_CLASSES[language])
     if cards := getattr(converter, "cards", None):
         converter.cards = type(cards)((n, name) for n, name in cards.items() if n <= NUMBERS)
@@ -136,4 +136,4 @@ def _locale(language: str) -> "Locale":
     try:
         return Locale.parse(language)
     except (UnknownLocaleError, ValueError):
-        raise UserError(f"Babel must know the language. Received: language={language!r}") from None
+        raise UserError(f"Babel must have the language. Received: language={language!r}") from None

@@ -1,4 +1,4 @@
-"""Parallel text as token ids in memory-mapped files, encoded once."""
+"""Stores parallel text as token ids in memory-mapped files, so that it is encoded only once."""
 
 import hashlib
 import itertools
@@ -26,11 +26,11 @@ _CHUNK = 8_192  # pairs encoded at a time; bounds the memory of building
 
 
 class TokenStore:
-    """The token ids of a parallel corpus in memory-mapped files, which `build` writes.
+    """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
     The folder contains `source.ids` and `target.ids` (the pieces of all sentences, concatenated;
-    uint16 or uint32), `source.offsets` and `target.offsets` (where each sentence begins, and the
-    end; int64) and `meta.json`. Numbers are little-endian. bos and eos are not stored.
+    uint16 or uint32), `source.offsets` and `target.offsets` (the start of each sentence and the end
+    of the last; int64) and `meta.json`. Numbers are little-endian. bos and eos are not stored.
 
     Example:
 
@@ -45,7 +45,7 @@ class TokenStore:
         directory: A folder that `build` has written.
 
     Raises:
-        UserError: If the folder is no token store, or a file is damaged.
+        UserError: If the folder is not a token store, or a file is damaged.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -74,8 +74,8 @@ class TokenStore:
         """Encodes parallel text, unless the folder already contains the result.
 
         Pairs that are too long or have an empty side are dropped and counted. Memory does not grow
-        with the text. A store of another text, tokenizer or length is replaced when the new one is
-        complete.
+        with the text. If the folder has a store of another text, tokenizer or maximum length, it is
+        replaced as soon as the new store is complete.
 
         Args:
             directory: Folder of the store.
@@ -120,17 +120,17 @@ class TokenStore:
         return np.diff(self._offsets["target"]).astype(np.int32)
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Source and target pieces of one pair: uint16 or uint32 (length,)."""
+        """Returns the source and target pieces of one pair: uint16 or uint32 (length,)."""
         chosen = np.array([range(self._size)[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Number of pieces of some sentences of a side ("source" or "target"): int64 (B,)."""
+        """Returns numbers of pieces for `pairs` on a side ("source" or "target"): int64 (B,)."""
         offsets = self._offsets[side]
         return offsets[pairs + 1] - offsets[pairs]
 
     def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """The pieces of some sentences of a side, concatenated: uint16 or uint32."""
+        """Returns the concatenated pieces of `pairs` on a side: uint16 or uint32."""
         lengths = self.lengths(side, pairs)
         ends = np.cumsum(lengths)
         starts = self._offsets[side][pairs]
@@ -139,17 +139,17 @@ class TokenStore:
 
     @property
     def report(self) -> str:
-        """One line: how many pairs were kept, and how many dropped for each reason."""
+        """One line with the number of kept pairs, and of dropped pairs for each reason."""
         kept, dropped = f"{self._size:,} pairs kept", sum(self.dropped.values())
-        return f"{kept}, {dropped:,} left out: {_list_reasons(self.dropped)}" if dropped else kept
+        return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
 
     def _map(self, name: str, dtype: np.dtype, count: int) -> np.ndarray:
         path = self.directory / name
         size = path.stat().st_size if path.exists() else 0
         if size != count * dtype.itemsize:
             raise UserError(
-                f"{path} is damaged, remove {self.directory} to build it again: "
-                f"it must have {count * dtype.itemsize:,} bytes. Received: {size:,} bytes"
+                f"{path} is damaged. Remove {self.directory} to build it again. "
+                f"The file must have {count * dtype.itemsize:,} bytes. Received: {size:,} bytes"
             )
         return np.asarray(np.memmap(path, dtype, mode="r"))
 
@@ -160,9 +160,9 @@ def _read_summary(directory: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return read_json(file, _MOST_SUMMARY_BYTES)
     except FileNotFoundError:
-        raise UserError(f"{directory} is no token store: it holds no {_SUMMARY}") from None
+        raise UserError(f"{directory} is not a token store: it has no {_SUMMARY}") from None
     except ValueError:
-        raise UserError(f"{path} is damaged, remove {directory} to build it again") from None
+        raise UserError(f"{path} is damaged. Remove {directory} to build it again") from None
 
 
 def _write(
@@ -182,7 +182,7 @@ def _write(
             bar.update(len(chunk))
     if source.count == 0:
         raise UserError(
-            f"no pair is left to learn from: {dropped.total():,} read, "
+            f"no pair is left for training: {dropped.total():,} pairs were read, "
             f"{_list_reasons(dropped) or 'the text is empty'}"
         )
     summary = {"pairs": source.count, "dtype": dtype.str}
@@ -214,7 +214,7 @@ class _SideWriter(ExitStack):
 def _encode(
     chunk: list[Pair], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
 ) -> list[tuple[list[int], list[int]]]:
-    """Ids of the pairs that are kept; the others are counted by reason."""
+    """Returns the ids of the pairs that are kept; counts the dropped pairs by reason."""
     sources = tokenizer.encode_source([source for source, _ in chunk])
     targets = tokenizer.encode_target([target for _, target in chunk])
     kept = []
@@ -249,7 +249,7 @@ def _as_bytes(chunk: list[Pair]) -> bytes:
 
 
 def _fingerprint(pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int) -> str:
-    """SHA-256 of text, tokenizer and maximum length, in hex."""
+    """Returns the SHA-256 of text, tokenizer and maximum length, in hex."""
     digest = _digest(tokenizer, max_length)
     for chunk in _chunks(pairs):
         digest.update(_as_bytes(chunk))

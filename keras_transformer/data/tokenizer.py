@@ -1,4 +1,4 @@
-"""Subword tokenizer: sentences to ids and back."""
+"""Subword tokenizer: converts sentences to ids, and ids to sentences."""
 
 import hashlib
 import io
@@ -39,7 +39,7 @@ class Tokenizer:
         target_model: The same for the target language. Defaults to None: one joint vocabulary.
 
     Raises:
-        UserError: If a model is damaged or has other special ids.
+        UserError: If a model is damaged, or its special ids differ from those above.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
@@ -63,13 +63,13 @@ class Tokenizer:
         Every character of the text is in the vocabulary.
 
         Args:
-            pairs: (source, target) sentences, such as those of `read_parallel`. If not `joint`,
-                it must be possible to iterate over them twice.
+            pairs: (source, target) sentences, such as those of `read_parallel`. If `joint` is
+                False, it must be possible to iterate over them twice.
             vocabulary_size: Number of ids of each vocabulary, the four special ones included.
             model_type: "bpe" or "unigram". Defaults to "bpe".
             joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
-            normalization: SentencePiece's rule, such as "nmt_nfkc" (the default), "nmt_nfkc_cf",
-                which also lowercases, or "identity", for text that is already tokenized.
+            normalization: SentencePiece's rule, such as "nmt_nfkc" (default), "nmt_nfkc_cf" (which
+                also lowercases) or "identity" (for text that is already tokenized).
 
         Returns:
             The tokenizer.
@@ -83,16 +83,16 @@ class Tokenizer:
         if joint:
             return cls(_train((line for pair in pairs for line in pair), **options))
         if isinstance(pairs, Iterator):
-            raise TypeError(f"pairs must be iterable twice if not joint. Received: pairs={pairs}")
+            raise TypeError(f"pairs must be iterable twice if joint=False. Received: pairs={pairs}")
         source_model = _train((source for source, _ in pairs), **options)
         return cls(source_model, _train((target for _, target in pairs), **options))
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
-        """Reads a tokenizer that `save` has written.
+        """Reads a tokenizer from a folder that `save` has written.
 
         Raises:
-            UserError: If a file is missing, damaged, or not in the folder itself.
+            UserError: If a file is missing, is damaged, or is outside the folder.
         """
         directory = Path(directory)
         try:
@@ -102,14 +102,14 @@ class Tokenizer:
                 raise ValueError(f"{_SUMMARY} must name one or two models")
             models = [_inside(directory, name).read_bytes() for name in digests]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{directory} holds no complete tokenizer: {error}") from None
+            raise UserError(f"{directory} has no complete tokenizer: {error}") from None
         for (name, digest), model in zip(digests.items(), models, strict=True):
             if _sha256(model) != digest:
                 raise UserError(f"{directory / name} is damaged: its SHA-256 is not {digest}")
         return cls(*models)
 
     def save(self, directory: str | Path) -> None:
-        """Writes `source.model`, `target.model` unless joint, and `tokenizer.json`.
+        """Writes `source.model`, `tokenizer.json` and, if not joint, `target.model`.
 
         Args:
             directory: A new or empty folder. If writing fails, no folder is left.
@@ -134,7 +134,7 @@ class Tokenizer:
 
     @property
     def target_model(self) -> bytes:
-        """The SentencePiece model of the target; the source's if joint."""
+        """The SentencePiece model of the target; if joint, it is the source model."""
         return self._models[-1]
 
     @property
@@ -168,28 +168,28 @@ class Tokenizer:
         return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of the pieces of each source sentence, without bos and eos."""
+        """Returns the ids of the pieces of each source sentence, without bos and eos."""
         return _encode(self._source, sentences)
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of the pieces of each target sentence, without bos and eos."""
+        """Returns the ids of the pieces of each target sentence, without bos and eos."""
         return _encode(self._target, sentences)
 
     def frame_source(self, pieces: Sequence[int]) -> list[int]:
-        """Returns pieces and eos: what the encoder reads."""
+        """Returns the encoder's input: pieces and eos."""
         return [*pieces, EOS_ID]
 
     def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Returns bos and pieces, what the decoder reads, and pieces and eos, the labels."""
+        """Returns the decoder's input (bos and pieces) and the labels (pieces and eos)."""
         return [BOS_ID, *pieces], [*pieces, EOS_ID]
 
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Target sentences from ids; pad, bos and eos give no text, unk gives "⁇"."""
+        """Converts ids to target sentences; omits pad, bos and eos, and writes "⁇" for unk."""
         return self._target.decode([[int(id) for id in sentence] for sentence in ids])
 
 
 def fits(pieces: Sequence[int], max_length: int) -> bool:
-    """Whether pieces, with bos or eos, have at most `max_length` tokens."""
+    """Returns whether the pieces and one bos or eos are at most `max_length` tokens."""
     return len(pieces) < max_length
 
 
@@ -218,7 +218,7 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _train(lines: Iterator[str], **options: Any) -> bytes:
-    failures: list[Exception] = []  # SentencePiece replaces an error of its input by its own
+    failures: list[Exception] = []  # SentencePiece hides the exceptions of its input
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -258,10 +258,10 @@ def _explain(error: RuntimeError, vocabulary_size: int) -> Exception:
 
 
 def _inside(directory: Path, name: str) -> Path:
-    """The path of a file; refuses names and symbolic links that lead out of the folder."""
+    """Returns the path of a file; rejects names and symbolic links to files outside the folder."""
     path = directory / name
     if not is_plain_name(name) or path.resolve().parent != directory.resolve():
-        raise ValueError(f"{_SUMMARY} must name files of the folder itself. Received: {name!r}")
+        raise ValueError(f"{_SUMMARY} must name files in its own folder. Received: {name!r}")
     return path
 
 

@@ -1,1 +1,1 @@
-"""From a trained model to translations: one search, its options, and the `Translator`."""
+"""Translates with a trained model: search, search options and the `Translator`."""

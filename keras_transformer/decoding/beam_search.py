@@ -37,7 +37,7 @@ from keras_transformer.decoding.token_rules import rules_of_request
 
 # Subtracted from the score of a hypothesis for each required token that is missing.
 MISSING_TOKEN_PENALTY = 1000.0
-# Floor of the attention that a source token got, so that its logarithm is finite.
+# Lower limit for the attention to a source token, so that its logarithm is finite.
 MIN_COVERAGE = 1e-6
 
 
@@ -60,33 +60,33 @@ class Finished(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """The state of beam search between two steps, beside the model's cache."""
+    """The state of beam search between two steps, without the model's cache."""
 
     position: Any  # int32 `()`, tokens decoded so far
     live: Live
     finished: Finished
-    num_finished: Any  # int32 `(B, G)`, all that finished in each group, not only the best
+    num_finished: Any  # int32 `(B, G)`, number of hypotheses that each group has finished so far
 
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Finds the translations of the highest score by following N of them at a time (§6.1).
+    """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
-    The candidates of a step are the 2N most probable continuations of a sentence. Those of the
-    first N that end with eos are finished; the first N that do not end with eos are the next live
-    hypotheses. A sentence is closed as soon as N hypotheses are finished, or no live one can still
-    enter the `n_best`: log-probabilities only fall, so the score of a live hypothesis is at most
-    its current log-probability divided by the largest length penalty that it can reach. At the
-    maximum length every candidate is finished, with or without eos, so each sentence has a result.
-    One beam is greedy search.
+    The candidates of a step are the 2N most probable continuations of the live hypotheses. Those of
+    the first N that end with eos are finished. The first N that do not end with eos are the next
+    live hypotheses. A sentence is closed as soon as N hypotheses are finished or no live one can
+    enter the `n_best`. Log-probabilities only decrease, so the score of a live hypothesis is at
+    most its log-probability divided by its largest possible length penalty. At the maximum length
+    all candidates are finished, even without eos, so each sentence has a result.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
-    `coverage_penalty` times `coverage_score`. Candidates of equal score keep the order of the
-    backend's `top_k`.
+    `coverage_penalty` times `coverage_score`. Candidates with equal scores have the order that the
+    backend's `top_k` gives them.
 
-    With `num_beam_groups` each group of beams is a search of its own. In every step the groups
-    choose one after another. The log-probability of a token falls by `diversity_penalty` for each
-    beam of an earlier group that has chosen it. Hypotheses of different groups can be equal.
+    If `num_beam_groups` is above 1, each group of beams is a separate search. In every step, the
+    groups choose tokens one after another. `diversity_penalty` is subtracted from the
+    log-probability of a token for each beam of an earlier group that chose this token in the same
+    step. Hypotheses of different groups can be equal.
 
     `num_beams` and `num_results` may be 0-d int tensors. `num_results` is at most `num_beams`.
 
@@ -112,7 +112,7 @@ class BeamSearch:
             raise ValueError("`beam_sizes` can't be combined with `num_beam_groups`.")
 
     def start(self, request: Request, max_length: Any) -> BeamState:
-        """Returns the state before the first token, with room for `max_length` of them."""
+        """Returns the state before the first token, with room for `max_length` tokens."""
         batch, source_length = ops.shape(request.source_ids)
         groups = self.options.num_beam_groups
         live = (batch, self.num_beams)
@@ -143,13 +143,13 @@ class BeamSearch:
         )
 
     def is_open(self, state: BeamState) -> Any:
-        """Returns which sentences are not closed, bool `(B,)`."""
+        """Returns a bool mask `(B,)`, True for sentences that are not closed."""
         return ops.any(state.live.log_probabilities > IMPOSSIBLE, axis=-1)
 
     def advance(
         self, model: Any, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
-        """Decodes one token: returns the state and the model's cache after it."""
+        """Decodes one token; returns the new state and the model's new cache."""
         live, position = state.live, state.position
         coverage_penalty = self.options.coverage_penalty
         last = ops.take(live.ids, position, axis=-1)
@@ -166,7 +166,7 @@ class BeamSearch:
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Does the step of one group after another; arguments and results as in `_select`."""
+        """Continues and selects hypotheses, group by group; returns the same as `_select`."""
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
@@ -192,9 +192,9 @@ class BeamSearch:
     def _count_chosen(
         self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
     ) -> Any:
-        """Counts the `size` best candidates without eos by their token, float32 `(B, 1, V)`.
+        """Counts how many of the `size` best candidates chose each token, float32 `(B, 1, V)`.
 
-        Candidates truncated at their maximum length count too.
+        It excludes candidates that end with eos, but not those truncated at their maximum length.
         """
         tokens = ops.take(candidates.ids, position, axis=-1)
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
@@ -204,7 +204,7 @@ class BeamSearch:
         return ops.sum(is_chosen * one_hot, axis=1, keepdims=True)
 
     def result(self, request: Request, state: BeamState) -> SearchResult:
-        """Returns the finished hypotheses so far."""
+        """Returns the hypotheses that are finished so far."""
         finished, beam_sizes = state.finished, request.beam_sizes
         if self.options.num_beam_groups > 1:
             finished = _merge_finished([finished], self.num_results)
@@ -220,11 +220,11 @@ class BeamSearch:
     def _candidates(
         self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
     ) -> Candidates:
-        """Continues the live hypotheses; `penalties` `(B, 1, V)` make tokens less probable."""
+        """Continues the live hypotheses; subtracts `penalties` `(B, 1, V)` from token scores."""
         rules = (*self.rules, *rules_of_request(request, self.pad_id))
         is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
-            # Adding the normalizer to the totals saves a pass over all tokens.
+            # Normalizing the totals instead of the logits saves a pass over all tokens.
             maxima = block_maxima(logits)
             normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
             totals = live.log_probabilities - normalizer
@@ -241,7 +241,7 @@ class BeamSearch:
     def _select_single(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Does what `_select` does for a single beam in less time: what ends is the result."""
+        """Faster `_select` for one beam, where the first hypothesis that ends is the result."""
         position, totals = state.position + 1, candidates.log_probabilities
         is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
         ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
@@ -258,9 +258,9 @@ class BeamSearch:
     def _select(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Chooses the next live hypotheses and the finished ones among the candidates.
+        """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
-        `bonus`, float32 `(B, N)`, at most 0, is added to the scores of hypotheses that finish now.
+        `bonus`, float32 `(B, N)`, at most 0, is added to the scores of newly finished hypotheses.
         Returns the next state, and the beams `(B, N)` that its live hypotheses continue.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
@@ -292,11 +292,11 @@ class BeamSearch:
 
 
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
-    """Returns the divisor of log-probabilities, float32 of the shape of `length` (tokens with eos).
+    """Returns the divisor of log-probabilities for `length` tokens (eos included), float32.
 
-    The larger the exponent `length_penalty`, the longer the translations. `form` is `"wu"`: ((5 +
-    length) / 6) ** length_penalty; or `"power"`: length ** length_penalty, as in CTranslate2 and
-    Hugging Face, the mean log-probability of a token if the exponent is 1.
+    A larger exponent `length_penalty` gives longer translations. The form `"wu"` is ((5 + length) /
+    6) ** length_penalty. The form `"power"` is length ** length_penalty, as in CTranslate2 and
+    Hugging Face; with the exponent 1, the score is the mean log-probability per token.
     """
     length = ops.cast(length, "float32")
     return ops.power((5.0 + length) / 6.0 if form == "wu" else length, length_penalty)
@@ -305,15 +305,15 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
     """Returns how much of the source is covered, float32 `(B, N)`; 0 = all, negative = less.
 
-    It is the sum over the source tokens of log(min(attention that the token got, 1)), from
-    `coverage` `(B, N, S)` and `padding_mask` `(B, S)`, True = real token.
+    The score is the sum of log(min(attention, 1)) over the source tokens. `coverage` `(B, N, S)` is
+    the attention to each source token; `padding_mask` `(B, S)` is True for real tokens.
     """
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 
 
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """One empty hypothesis per group; further beams would only duplicate it."""
+    """Returns log-probabilities for the start: 0 for one beam per group; others would be copies."""
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
@@ -328,9 +328,9 @@ def _most_probable(
     excluded: Collection[int] = (),
     maxima: Any = None,
 ) -> Candidates:
-    """The 2N most probable continuations of `position` tokens, by `totals + next_tokens`.
+    """Returns the 2N continuations to `position` tokens with the highest `totals + next_tokens`.
 
-    A single beam needs only one: if it ends, the search ends.
+    A single beam needs only one continuation: if this one ends, the search ends.
     """
     if is_single:
         log_probabilities, tokens = best_token(tokens_without(excluded, next_tokens))
@@ -345,7 +345,7 @@ def _most_probable(
 
 
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
-    """The log-probabilities, descending, and indices of the N candidates to keep."""
+    """Returns the N candidates to keep: log-probabilities, in descending order, and indices."""
     if banks is None:
         return ops.top_k(log_probabilities, beam_size)
     chosen = allocate_beams(log_probabilities, banks, beam_size)
@@ -353,9 +353,9 @@ def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple
 
 
 def _may_finish(candidates: Candidates, beams: Any) -> Any:
-    """Which candidates are among the best N of their sentence, bool `(B, M)`.
+    """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
-    Only these may finish: if all candidates could, N hypotheses would be finished too early.
+    Only these may finish. If all candidates could finish, sentences would be closed too early.
     """
     count = ops.shape(candidates.parents)[1]
     columns = ops.arange(count, dtype="int32")
@@ -366,9 +366,9 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 
 def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """The candidates where `ends` is True; the others score minus infinity.
+    """Returns the candidates; those where `ends` is False get the score minus infinity.
 
-    They are not sliced away, because XLA would then sort instead of selecting the largest.
+    These are not removed by slicing, because XLA would then sort instead of selecting the largest.
     """
     log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = log_probabilities / divisor + take_columns(bonus, candidates.parents)
@@ -384,7 +384,7 @@ def _merge_finished(parts: Sequence[Finished], n_best: Any) -> Finished:
 
 
 def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:
-    """Keeps the values of the first `beam_sizes` beams; the others become minus infinity."""
+    """Keeps the values of the first `beam_sizes` beams; sets the others to minus infinity."""
     if beam_sizes is None:
         return log_probabilities
     columns = ops.arange(ops.shape(log_probabilities)[1], dtype="int32")

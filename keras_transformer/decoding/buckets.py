@@ -1,4 +1,4 @@
-"""Batches of few shapes for sequences of any lengths."""
+"""Groups sequences of any length into batches that have few different shapes."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,30 +7,30 @@ import numpy as np
 
 SMALLEST_WIDTH = 8
 
-# From this number of batches on, the last batch has all its rows: at most a quarter more work.
+# After this many batches, the last batch is filled with padding: at most a quarter more work.
 MIN_BATCHES_OF_LONG_LIST = 4
 
 
 class LengthBatch(NamedTuple):
     """Sequences that are processed together."""
 
-    indices: list[int]  # which sequences, at most B
+    indices: list[int]  # indices of the sequences, at most B
     rows: int  # number of rows B
-    width: int  # positions of each row, at least the length of the longest sequence
+    width: int  # number of positions per row, at least the length of the longest sequence
 
 
 def length_batches(
     lengths: Sequence[int], tokens_per_batch: int, longest: int
 ) -> Iterator[LengthBatch]:
-    """Sorts sequences by length into batches of few shapes, longest first.
+    """Sorts sequences by length, longest first, and groups them into batches of few shapes.
 
-    A width is a power of two from 8 on, or `longest`. A batch has as many rows as
-    `tokens_per_batch` allows, at least one, even if the list is too short to fill them. In the
-    first 4 batches, rows are at most the next power of two of the sequences left, so that short
-    lists need few rows.
+    The width of a batch is a power of two of at least 8, or `longest`. A batch has as many rows as
+    `tokens_per_batch` allows, but at least one; some rows can be empty. So that short lists need
+    few rows, each of the first 4 batches has at most as many rows as sequences are left, rounded up
+    to a power of two.
 
-    A batch that is too large for the memory fails at once, because the longest sequences come
-    first.
+    If batches are too large for the memory, the first batch already fails, because it has the
+    longest sequences.
 
     >>> list(length_batches([3, 14, 5], tokens_per_batch=32, longest=64))
     [LengthBatch(indices=[1, 2], rows=2, width=16), LengthBatch(indices=[0], rows=1, width=8)]
@@ -48,7 +48,7 @@ def length_batches(
 
 
 def padded(sequences: Sequence[Sequence[int]], rows: int, width: int, pad_id: int) -> np.ndarray:
-    """Returns int32 ids `(rows, width)`: the sequences, padded at the end."""
+    """Returns the sequences as int32 ids `(rows, width)`, padded at the end."""
     ids = np.full((rows, width), pad_id, "int32")
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence)] = sequence
@@ -62,11 +62,11 @@ def pair_batches(
     longest: int,
     pad_id: int,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Batches sources with N targets each; sources and targets are padded to the same width.
+    """Groups sources and their N targets into batches; pads both to the same width.
 
     Yields:
-        The indices of the sources, and int32 ids `(B, S)` and `(B, N, S)`; last rows may be
-        padding.
+        The indices of the sources, the source ids, int32 `(B, S)`, and the target ids, int32
+        `(B, N, S)`. The last rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):

@@ -12,14 +12,14 @@ from keras_transformer.decoding.steps import take_columns
 class Cache(NamedTuple):
     """The decoding cache of a model: three nested structures of tensors.
 
-    Search reorders hypotheses and removes finished sentences. It needs only the shapes below, so a
-    model needs no code for it.
+    Search uses the shapes below to reorder hypotheses and to remove finished sentences. So models
+    need no code for these operations.
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders them along axis 1.
         sentence: Tensors `(B * m, ...)` for any m, grouped by sentence. Reordering hypotheses does
             not change them.
-        shared: Anything that all sentences share. Search never changes it.
+        shared: Anything that is the same for all sentences. Search does not change it.
     """
 
     beam: Any = ()
@@ -27,12 +27,12 @@ class Cache(NamedTuple):
     shared: Any = ()
 
     def reorder(self, beams: Any) -> "Cache":
-        """Returns the cache in which beam n continues beam `beams[:, n]`, int `(B, N)`."""
+        """Returns a cache whose beam n is beam `beams[:, n]` of this one; `beams`: int `(B, N)`."""
         beam = keras.tree.map_structure(lambda x: take_columns(x, beams), self.beam)
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns the cache of the sentences `rows`, int `(M,)`, of the `batch` sentences B."""
+        """Returns a cache of the sentences with indices `rows`, int `(M,)`; `batch` is B."""
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))
@@ -47,10 +47,10 @@ class Cache(NamedTuple):
 class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
-    Each position has N slots, one per hypothesis. A slot never moves once it is written; the mask
-    of `take_slots` selects the slots of each hypothesis. XLA updates these shapes in place and
-    multiplies them without a transposition. The memory of cross-attention has the same layout, with
-    axes for B and H and one slot per source token.
+    Each position has N slots, one per hypothesis. A slot is not moved after it is written. The mask
+    that `take_slots` returns selects the slots of each hypothesis. With these shapes, XLA updates
+    keys and values in place and multiplies them without transposing. Cross-attention uses the same
+    layout, with separate axes for B and H and one slot per source token.
     """
 
     key: Any  # float `(B * H, K, L * N)`
@@ -72,7 +72,7 @@ class FixedKeyValues(NamedTuple):
         return slots
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
-        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` into the slots from `start`."""
+        """Writes keys `(B * H, N, K)`, values `(B * H, N, K_v)`; `start` is the first slot."""
         return FixedKeyValues(
             ops.slice_update(self.key, (0, 0, start), ops.swapaxes(keys, -1, -2)),
             ops.slice_update(self.value, (0, start, 0), values),
@@ -86,9 +86,9 @@ class FixedKeyValues(NamedTuple):
 class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step, for loops whose shapes may change.
 
-    Only XLA updates `FixedKeyValues` in place. Without XLA, every write would copy them, and
-    attention would read empty slots. The interface and shapes are those of `FixedKeyValues`, except
-    that `key` is `(B * H, L * N, K)`.
+    Without XLA, every write would copy all `FixedKeyValues`, and attention would also read their
+    empty slots. The interface and shapes are those of `FixedKeyValues`, except that `key` is
+    `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -96,7 +96,7 @@ class GrowingKeyValues(NamedTuple):
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "GrowingKeyValues":
-        """Returns zero slots; `num_slots` is not used."""
+        """Returns keys and values that have no slots yet; `num_slots` is not used."""
         return cls(*(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v)))
 
     @property
@@ -112,24 +112,24 @@ class GrowingKeyValues(NamedTuple):
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
 
     def extend(self, num_slots: int) -> "GrowingKeyValues":
-        """Returns itself, because `write` makes the room."""
+        """Returns itself unchanged, because `write` adds slots."""
         return self
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
     """Returns the slots of empty hypotheses: int32 `(B, N, L)`, all -1, see `take_slots`.
 
-    If `max_length` is None, L is 0 and grows, for `GrowingKeyValues`.
+    If `max_length` is None, L is 0 at first and grows, as in `GrowingKeyValues`.
     """
     slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
     return of_unknown_shape(slots) if max_length is None else slots
 
 
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
-    """Gives hypothesis n slot n at `position`, an int or a 0-d int tensor.
+    """Assigns slot n to hypothesis n at `position`, an int or a 0-d int tensor.
 
-    `slots`, int32 `(B, N, L)`, holds for each position the slot of the hypothesis's key and value;
-    -1 where nothing is written yet. Search reorders it with the hypotheses.
+    `slots`, int32 `(B, N, L)`, contains the slot that each hypothesis uses at each position; -1
+    where nothing is written yet. Search reorders `slots` together with the hypotheses.
 
     Returns the updated slots, and a bool mask `(B * H, N, L * N)`, True for a hypothesis's slots.
     """

@@ -1,4 +1,4 @@
-"""Several models as one."""
+"""Ensembles: several models that are searched like one model."""
 
 import functools
 import math
@@ -11,10 +11,10 @@ from keras_transformer.decoding.cache import Cache
 
 
 class Ensemble:
-    """Predicts the mean of the probabilities that several models give the next token.
+    """Averages the probabilities that several models predict for the next token.
 
-    An ensemble can be searched like a model. Its models may differ in everything but their
-    vocabularies: source ids and target ids must mean the same tokens in all of them.
+    An ensemble can be searched like a model. Its models may have different architectures and sizes,
+    but each source id and each target id must stand for the same token in all models.
 
     Example:
 
@@ -22,7 +22,7 @@ class Ensemble:
     >>> result = compile_function(search, ensemble)(source_ids, max_length=60)
 
     Args:
-        models: At least one, each as `models/protocol.py` describes it (`Searchable`).
+        models: At least one model; each implements `Searchable` (`models/protocol.py`).
 
     Attributes:
         models: The models.
@@ -31,8 +31,8 @@ class Ensemble:
         pad_id: Id of padding, the same in all models.
 
     Raises:
-        ValueError: If there is no model, or the models have different `pad_id`; from `step`, if
-            their target vocabularies have different sizes.
+        ValueError: If there is no model, or the models have different values of `pad_id`. `step`
+            raises it if the models' target vocabularies have different sizes.
 
     Source: Sutskever et al. 2014, §3.6.
     """
@@ -50,7 +50,7 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """The mean of the models' attention; an attribute only if every model has it."""
+        """The mean of the models' `source_attention`; missing if a model does not have it."""
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -59,7 +59,7 @@ class Ensemble:
         return min(model.max_length for model in self.models)
 
     def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
-        """Returns a `Cache` whose parts are lists over the models; see `Searchable.init_cache`."""
+        """Returns a `Cache` of lists with one entry per model; see `Searchable.init_cache`."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property
@@ -68,7 +68,7 @@ class Ensemble:
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Makes room for more positions in a cache; an attribute only if every model has it."""
+        """Adds positions to a cache; the attribute is missing if a model does not have it."""
         extensions = [model.extend_cache for model in self.models]
 
         def extend_cache(cache: Cache, max_length: int) -> Cache:
@@ -82,8 +82,8 @@ class Ensemble:
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam; see `Searchable.step`.
 
-        The logits are the logarithms of the mean probabilities; the attention weights are the mean
-        of the models' weights.
+        The logits are the logarithms of the mean probabilities. The returned attention weights are
+        the mean of the models' attention weights.
         """
         options = {"return_attention_weights": True} if return_attention_weights else {}
         logits, parts, *weights = zip(
@@ -101,7 +101,7 @@ class Ensemble:
 
 
 def _join(caches: Sequence[Cache]) -> Cache:
-    """A single cache whose parts are lists over the caches."""
+    """Returns a single cache whose fields are lists with one entry per cache."""
     return Cache(*map(list, zip(*caches, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Translations of a sentence: their parts joined, their words aligned, the best of samples."""
+"""Hypotheses: joins the parts of a sentence, aligns words and rates samples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ class Hypothesis:
     Attributes:
         text: The translation.
         ids: Its target pieces, without eos.
-        score: The value that hypotheses are ranked by. Beam search: the log-probability divided by
+        score: The value used to rank hypotheses. Beam search: the log-probability divided by
             the length penalty, plus the coverage penalty. Sampling: the log-probability. Minimum
             Bayes risk: the expected utility.
-        log_probability: In nats, eos included.
-        length: In tokens, eos included.
+        log_probability: Log-probability in nats, eos included.
+        length: Number of tokens, eos included.
         alignment: Sorted pairs (source word, target word), counted from 0; None if alignments were
             not requested.
     """
@@ -35,10 +35,10 @@ class Hypothesis:
 
 
 def join_hypotheses(parts: Sequence[Hypothesis], source_words: Sequence[int]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence; a single part is returned as it is.
+    """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
     Texts are joined with a space; scores, log-probabilities and lengths are added. `source_words`
-    are the numbers of words of the parts' sources: they shift the alignments of later parts.
+    is the number of source words of each part. It shifts the alignments of the following parts.
     """
     if len(parts) == 1:
         return parts[0]
@@ -61,7 +61,7 @@ def join_hypotheses(parts: Sequence[Hypothesis], source_words: Sequence[int]) ->
 def word_alignment(
     attention: np.ndarray, source_pieces: Sequence[str], target_pieces: Sequence[str]
 ) -> tuple[tuple[int, int], ...]:
-    """Aligns each target word to the source word that gets most of its pieces' attention.
+    """Aligns each target word with the source word to which its pieces give the most attention.
 
     A word begins at a SentencePiece piece that starts with "▁".
 
@@ -72,7 +72,7 @@ def word_alignment(
 
     Args:
         attention: float array. Row t, column s is the attention of target piece t to source piece
-            s. Further rows and columns, such as those of eos, are ignored.
+            s. Rows and columns beyond the pieces, such as those of eos, are ignored.
         source_pieces: Pieces of the source.
         target_pieces: Pieces of the target.
 
@@ -92,9 +92,9 @@ def word_alignment(
 def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
 
-    The mean estimates the utility that the model expects of a translation. Draw the samples of one
-    sentence without `top_k` or `top_p`. The result is sorted, best first; equal ones keep the order
-    in which they were drawn.
+    The mean estimates the expected utility of a translation under the model. All samples must be of
+    one sentence and drawn without `top_k` and `top_p`. The result is sorted, best first. Samples
+    with equal utilities keep the order in which they were drawn.
 
     Source: Eikema and Aziz 2020, §5; chrF: Popović 2015, by sacrebleu.
     """
@@ -113,7 +113,7 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
 
 def _word_indices(pieces: Sequence[str]) -> np.ndarray:
-    """The index of the word that each piece belongs to.
+    """Returns the index of the word that each piece belongs to.
 
     A lone "▁" followed by a new word or by nothing is white space, not a word.
     """

@@ -1,4 +1,4 @@
-"""Sentences as sources of a model, split or truncated to the length that the model accepts."""
+"""Encodes sentences for a model; splits or truncates sentences that are too long for it."""
 
 import re
 import warnings
@@ -10,7 +10,7 @@ from keras_transformer.data.tokenizer import fits
 Overlong = Literal["split", "truncate"]
 OVERLONG = ("split", "truncate")
 
-# Where a sentence may end: after Western punctuation and a space, or after East Asian.
+# The end of a sentence: Western punctuation followed by a space, or East Asian punctuation.
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")
 
 
@@ -26,9 +26,9 @@ class SourcePart(NamedTuple):
 def source_parts(
     sentences: Sequence[str], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[SourcePart]:
-    """Encodes sentences; one with at least `max_length` pieces is split or truncated.
+    """Encodes sentences; splits or truncates each one that has `max_length` pieces or more.
 
-    Returns the parts in the order of the text; a blank sentence has none.
+    Returns the parts in the order of the text. A blank sentence has no parts.
     """
     texts = [sentence.strip() for sentence in sentences]
     found = []
@@ -46,8 +46,8 @@ def source_parts(
 def _shortened(
     text: str, pieces: list[int], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[tuple[str, list[int]]]:
-    """Texts and pieces that fit the model."""
-    most = max_length - 1  # Without eos.
+    """Splits or truncates `text`; returns texts with pieces that fit the model."""
+    most = max_length - 1  # One position is for eos.
     if overlong == "split":
         parts = split_overlong(
             text, lambda part: fits(tokenizer.encode_source([part])[0], max_length)
@@ -55,17 +55,17 @@ def _shortened(
         encoded = tokenizer.encode_source(parts)
         return [(part, ids[:most]) for part, ids in zip(parts, encoded, strict=True)]
     warnings.warn(
-        f"Only the first {most:,} of {len(pieces):,} pieces are translated of {text[:40]!r}...",
+        f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are translated.",
         stacklevel=4,
     )
     return [(text, pieces[:most])]
 
 
 def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
-    """Splits a text until `is_short` is True of each part; a single character is never split.
+    """Splits a text until `is_short` returns True for each part; never splits a single character.
 
-    A text is split at the ends of its sentences, one part per sentence. A sentence that is still
-    too long is halved between two words, and a word that is too long between two characters.
+    The text is first split at the ends of its sentences. A sentence that is still too long is
+    halved between two words. A word that is still too long is halved between two characters.
 
     >>> split_overlong("One two. Three four five.", lambda part: len(part.split()) <= 2)
     ['One two.', 'Three', 'four five.']

@@ -10,11 +10,11 @@ LengthPenaltyForm = Literal["wu", "power"]
 class DecodingOptions(BaseModel):
     """The options that beam search and sampling share: frozen, validated and hashable.
 
-    The command line makes its options from these fields. A search is compiled once for each
-    distinct set of options.
+    The options of the command line are generated from these fields. A search is compiled once for
+    each different set of options.
 
     Raises:
-        ValueError: If an option is unknown, out of its range, infinite or not a number.
+        ValueError: If an option is unknown, out of range, infinite or not a number.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -22,13 +22,13 @@ class DecodingOptions(BaseModel):
     max_length: int | None = Field(
         None,
         ge=1,
-        description="Longest translation in tokens, with eos. Default: 50 more than the source.",
+        description="Maximum tokens of a translation, with eos. Default: source length plus 50.",
     )
-    min_length: int = Field(1, ge=1, description="Shortest translation in tokens, eos included.")
+    min_length: int = Field(1, ge=1, description="Minimum tokens of a translation, with eos.")
     repetition_penalty: float = Field(
         1.0,
         gt=0,
-        description="Factor on the log-probability of tokens that the translation already has.",
+        description="Multiplies the log-probability of tokens that are in the translation already.",
     )
     no_repeat_ngram_size: int = Field(
         0, ge=0, description="Block repeated n-grams of this size; 0 turns it off."
@@ -55,7 +55,7 @@ class SearchOptions(DecodingOptions):
     length_penalty: float = Field(
         0.6,
         ge=0,
-        description="Exponent of the length penalty. The larger, the longer the translations.",
+        description="Exponent of the length penalty. Larger values give longer translations.",
     )
     length_penalty_form: LengthPenaltyForm = Field(
         "wu", description="wu: ((5 + n) / 6) ** alpha. power: n ** alpha, as in CTranslate2."
@@ -63,11 +63,11 @@ class SearchOptions(DecodingOptions):
     coverage_penalty: float = Field(
         0.0,
         ge=0,
-        description="Weight of the coverage penalty. Larger values cover more of the source.",
+        description="Weight of the coverage penalty for source tokens that get little attention.",
     )
     n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
     num_beam_groups: int = Field(
-        1, ge=1, description="Diverse beam search: groups that share the beams; 1 turns it off."
+        1, ge=1, description="Diverse beam search: number of groups of beams; 1 turns it off."
     )
     diversity_penalty: float = Field(
         0.0,
@@ -81,8 +81,8 @@ class SearchOptions(DecodingOptions):
         groups, penalty = self.num_beam_groups, self.diversity_penalty
         if self.beam_size % groups or (groups > 1) != (penalty > 0):
             raise ValueError(
-                "num_beam_groups must divide beam_size. diversity_penalty must be above 0 if there "
-                f"are several groups, otherwise 0. Received: num_beam_groups={groups}, "
+                "beam_size must be a multiple of num_beam_groups. diversity_penalty must be above "
+                f"0 with several groups, and 0 with one group. Received: num_beam_groups={groups}, "
                 f"diversity_penalty={penalty}, beam_size={self.beam_size}"
             )
         if self.n_best > self.beam_size:
@@ -109,11 +109,11 @@ class SamplingOptions(DecodingOptions):
         1.0, gt=0, description="Divides the log-probabilities. Below 1, samples are less random."
     )
     top_k: int = Field(
-        0, ge=0, description="Sample from this many most probable tokens; 0 means all."
+        0, ge=0, description="Sample only from the k most probable tokens; 0 means all tokens."
     )
     top_p: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Sample from the most probable tokens that add up to this probability.",
+        description="Sample only from the most probable tokens with this total probability.",
     )

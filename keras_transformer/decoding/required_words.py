@@ -1,12 +1,12 @@
-"""Token sequences that must appear in a translation, by dynamic beam allocation.
+"""Requires token sequences in a translation, by dynamic beam allocation.
 
-No state is kept between steps: the ids of a hypothesis show its progress. A sequence is met once it
-occurs in the hypothesis. If the hypothesis ends with a proper prefix of a sequence, the longest
-such prefix is in progress. Sequences may overlap; one occurrence meets all equal sequences.
+No state is kept between steps: progress is computed from the ids of a hypothesis. A sequence is met
+if it occurs in the hypothesis. If the hypothesis ends with a proper prefix of a sequence, the
+longest such prefix is in progress. Sequences may overlap. One occurrence meets all equal sequences.
 
 The bank of a hypothesis is the number of tokens in the sequences that are met, plus the tokens of
-the longest prefix in progress. Hypotheses compete within their bank. So hypotheses with more of the
-required tokens stay in the beam, even if they are less probable.
+the longest prefix in progress. Hypotheses compete only with those in the same bank. So hypotheses
+with more of the required tokens stay in the beam, even if they are less probable.
 
 Shape letters: C sequences of up to W tokens for each sentence, padded at the end.
 
@@ -36,7 +36,7 @@ class Candidates(NamedTuple):
     log_probabilities: Any
     parents: Any  # int32 `(B, M)`, the beams that they continue
     banks: Any = None  # int32 `(B, M)`; None without required tokens
-    missing: Any = None  # int32 `(B, M)`, required tokens that are missing; None without any
+    missing: Any = None  # int32 `(B, M)`, number of missing required tokens; None without any
 
 
 def constrained_candidates(
@@ -49,15 +49,15 @@ def constrained_candidates(
     eos_id: int,
     pad_id: int,
 ) -> Candidates:
-    """Continues the live hypotheses with the most probable and with the required tokens.
+    """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
-    The candidates are the 2N most probable continuations, the most probable one of every
-    hypothesis, and every hypothesis with the next token of each sequence that is not met: M = 2N +
-    N + NC. Eos is possible once all sequences are met. For a sentence without sequences the first N
-    of `allocate_beams` are the N most probable continuations.
+    The M = 2N + N + NC candidates are the 2N most probable continuations, the most probable
+    continuation of every hypothesis, and every hypothesis continued by the next token of each
+    sequence that is not met. Eos is possible only after all sequences are met. If a sentence has no
+    sequences, `allocate_beams` chooses its N most probable continuations.
 
-    `live_ids` and `live_log_probabilities` are those of `Live`, `next_tokens` are float32
-    log-probabilities `(B, N, V)`, `required_ids` are int32 `(B, C, W)`; all padding = no sequence.
+    `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
+    V)`, are log-probabilities. In `required_ids`, int32 `(B, C, W)`, all padding = no sequence.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
@@ -84,12 +84,12 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     """Chooses N candidates of each sentence, one from each bank in turn.
 
     It first takes the most probable candidate of each bank, from the highest bank to the lowest,
-    then the second of each, and so on. So the beams that a small bank does not use go to other
-    banks.
+    then the second most probable candidate of each bank, and so on. Banks with too few candidates
+    are skipped.
 
     Log-probabilities and banks are `(B, M)`; minus infinity = must not be chosen.
-    Returns int32 indices `(B, N)` by descending log-probability; the last ones have minus infinity
-    if there are too few candidates.
+    Returns int32 indices `(B, N)`, sorted by descending log-probability. If there are too few
+    candidates, the last indices are of candidates with minus infinity.
 
     Source: Post & Vilar 2018, §3.3.
     """
@@ -110,7 +110,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """The next token of each sequence, int32 `(B, N, C)`; -1 if it is met or all padding."""
+    """Returns the next token of each sequence, int32 `(B, N, C)`; -1 = met or only padding."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
@@ -119,7 +119,7 @@ def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int
 
 
 def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """The banks, int32 `(B, M)`, of the hypotheses `ids`, int32 `(B, M, 1 + L)`."""
+    """Returns the banks, int32 `(B, M)`, of the hypotheses `ids`, int32 `(B, M, 1 + L)`."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_met = met == lengths[:, None]
@@ -127,12 +127,12 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
 
 
 def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
-    """The bank, int32 `(B,)`, of hypotheses that have met all sequences `(B, C, W)`."""
+    """Returns the bank, int32 `(B,)`, of hypotheses in which all sequences `(B, C, W)` are met."""
     return ops.sum(count_tokens(required_ids, pad_id), axis=-1)
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
-    """The number of tokens of each sequence that are met or in progress, `(B, N, C)`."""
+    """Returns the number of tokens of each sequence that are met or in progress, `(B, N, C)`."""
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]
     progress = ops.zeros_like(ops.cast(occurs, "int32"))
@@ -144,7 +144,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any
 
 
 def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
-    """Whether each sequence occurs in each hypothesis, bool `(B, N, C)`; empty ones do."""
+    """Returns whether each sequence occurs in each hypothesis, bool `(B, N, C)`; True if empty."""
     width = required_ids.shape[-1]
     longest = ids.shape[-1]
     ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)
@@ -158,7 +158,7 @@ def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
 
 
 def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
-    """Log-probabilities, parents and tokens `(B, M)` of the candidates, with duplicates."""
+    """Returns log-probabilities, parents and tokens `(B, M)` of the candidates with duplicates."""
     beams = totals.shape[1]
     best, best_tokens = best_token(totals)
     is_required = required != NO_TOKEN
@@ -180,7 +180,7 @@ def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_duplicate(keys: Any) -> Any:
-    """Whether an equal key is in an earlier column of keys `(B, M)`."""
+    """Returns a bool mask of `keys` `(B, M)`, True if an earlier column has the same key."""
     columns = ops.arange(keys.shape[1], dtype="int32")
     is_before = columns < columns[:, None]
     return ops.any(ops.logical_and(keys[:, :, None] == keys[:, None, :], is_before), axis=-1)

@@ -26,13 +26,13 @@ from keras_transformer.decoding.token_rules import rules_of_request
 
 # Sampling draws a block of this many tokens first, then a token in the block.
 BLOCK_SIZE = 256
-# Bisections of the log-weights from -87 to 0, down to the resolution of float32.
+# Number of bisections of the log-weights from -87 to 0; it reaches the resolution of float32.
 NUCLEUS_BISECTIONS = 30
 SMALLEST_LOG_WEIGHT = -87.0
 
 
 class SampleState(NamedTuple):
-    """The state of sampling between two steps, beside the model's cache."""
+    """The state of sampling between two steps, without the model's cache."""
 
     position: Any  # int32 `()`, tokens drawn so far
     ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is drawn yet
@@ -42,22 +42,22 @@ class SampleState(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draws N independent translations of each sentence, one token after another.
+    """Draws N independent translations of each sentence, token by token.
 
-    Token rules apply to the model's log-probabilities, which are then divided by the temperature.
-    The `top_k` most probable tokens are kept; of these, the nucleus of `top_p`: the fewest most
-    probable tokens whose probabilities add up to `top_p`. Ties with the last token kept are kept
-    too. The rest is renormalized. The chosen token is the first, in the order of the ids, whose
-    cumulative probability exceeds the random number. So the same numbers give the same samples on
-    every backend and in every batch, except where rounding moves the border between two tokens past
-    a number, with a probability of about 1e-7 per candidate token.
+    Each step applies the token rules to the model's log-probabilities and divides the results by
+    the temperature. It keeps the `top_k` most probable tokens and renormalizes them. Of these, it
+    keeps the nucleus: the fewest most probable tokens whose probabilities add up to `top_p`. Tokens
+    as probable as the last kept token are also kept. After renormalizing again, it chooses the
+    first token, in the order of ids, whose cumulative probability exceeds the random number. So the
+    same numbers give the same samples on every backend and in every batch. Only rounding errors can
+    change a choice, with a probability of about 1e-7 per candidate token.
 
-    The nucleus is exact in float32. Bisection finds the smallest probability in it; sorting the
+    Bisection finds the smallest probability in the nucleus exactly in float32. Sorting the
     vocabulary would take several times as long.
 
-    Hypotheses keep the order of their random numbers. A score is the log-probability of the sample
-    under the model, before temperature, `top_k`, `top_p` and rules. A sample that the rules allow
-    no token is empty and scores minus infinity.
+    Hypotheses are in the order of their random numbers. The score of a sample is its
+    log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
+    allow no token, the sample is empty and its score is minus infinity.
 
     Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
     """
@@ -90,7 +90,7 @@ class Sampling:
             )
 
     def start(self, request: Request, max_length: int) -> SampleState:
-        """Returns the state before the first token, with room for `max_length` of them."""
+        """Returns the state before the first token, with room for `max_length` tokens."""
         shape = (ops.shape(request.source_ids)[0], self.num_beams)
         return SampleState(
             position=ops.convert_to_tensor(0, dtype="int32"),
@@ -104,13 +104,13 @@ class Sampling:
         return state._replace(ids=widen_ids(state.ids, 1 + max_length, self.pad_id))
 
     def is_open(self, state: SampleState) -> Any:
-        """Returns which sentences have samples that are not finished, bool `(B,)`."""
+        """Returns a bool mask `(B,)`, True for sentences with unfinished samples."""
         return ops.any(state.is_open, axis=-1)
 
     def advance(
         self, model: Any, request: Request, state: SampleState, cache: Cache
     ) -> tuple[SampleState, Cache]:
-        """Decodes one token: returns the state and the model's cache after it."""
+        """Decodes one token; returns the new state and the model's new cache."""
         options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))
         last = ops.take(state.ids, state.position, axis=-1)
         logits, cache = model.step(last, cache, state.position)
@@ -135,7 +135,7 @@ class Sampling:
         return state, cache
 
     def result(self, request: Request, state: SampleState) -> SearchResult:
-        """Returns the samples so far."""
+        """Returns the samples that have been drawn so far."""
         log_probabilities = state.log_probabilities
         return search_result(
             state.ids, log_probabilities, log_probabilities, state.position, self.pad_id
@@ -145,11 +145,11 @@ class Sampling:
 def random_numbers(
     seed: int, indices: Sequence[int], num_samples: int, max_length: int
 ) -> np.ndarray:
-    """Draws the random numbers that sampling chooses tokens by, one for each token of each sample.
+    """Draws the random numbers by which sampling chooses tokens: one per token of each sample.
 
     The numbers of a sample depend only on the seed, the sentence's index and the sample's index.
-    More samples, a larger `max_length` or other sentences do not change them. They come from the
-    raw stream of Philox, which NumPy keeps the same in all releases.
+    More samples, a larger `max_length` or other sentences do not change them. They are taken from
+    the raw output of the Philox generator, which is the same in all releases of NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
@@ -172,9 +172,9 @@ def random_numbers(
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Unnormalized probabilities `(B, N, V)`: 1 = the most probable token, 0 = never drawn.
+    """Returns unnormalized probabilities `(B, N, V)`: the highest is 1; 0 = never drawn.
 
-    All are 0 where every log-probability is minus infinity.
+    If every log-probability of a hypothesis is minus infinity, its probabilities are all 0.
     """
     highest = ops.max(log_probabilities, axis=-1, keepdims=True)
     weights = ops.exp(log_probabilities - ops.where(highest > IMPOSSIBLE, highest, 0.0))
@@ -183,7 +183,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
         batch, beams, vocabulary_size = ops.shape(weights)
         rows = ops.reshape(weights, (batch * beams, 1, vocabulary_size))
         largest = ops.reshape(top_k_tokens(rows, top_k)[0], (batch, beams, top_k))
-        # Not `largest[..., -1:]`: XLA would then sort all candidates.
+        # `ops.min` instead of `largest[..., -1:]`, for which XLA would sort all candidates.
         weights = ops.where(weights >= ops.min(largest, axis=-1, keepdims=True), weights, 0.0)
     if top_p < 1:
         weights = ops.where(weights >= _nucleus_border(largest, top_p), weights, 0.0)
@@ -191,10 +191,10 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 
 
 def _nucleus_border(weights: Any, top_p: float) -> Any:
-    """The smallest weight `(B, N, 1)` in the nucleus, up to float32 resolution.
+    """Returns the smallest weight `(B, N, 1)` in the nucleus, up to float32 resolution.
 
-    `weights` `(B, N, K)` are in [0, 1], in any order; the nucleus has the share `top_p` of their
-    sum.
+    `weights` `(B, N, K)` are in [0, 1], in any order. The weights in the nucleus add up to at least
+    the share `top_p` of the sum of all weights.
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
@@ -217,10 +217,10 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
-    """The tokens, int32 `(B, N)`, where the cumulative `weights` `(B, N, V)` exceed the `numbers`.
+    """Returns the first tokens, int32 `(B, N)`, whose share of cumulative weight exceeds `numbers`.
 
-    It sums over blocks, then over the tokens of one block. A single cumulative float32 sum over the
-    vocabulary would lose tokens that are less probable than its rounding errors.
+    It accumulates `weights` `(B, N, V)` over blocks, then over the tokens of one block. A single
+    float32 sum over the vocabulary would lose tokens less probable than its rounding errors.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]
@@ -238,10 +238,10 @@ def _draw(weights: Any, numbers: Any) -> Any:
 
 
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
-    """Index `(B, N)` of the first weight above 0 whose cumulative sum exceeds `target`.
+    """Returns the index `(B, N)` of the first weight above 0 whose cumulative sum exceeds `target`.
 
-    If rounding leaves none, it is the last weight above 0. A cumulative sum that is computed in
-    parallel may descend, so weights of 0 are excluded explicitly.
+    If rounding leaves no such weight, returns the index of the last weight above 0. Weights of 0
+    are excluded explicitly, because a cumulative sum computed in parallel can decrease.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")

@@ -1,4 +1,4 @@
-"""Log-probabilities that a model gives to existing translations."""
+"""Scores existing translations by their log-probabilities under a model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from keras_transformer.errors import UserError
 
 
 class PairScores(NamedTuple):
-    """The log-probabilities that a model gives the targets of pairs."""
+    """The log-probabilities of the targets of sentence pairs under a model."""
 
     token_log_probabilities: Any  # float32 `(B, T)`, nats per label; 0 where the label is padding
     log_probabilities: Any  # float32 `(B,)`, their sums: nats per sentence
-    lengths: Any  # int32 `(B,)`, labels that are not padding, eos included
+    lengths: Any  # int32 `(B,)`, number of labels that are not padding, eos included
 
 
 def score_pairs(
@@ -24,8 +24,8 @@ def score_pairs(
 ) -> PairScores:
     """Scores existing translations, all tokens at once (teacher forcing).
 
-    A function of tensors alone, for any backend; `compile_function` compiles it. It needs memory
-    for the logits and at most one more float32 tensor of their size.
+    It works on tensors only, so `compile_function` can compile it on every backend. It needs memory
+    for the logits and at most one more float32 tensor of the same size.
 
     Example:
 
@@ -34,15 +34,15 @@ def score_pairs(
     >>> perplexity = np.exp(-np.sum(scores.log_probabilities) / np.sum(scores.lengths))
 
     Args:
-        model: A `Transformer`, or any Keras model with its inputs and output.
+        model: A `Transformer`, or any Keras model with the same inputs and output.
         source_ids: int tensor `(B, S)`, padded at the end: pieces and eos.
         target_ids: int tensor `(B, T)`, padded at the end: bos and pieces.
         labels: int tensor `(B, T)`, padded at the end: pieces and eos.
         pad_id: Id of padding. Defaults to 0.
 
     Returns:
-        `PairScores`. For the ids of a `SearchResult` they equal its log-probabilities, up to
-        rounding.
+        `PairScores`. Except for rounding, a hypothesis of a `SearchResult` gets the same
+        log-probability here as in the search.
     """
     labels = ops.convert_to_tensor(labels, dtype="int32")
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
@@ -68,8 +68,8 @@ class PairScore(NamedTuple):
 class Scorer:
     """Scores existing translations with a trained model.
 
-    Pairs are batched in few shapes, as in `Translator`. A translation that beam search found gets
-    the same log-probability here if the tokenizer encodes its text as the same pieces.
+    Pairs are grouped into batches of few shapes, as in `Translator`. A translation gets the same
+    log-probability as in beam search if the tokenizer encodes its text as the same pieces.
 
     Example:
 
@@ -77,9 +77,9 @@ class Scorer:
     >>> perplexity = np.exp(-sum(s.log_probability for s in scores) / sum(s.length for s in scores))
 
     Args:
-        model: A `Transformer`, or any Keras model with its inputs and output, and `max_length`.
+        model: A `Transformer`, or any Keras model with its inputs, its output and `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
-        tokens_per_batch: Tokens of one batch on each side, padding included. Defaults to 1024.
+        tokens_per_batch: Tokens per batch and side, padding included. Defaults to 1024.
     """
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int = 1024) -> None:
@@ -98,15 +98,15 @@ class Scorer:
 
         Args:
             sentences: Any number of strings.
-            translations: As many strings, in the same order.
-            progress: Called with the number of pairs in each finished batch. Defaults to None.
+            translations: One string per sentence, in the same order.
+            progress: Function called with the number of pairs in each finished batch, or None.
 
         Returns:
             One `PairScore` per pair, in the same order.
 
         Raises:
             UserError: If a sentence or a translation is longer than the model accepts.
-            ValueError: If there are not as many translations as sentences.
+            ValueError: If the numbers of sentences and translations are different.
         """
         tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
         sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]

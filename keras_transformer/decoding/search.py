@@ -1,8 +1,8 @@
-"""The loop that every search runs: it decodes one token per step, in stages.
+"""The decoding loop of beam search and sampling: it decodes one token per step, in stages.
 
-A stage ends when the cache is full or when half of the sentences are finished. `search` runs the
-stages inside one function of tensors. `StagedSearch` compiles the parts of a stage and removes
-finished sentences between stages.
+A stage of `search` ends when the cache is full. All its stages can be compiled as one function.
+A stage of `StagedSearch` also ends when half of the sentences are finished. It compiles the parts
+of a stage separately and removes finished sentences between stages.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from keras_transformer.decoding.token_rules import rules_of_options
 
 Strategy = BeamSearch | Sampling
 
-# Tokens of the first stage. Every stage of `search` is compiled at the first call; `StagedSearch`
-# compiles only those that it needs.
+# Tokens of the first stage in `search` and in `StagedSearch`. `search` compiles all stages at the
+# first call. `StagedSearch` compiles only the stages that it needs.
 FIRST_STAGE, FIRST_COMPILED_STAGE = 24, 8
 
 
@@ -38,10 +38,10 @@ def search(
     eos_id: int = 3,
     beam_size: Any = None,
 ) -> SearchResult:
-    """Finds translations by beam search, or draws them at random.
+    """Finds translations by beam search or by random sampling.
 
-    A function of tensors alone, for any backend; `compile_function` compiles it. Padding and bos
-    are never chosen; unk may be. On one backend and machine the result is always the same.
+    It works on tensors only, so `compile_function` can compile it on every backend. It never
+    chooses padding or bos, but may choose unk. The same backend and machine give the same result.
 
     Example:
 
@@ -49,19 +49,19 @@ def search(
     >>> result.ids[:, 0]                                             # (B, 60), the best hypotheses
 
     Args:
-        model: A model as `models/protocol.py` describes it (`Searchable`).
+        model: A model that implements `Searchable` (`models/protocol.py`).
         request: int tensor `(B, S)`, the source ids, or a `Request`.
-        max_length: Longest hypothesis L in tokens, eos included. A 0-d int tensor is allowed where
-            the shapes of a loop may change: in a TensorFlow graph without XLA.
+        max_length: Maximum length L of a hypothesis in tokens, eos included. It can be a 0-d int
+            tensor in a TensorFlow graph without XLA, because the shapes of its loops may change.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
-            `SearchOptions()`. `options.max_length` limits every hypothesis too.
-        rules: Token rules that apply after those of the options, such as `ForbiddenWords`. A
-            hypothesis is dropped if they allow no token. Defaults to none.
+            `SearchOptions()`. `options.max_length` also limits every hypothesis.
+        rules: Token rules, such as `ForbiddenWords`. They apply after the rules of the options. A
+            hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Beams per sentence and hypotheses returned, as a 0-d int tensor that is known
-            only at run time; needs `request.beam_sizes`. Defaults to None: the sizes of the
-            options.
+        beam_size: Number of beams and of returned hypotheses per sentence, as a 0-d int tensor that
+            is known only at run time. It needs `request.beam_sizes`. Defaults to None: the
+            options `beam_size` and `n_best`.
 
     Returns:
         A `SearchResult`.
@@ -96,7 +96,7 @@ def make_strategy(
     eos_id: int = 3,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns the search that the options describe; the arguments are those of `search`."""
+    """Returns the beam search or sampling for the options; the arguments are those of `search`."""
     if not isinstance(options, SearchOptions | SamplingOptions):
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
@@ -110,11 +110,11 @@ def make_strategy(
 
 
 class StagedSearch:
-    """Fast search for many batches; it finds what `search` finds.
+    """Searches many batches faster than `search`, with the same results.
 
-    In `search` a batch keeps its size until the last sentence is finished. `StagedSearch` halves
-    the number of rows as soon as half of the sentences are finished. Each size is compiled when it
-    first occurs.
+    In `search`, a batch keeps its size until the last sentence is finished. `StagedSearch` halves
+    the number of rows as soon as half of the sentences are finished. Each batch size is compiled
+    when it first occurs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -124,7 +124,7 @@ class StagedSearch:
         self._advance = compile_function(_advance, model, donated=(1, 2))
 
     def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
-        """Searches for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
         lengths = stages(self._model, max_length, FIRST_COMPILED_STAGE)
         rows = np.arange(len(request.source_ids))
         request, state, cache = self._begin(
@@ -155,9 +155,9 @@ class StagedSearch:
 
 
 def stages(model: Any, max_length: int, first: int) -> list[int]:
-    """Returns the numbers of tokens at which the cache grows, the last of them `max_length`.
+    """Returns the maximum number of tokens of each stage; the last one is `max_length`.
 
-    They double from `first` on. A model without `extend_cache` has a single stage.
+    The numbers start at `first` and double. A model without `extend_cache` has a single stage.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
@@ -166,9 +166,9 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 
 
 def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller size of a batch, or 0: 32, 16, 8, 2, 0.
+    """Returns the next smaller batch size of a sequence such as 32, 16, 8, 2, 0.
 
-    Decoding hardly gets faster between 8 rows and 2, and each size is compiled.
+    The size 4 is omitted: it is hardly faster than 8, and each size must be compiled.
     """
     return rows // 2 if rows > 8 else 2 if rows > 2 else 0
 
@@ -176,7 +176,7 @@ def smaller_batch_size(rows: int) -> int:
 def _begin(
     model: Any, request: Request, *, strategy: Strategy, max_length: Any, length: Any
 ) -> tuple[Request, Any, Cache]:
-    """Returns the request as tensors, and state and cache before the first token."""
+    """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
     strategy.check(request, max_length)
     room = length if isinstance(length, int) else None
@@ -194,7 +194,7 @@ def _resize(
     strategy: Strategy,
     length: int,
 ) -> tuple[Request, Any, Cache]:
-    """Keeps the sentences `rows`, or all if None, and makes room for `length` tokens."""
+    """Keeps the sentences `rows` (None: all sentences) and makes room for `length` tokens."""
     if rows is not None:
         cache = cache.take_sentences(rows, request.source_ids.shape[0])
         position = state.position
@@ -218,7 +218,7 @@ def _advance(
     length: Any,
     max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
-    """Decodes until `length` tokens, or until at most `max_open` sentences are open.
+    """Decodes until `length` tokens are decoded, or at most `max_open` sentences are open.
 
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of the open sentences.
     """
@@ -233,7 +233,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
-    """The open sentences, and finished ones to fill the next size; None for all sentences."""
+    """Returns the open sentences, plus finished ones to fill the batch; None keeps all rows."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size):
         size = smaller_batch_size(size)
@@ -252,7 +252,7 @@ def _empty_result(batch: int, strategy: Strategy, max_length: int) -> SearchResu
 
 
 def _write_rows(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
-    """Writes the result of the sentences `rows` into `found`; its ids may be shorter."""
+    """Writes the result of the sentences `rows` into `found`; ids of `result` may be shorter."""
     found.ids[rows, :, : result.ids.shape[-1]] = result.ids
     for array, values in zip(found[1:4], result[1:4], strict=True):
         array[rows] = values

@@ -1,4 +1,4 @@
-"""What beam search and sampling share: requests, results and operations on ids and logits."""
+"""Requests, results and operations on ids and logits, for beam search and sampling."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -11,29 +11,29 @@ IMPOSSIBLE = float("-inf")
 # Tokens in a block of `top_k_tokens`.
 BLOCK = 64
 
-# `token_rules` describes the call arguments and the result.
+# The module `token_rules` describes the call arguments and the result.
 TokenRule = Callable[[Any, Any, Any], Any]
 
 
 class Request(NamedTuple):
-    """The input of a search. A field that is None has no effect.
+    """The input of a search. Fields that are None have no effect.
 
     Attributes:
         source_ids: int32 `(B, S)`, padded at the end.
-        max_lengths: int32 `(B,)`, longest hypothesis of each sentence in tokens, eos included.
+        max_lengths: int32 `(B,)`, maximum length of each sentence's hypotheses, eos included.
         prefix_ids: int32 `(B, P)`, tokens that every hypothesis begins with, padded at the end.
         forbidden_ids: int32 `(B, C, W)`, C token sequences per sentence that must not appear,
             padded at the end.
         required_ids: int32 `(B, C, W)`, token sequences that must appear, see `required_words`. If
-            a hypothesis is truncated at its maximum length, its score falls by 1,000 for each
-            required token that is missing. Beam search only.
+            a hypothesis is truncated at its maximum length, its score is reduced by 1,000 for each
+            missing required token. Beam search only.
         beam_sizes: int32 `(B,)`, number of beams of each sentence, from 1 to the search's
-            `beam_size`. The results are those of a search with that beam size; with fewer beams
-            than `n_best`, the last hypotheses are empty. Beam search only, not with `required_ids`.
-        length_penalties: float32 `(B,)`, one exponent per sentence; replaces the option
+            `beam_size`. A sentence with fewer beams than `n_best` has empty hypotheses at the end.
+            Beam search only; can't be combined with `required_ids`.
+        length_penalties: float32 `(B,)`, one exponent per sentence, used instead of the option
             `length_penalty`. Beam search only.
-        random_numbers: float32 `(B, N, L)` in [0, 1), one number for each token of each sample, see
-            the function `random_numbers`. Sampling only.
+        random_numbers: float32 `(B, N, L)` in [0, 1), one number per token of each sample, from the
+            function `random_numbers`. Sampling only.
     """
 
     source_ids: Any
@@ -46,7 +46,7 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; `max_lengths` that are not None limit all sentences."""
+        """Returns the request as tensors; each `max_lengths` except None limits all sentences."""
         floats = ("length_penalties", "random_numbers")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
@@ -60,11 +60,11 @@ class Request(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The hypotheses that a search found: N per sentence. Beam search sorts them, best first.
+    """N hypotheses per sentence, found by a search. Those of beam search are sorted, best first.
 
     Attributes:
-        ids: int32 `(B, N, L)`, without bos. Each hypothesis ends with eos, unless it was truncated
-            at its maximum length; padding follows.
+        ids: int32 `(B, N, L)`, without bos, padded at the end. Each hypothesis ends with eos,
+            unless it was truncated at its maximum length.
         scores: float32 `(B, N)`. Beam search: the log-probability divided by the length penalty,
             plus the coverage penalty. Sampling: the log-probability.
         log_probabilities: float32 `(B, N)`, nats per hypothesis, eos included.
@@ -82,7 +82,7 @@ class SearchResult(NamedTuple):
 def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
     """Returns the log-probabilities `(B, N, V)` of logits; padding and bos get minus infinity.
 
-    The other tokens are not renormalized: a hypothesis keeps the model's log-probability.
+    The log-probabilities of the other tokens are those of the model: they are not renormalized.
     """
     logits = ops.convert_to_tensor(logits)
     ids = ops.arange(logits.shape[-1], dtype="int32")
@@ -102,7 +102,7 @@ def log_normalizer(logits: Any, largest: Any = None) -> Any:
 
 
 def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence[TokenRule]) -> Any:
-    """Returns the log-probabilities `(B, N, V)` after all rules, applied in their order."""
+    """Applies all rules in their order; returns the new log-probabilities `(B, N, V)`."""
     for rule in rules:
         log_probabilities = rule(log_probabilities, ids, position)
     return log_probabilities
@@ -111,8 +111,8 @@ def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence
 def best_token(log_probabilities: Any) -> tuple[Any, Any]:
     """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
 
-    Of equal tokens, it takes the first. A maximum and a minimum are vectorized; under XLA on a CPU,
-    `ops.argmax` takes as long as the whole projection to the vocabulary.
+    If several tokens are equally probable, it takes the first. `ops.max` and `ops.min` are
+    vectorized. With XLA on a CPU, `ops.argmax` takes as long as the whole output projection.
     """
     vocabulary_size = log_probabilities.shape[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
@@ -147,7 +147,7 @@ def count_tokens(ids: Any, pad_id: int) -> Any:
 def search_result(
     ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
 ) -> SearchResult:
-    """Returns a result without bos; hypotheses that score minus infinity are all padding."""
+    """Returns a result without bos; replaces hypotheses of score minus infinity by padding."""
     exists = scores > IMPOSSIBLE
     ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
     return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
@@ -158,13 +158,13 @@ def top_k_tokens(
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
-    It takes two steps if the vocabulary is large: the k best tokens are in the k blocks of 64
-    tokens with the largest maxima. A single `ops.top_k` over all tokens takes several times as long
-    on a CPU. Equal scores keep the order of the backend's `top_k`.
+    If the vocabulary is large, it finds the k blocks of 64 tokens with the largest maxima, and then
+    the k best tokens in these blocks. A single `ops.top_k` over all tokens takes several times as
+    long on a CPU. Tokens with equal scores have the order that the backend's `top_k` gives them.
 
-    `scores` are float `(B, N, V)`, `offsets` `(B, N)` are added to the scores of each hypothesis,
-    the scores of `excluded` tokens count as minus infinity, and `maxima` are `block_maxima(scores)`
-    if they are known already. `k` is an int, or a 0-d tensor where shapes may be unknown.
+    `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
+    `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
+    already known. `k` is an int; if shapes may be unknown, it can be a 0-d tensor.
 
     Returns three tensors `(B, k)`: scores, descending; int32 hypotheses; int32 tokens.
     """
@@ -187,7 +187,7 @@ def top_k_tokens(
 
 
 def take_columns(x: Any, columns: Any) -> Any:
-    """Takes `columns` `(B, M)` from `x` `(B, N, ...)` to give `(B, M, ...)`."""
+    """Takes `columns` `(B, M)` from `x` `(B, N, ...)`; returns `(B, M, ...)`."""
     if x.shape[1] == columns.shape[1] == 1:
         return x
     batch, num_columns = ops.shape(x)[:2]
@@ -198,7 +198,7 @@ def take_columns(x: Any, columns: Any) -> Any:
 
 
 def block_maxima(scores: Any) -> Any:
-    """Returns the maxima `(B, N, ceil(V / 64))` of blocks of 64 tokens; the last may be smaller."""
+    """Returns the maxima `(B, N, ceil(V / 64))` of blocks of 64 tokens; the last can be shorter."""
     *rows, vocabulary_size = ops.shape(scores)
     whole = vocabulary_size // BLOCK
     end = whole * BLOCK
@@ -211,7 +211,7 @@ def block_maxima(scores: Any) -> Any:
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
-    """The maxima without the excluded tokens; only the blocks of these tokens are read again."""
+    """Returns the maxima without the excluded tokens; reads only the blocks of these tokens."""
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded}:
         start = block * BLOCK
@@ -223,10 +223,10 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 def _best_blocks(
     maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
-    """The columns `(B, k * 64)` of the k best blocks, ascending, and a mask of those that count.
+    """Returns the columns `(B, k * 64)` of the k best blocks, ascending, and a mask of valid ones.
 
-    If the last block is not full, it begins earlier. The tokens that it then shares with the block
-    before count only there.
+    If the last block has fewer than 64 tokens, it is extended to the left. The tokens that it then
+    shares with the block before are valid only in that block. Excluded tokens are not valid.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
@@ -242,7 +242,7 @@ def _best_blocks(
 
 
 def tokens_without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
-    """The scores of the tokens from id `first` on, with minus infinity for the excluded tokens."""
+    """Returns `scores` of tokens from id `first` on, with minus infinity for excluded tokens."""
     tokens = ops.arange(first, first + scores.shape[-1], dtype="int32")
     for token in excluded:
         scores = ops.where(tokens == token, IMPOSSIBLE, scores)

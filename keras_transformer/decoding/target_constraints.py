@@ -12,19 +12,19 @@ Words = Sequence[Sequence[str]]
 
 
 class TargetConstraints:
-    """Prefixes, forbidden words and required words of each sentence, as arrays of few shapes.
+    """Encodes prefixes, forbidden words and required words of sentences as arrays of few shapes.
 
-    A word is found as the pieces that the tokenizer gives for it at the beginning of a word. So
-    "cat" is found in "cats" if that is "▁cat" and "s"; it is not found in "Cat", nor as other
-    pieces of the same letters. If a sentence is split, its first part gets the prefix.
+    A word matches only the pieces that the tokenizer gives for it at the beginning of a word. So
+    "cat" matches "cats" if the pieces are "▁cat" and "s". It does not match "Cat", or other pieces
+    with the same letters. If a sentence is split, the prefix is for its first part.
 
-    `prefixes`, `forbidden` and `required` are those of `Translator.translate`, for `count`
-    sentences that were split into `parts`.
+    `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
+    sentences, which were split into `parts`.
 
     Raises:
         TypeError: If the words of a sentence are a string instead of a list.
-        ValueError: If there is not one entry per sentence, or a sentence with required words is
-            split: the part that must contain them is unknown.
+        ValueError: If the number of entries is not `count`, or if a sentence with required words is
+            split, because it is unknown which part must contain these words.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class TargetConstraints:
         for part in parts:
             if required and part.number and self._required[part.sentence]:
                 raise ValueError(
-                    "No words can be required of a sentence that is longer than the model accepts. "
+                    "A sentence with required words must not be longer than the model accepts. "
                     f"Received: required={list(required[part.sentence])}"
                 )
 
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
-        """Returns the constraints of a batch of B = `rows` rows as fields of a `Request`.
+        """Returns the constraints of a batch as fields of a `Request`; its size B is `rows`.
 
-        A field is None if no sentence has such constraints. Sizes are powers of two and the same
-        for all batches, so that few shapes are compiled.
+        A field is None if no sentence has such constraints. The sizes other than B are powers of
+        two and the same in all batches, so that few shapes are compiled.
         """
         return {
             "prefix_ids": self._prefix_ids(parts, rows),
@@ -87,13 +87,13 @@ def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
         return
     if len(given) != count:
         raise ValueError(
-            f"`{name}` must have one entry per sentence, {count}. Received: {len(given)}"
+            f"`{name}` must have one entry for each of {count} sentences. Received: {len(given)}"
         )
     if name != "prefixes" and any(isinstance(words, str) for words in given):
-        raise TypeError(f"`{name}` must be a list of words for each sentence. Received: {given}")
+        raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
 
 
 def _encode_words(tokenizer: Any, words: Words | None) -> list[list[list[int]]]:
-    """The ids of the words of each sentence, without words that have no ids."""
+    """Returns the ids of each sentence's words; omits words that have no ids."""
     encoded = [tokenizer.encode_target(list(of_sentence)) for of_sentence in words or []]
     return [[ids for ids in sequences if ids] for sequences in encoded]

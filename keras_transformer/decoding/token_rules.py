@@ -1,6 +1,6 @@
-"""Token rules: which tokens may be next, given the tokens of the hypothesis.
+"""Token rules: change the log-probabilities of next tokens, given the tokens of a hypothesis.
 
-Every rule has the same call arguments and result.
+All rules have the same call arguments and the same result.
 
 Call arguments:
     log_probabilities: float32 `(B, N, V)` of the next token, none above 0.
@@ -10,8 +10,8 @@ Call arguments:
 Returns:
     The new log-probabilities, float32 `(B, N, V)`; minus infinity forbids a token.
 
-A rule makes at most one pass over the log-probabilities. It finds the tokens that it concerns among
-the ids and changes only their log-probabilities.
+A rule makes at most one pass over the log-probabilities. It uses the ids to find the tokens whose
+log-probabilities must change, and changes only these.
 """
 
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ NO_TOKEN = -1
 class RepetitionPenalty:
     """Token rule that multiplies the log-probability of every token that the hypothesis contains.
 
-    Bos and padding are not counted. A token that occurs several times is multiplied once.
+    Bos and padding are ignored. If a token occurs several times, the factor is applied once.
 
     Example:
 
     >>> result = search(model, source_ids, max_length=60, rules=(RepetitionPenalty(1.2),))
 
     Args:
-        penalty: Factor above 0. Above 1 repetition is less probable, below 1 more probable.
+        penalty: Factor above 0. Values above 1 make repetition less probable.
 
     Raises:
         ValueError: If `penalty` is not above 0.
@@ -69,7 +69,7 @@ class NoRepeatNgrams:
     >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
-        size: Tokens n of an n-gram, at least 1; with 1 no token appears twice. Bos is in no n-gram.
+        size: Number n of tokens, at least 1. With 1, no token appears twice. Bos is not counted.
 
     Raises:
         ValueError: If `size` is below 1.
@@ -87,7 +87,7 @@ class NoRepeatNgrams:
         num_ngrams = ids.shape[-1] - self.size
         if num_ngrams < 1:
             return log_probabilities
-        first = ops.arange(1, 1 + num_ngrams, dtype="int32")  # Of each n-gram; bos is at 0.
+        first = ops.arange(1, 1 + num_ngrams, dtype="int32")  # Start of each n-gram.
         is_repeated = first + self.size - 1 <= position
         suffix = last_tokens(ids, position, self.size - 1)
         for offset in range(self.size - 1):
@@ -100,7 +100,7 @@ class NoRepeatNgrams:
 
 @dataclass(frozen=True)
 class MinLength:
-    """Token rule that forbids eos until the hypothesis has its minimum length.
+    """Token rule that forbids eos until the hypothesis has the minimum length.
 
     Example:
 
@@ -122,10 +122,10 @@ class MinLength:
 
 @dataclass(frozen=True)
 class ForbiddenWords:
-    """Token rule that forbids token sequences, the same for all sentences.
+    """Token rule that forbids the same token sequences in the translations of all sentences.
 
-    A word can have several sequences: with and without the mark of a word's beginning, in lower and
-    upper case. `Request.forbidden_ids` forbids other sequences for each sentence.
+    To forbid a word, pass all its sequences: with and without "▁" at its beginning, in lower and
+    upper case. Use `Request.forbidden_ids` to forbid different sequences for each sentence.
 
     Example:
 
@@ -133,10 +133,10 @@ class ForbiddenWords:
     >>> result = search(model, source_ids, max_length=60, rules=(ForbiddenWords(words),))
 
     Args:
-        sequences: Tuple of tuples of token ids, none empty.
+        sequences: Tuple of tuples of token ids, none of them empty.
 
     Raises:
-        ValueError: If there is no sequence, or one is empty.
+        ValueError: If there is no sequence, or a sequence is empty.
     """
 
     sequences: tuple[tuple[int, ...], ...]
@@ -144,7 +144,7 @@ class ForbiddenWords:
     def __post_init__(self) -> None:
         if not self.sequences or not all(self.sequences):
             raise ValueError(
-                "`sequences` must be at least one sequence, of at least one token each. "
+                "`sequences` must have at least one sequence, and each at least one token. "
                 f"Received: sequences={self.sequences}"
             )
 
@@ -180,10 +180,10 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids all tokens but the next one of the prefix, which keeps its log-probability.
+    """Forbids all tokens except the next token of the prefix; does not change its log-probability.
 
-    `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end; a sentence whose prefix is
-    complete is not changed. `ids` are not read, as all hypotheses begin with the prefix.
+    `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
+    nothing is forbidden. `ids` are not used, because all hypotheses begin with the prefix.
     """
     prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
     length = prefix_ids.shape[1]
@@ -199,10 +199,10 @@ def force_prefix(
 def forbid_sequences(
     log_probabilities: Any, ids: Any, position: Any, forbidden_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids a token that would complete a forbidden sequence of its sentence.
+    """Forbids each token that would complete a forbidden sequence of the sentence.
 
-    `forbidden_ids` are C sequences of up to W tokens, int32 `(B, C, W)`, or `(1, C, W)` for all
-    sentences, padded at the end. A sequence that is all padding forbids nothing.
+    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. The
+    shape `(1, C, W)` is for all sentences. A sequence of padding only forbids nothing.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]
@@ -212,7 +212,7 @@ def forbid_sequences(
     recent = last_tokens(ids, position, width - 1)
     is_complete = (lengths > 0)[:, None]
     for back in range(1, width):
-        # The token `back` places before the last one of the sequence, if there is one.
+        # The token that is `back` places before the last token of the sequence, if it exists.
         at = lengths - 1 - back
         token = _token_at(forbidden_ids, ops.maximum(at, 0))[:, None]
         is_equal = ops.logical_or((at < 0)[:, None], token == recent[..., width - 1 - back, None])
@@ -232,19 +232,19 @@ def _token_at(sequences: Any, indices: Any) -> Any:
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """The last `count` tokens `(B, N, count)`; bos fills the places before the first token."""
+    """Returns the last `count` tokens `(B, N, count)`; if there are fewer, bos comes first."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, ops.maximum(columns, 0), axis=-1)
 
 
 def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
-    """Forbids those of the `tokens` `(B, N, M)` for which `is_forbidden`."""
+    """Forbids the `tokens` `(B, N, M)` where `is_forbidden` is True."""
     added = ops.where(ops.reshape(is_forbidden, (-1,)), IMPOSSIBLE, 0.0)
     return ops.scatter_update(log_probabilities, _indices(tokens), added, reduction="add")
 
 
 def _indices(tokens: Any) -> Any:
-    """Indices `(B * N * M, 3)` of `tokens` `(B, N, M)` into log-probabilities."""
+    """Returns the indices `(B * N * M, 3)` of `tokens` `(B, N, M)` in the log-probabilities."""
     batch, beams, count = ops.shape(tokens)
     sentence, beam = ops.arange(batch, dtype="int32"), ops.arange(beams, dtype="int32")
     shape = (batch, beams, count)

@@ -29,13 +29,13 @@ from keras_transformer.decoding.target_constraints import TargetConstraints, Wor
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
 
-# Some work of a batch runs on one core or on the host; other batches then use the free cores.
+# Parts of the work on a batch use only one core or the host; other batches use the free cores.
 CONCURRENT_BATCHES = 3
 
 # Largest number of lines of a stream that are translated together.
 STREAMED_LINES = 1024
 
-# Distance between the indices by which the parts of a sentence draw their random numbers.
+# Distance between the indices that determine the random numbers of the parts of a sentence.
 PART_STRIDE = 2**40
 
 # Whether to show a progress bar, or a function to call with numbers of finished sentences.
@@ -45,9 +45,9 @@ Progress = bool | Callable[[int], Any]
 class Translator:
     """Translates lists of sentences with a trained model (§6.1).
 
-    Sentences are sorted by length and batched in few shapes (powers of two), so that few shapes are
-    compiled. The translation of a sentence does not depend on its batch. Every call reads the
-    model's current weights.
+    Sentences are sorted by length and grouped into batches. Batch shapes are powers of two, so that
+    few shapes are compiled. The translation of a sentence does not depend on its batch. Every call
+    uses the model's current weights.
 
     Example:
 
@@ -55,14 +55,14 @@ class Translator:
     >>> translator.translate(["A man sleeps.", "Two dogs play in the snow."])
 
     Args:
-        model: A `Transformer`, or any model as `models/protocol.py` describes it (`Searchable`).
+        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
         tokenizer: The `Tokenizer` that the model was trained with.
-        options: The options of beam search. Without `options.max_length` a translation may be 50
-            tokens longer than its source, as in the paper. Defaults to `SearchOptions()`.
-        overlong: What to do with a sentence that has more pieces than the model accepts. `"split"`:
-            split it at the ends of sentences, or else between words, translate the parts and join
-            them with a space. `"truncate"`: translate only its beginning, with a warning. Defaults
-            to `"split"`.
+        options: The options of beam search. If `options.max_length` is None, a translation can be
+            50 tokens longer than its source, as in the paper. Defaults to `SearchOptions()`.
+        overlong: What to do with text that has more pieces than the model accepts. `"split"`: split
+            it at the ends of sentences, or between words if a sentence is too long; translate the
+            parts and join the translations with a space. `"truncate"`: translate only its
+            beginning, with a warning. Defaults to `"split"`.
         tokens_per_batch: Source tokens of one batch, padding included. Defaults to 1024.
 
     Raises:
@@ -102,18 +102,18 @@ class Translator:
         """Returns the best translation of each sentence.
 
         Args:
-            sentences: Any number of strings, of any lengths. A blank one is translated to "".
-            prefixes: The required beginning of each translation, "" for none; see
+            sentences: Any number of strings, of any lengths. Blank strings are translated to "".
+            prefixes: The required beginning of each translation; "" if there is none. See
                 `TargetConstraints`. Defaults to None.
             required: For each sentence a list of words that its translation must contain. Defaults
                 to None.
             forbidden: For each sentence a list of words that its translation must not contain.
                 Defaults to None.
-            progress: Whether to show a progress bar, or a function to call with the number of
+            progress: True to show a progress bar, or a function that is called with the number of
                 sentences in each finished batch. Defaults to False.
 
         Returns:
-            As many strings, in the same order.
+            One string per sentence, in the same order.
 
         Raises:
             TypeError: If `sentences` is a single string.
@@ -144,8 +144,8 @@ class Translator:
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order, of hypotheses with different ids, best first.
-            Those of a blank sentence are empty and score 0.
+            One list per sentence, in the same order, best first. In a beam group, the ids differ.
+            The hypotheses of a blank sentence are empty and have the score 0.
         """
         constraints = prefixes, forbidden, required
         return self._translate(sentences, self.options, constraints, progress, alignments)
@@ -182,17 +182,17 @@ class Translator:
 
         Args:
             sentences: Any number of strings, of any lengths.
-            options: The options of sampling. Defaults to `SamplingOptions()`: one sample of the
+            options: The options of sampling. Defaults to `SamplingOptions()`: one sample from the
                 model's unchanged distribution.
-            seed: From 0 to 2**64 - 1. The same seed gives the same translations, in any batch.
-                Defaults to 0.
-            first_index: Index of the first sentence in the whole text, for a text that is
-                translated in several calls. Defaults to 0.
+            seed: Integer from 0 to 2**64 - 1. The same seed gives the same translations,
+                independent of batches. Defaults to 0.
+            first_index: If a text is translated in several calls, the index in the whole text of
+                the first sentence of this call. Defaults to 0.
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order, of `options.num_samples` independent
-            hypotheses in the order in which they were drawn.
+            One list per sentence, in the same order. It has `options.num_samples` independent
+            hypotheses, in the order in which they were drawn.
         """
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
@@ -212,11 +212,11 @@ class Translator:
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any
     ) -> list[list[Hypothesis]]:
-        """Returns the sample that is most similar to all samples: minimum Bayes risk decoding.
+        """Returns the sample most similar to all samples (minimum Bayes risk decoding).
 
         Args:
             sentences: Any number of strings, of any lengths.
-            options: The options of sampling. Defaults to 32 samples of the model's unchanged
+            options: The options of sampling. Defaults to 32 samples from the model's unchanged
                 distribution.
             **sampling: The other arguments of `sample`.
 
@@ -229,7 +229,7 @@ class Translator:
         options = options or SamplingOptions(num_samples=32)
         chosen = []
         for samples in self.sample(sentences, options, **sampling):
-            # A sample that the rules allowed no token is not a translation.
+            # A sample for which the rules allowed no token is not a translation.
             samples = [x for x in samples if x.score > IMPOSSIBLE] or samples
             text, utility = next(iter(expected_utilities([x.text for x in samples]).items()))
             best = next(x for x in samples if x.text == text)
@@ -239,8 +239,8 @@ class Translator:
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.
 
-        The lines that are waiting are translated as one batch of at most 1,024 lines. A line that
-        arrives alone is translated at once. At most a few thousand lines are in memory.
+        The lines that have arrived, at most 1,024, are translated together. A line that arrives
+        alone is translated immediately. At most a few thousand lines are in memory.
 
         Example:
 
@@ -277,11 +277,11 @@ class Translator:
         fields: Callable[["_Batch"], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part; `fields` are more fields of a batch's `Request`."""
+        """Returns the hypotheses of each part; `fields` gives further fields of a `Request`."""
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )
-        # A batch has at most as many hypotheses as in beam search.
+        # With sampling, a batch has at most as many hypotheses as with beam search.
         beams = self.options.beam_size
         tokens_per_batch = self.tokens_per_batch * beams // max(beams, strategy.num_beams)
         lengths = [len(part.ids) for part in parts]
@@ -309,7 +309,7 @@ class Translator:
         def limit(source_length: int) -> int:
             return options.max_length or min(source_length + EXTRA_LENGTH, self.model.max_length)
 
-        max_lengths = np.ones(rows, "int32")  # Padding rows end at once.
+        max_lengths = np.ones(rows, "int32")  # Padding rows end after one token.
         max_lengths[: len(parts)] = [limit(len(part.ids)) for part in parts]
         source_ids = padded([part.ids for part in parts], rows, width, self.tokenizer.pad_id)
         return _Batch(parts, source_ids, max_lengths, limit(width))
@@ -358,7 +358,7 @@ class _Batch(NamedTuple):
     parts: list[SourcePart]  # at most B; rows without a part are padding
     source_ids: np.ndarray  # int32 `(B, S)`
     max_lengths: np.ndarray  # int32 `(B,)`, largest number of tokens of each translation
-    max_length: int  # largest possible value of `max_lengths` for sources of S tokens
+    max_length: int  # largest value of `max_lengths` that is possible for sources of S tokens
 
 
 def _num_sentences(parts: list[SourcePart]) -> int:
@@ -367,7 +367,7 @@ def _num_sentences(parts: list[SourcePart]) -> int:
 
 @contextmanager
 def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
-    """Gives the function to call with the number of sentences in each finished batch."""
+    """Yields the function to call with the number of sentences in each finished batch."""
     if callable(progress):
         yield progress
         return
@@ -378,7 +378,7 @@ def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
 def _whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the k-th hypotheses of a sentence's parts; `blank` if it has no parts."""
+    """Joins the k-th hypotheses of each sentence's parts; without parts, it returns `blank`."""
     of_sentence: list[list[int]] = [[] for _ in range(count)]
     for index, part in enumerate(parts):
         of_sentence[part.sentence].append(index)

@@ -172,7 +172,7 @@ def test_words_required_of_an_overlong_line(run, tmp_path):
     source.write_text("one two. " * 30 + "\n")
     required.write_text("eins\n")
     message = fails("translate", run, source, "--required", required)
-    assert message.startswith("No words can be required of a sentence that is longer than")
+    assert message.startswith("A sentence with required words must not be longer than")
 
 
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):

@@ -96,7 +96,7 @@ def test_a_damaged_file_of_the_cache_is_replaced(server, cache):
 )
 def test_nothing_is_written_outside_the_cache(server, cache, tmp_path, name, sha256):
     cache.mkdir(parents=True)
-    refuse(server, "must lie in its own folder", name=name, sha256=sha256)
+    refuse(server, "must be in its own folder", name=name, sha256=sha256)
     assert server.requests == []
     assert files_below(tmp_path) == set()
 
@@ -105,7 +105,7 @@ def test_links_of_the_cache_are_not_followed_out_of_it(server, cache, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     cache.parent.mkdir(parents=True)
     cache.symlink_to(tmp_path / "elsewhere")
-    refuse(server, "must lie in its own folder")
+    refuse(server, "must be in its own folder")
     assert files_below(tmp_path / "elsewhere") == set()
 
 
@@ -144,7 +144,7 @@ def trickle(status_line):
 def test_a_server_that_trickles_is_left_at_the_deadline(server, monkeypatch, tmp_path, status_line):
     server.answers["/data/train.en"] = trickle(status_line)
     monkeypatch.setattr(module, "MOST_SECONDS", 0.3)
-    refuse(server, "it must arrive within 0.3 s")
+    refuse(server, "the download must end within 0.3 s")
     assert files_below(tmp_path) == set()
 
 

@@ -59,7 +59,7 @@ def test_it_reports_what_was_left_out(tmp_path, tokenizer):
     store = build(tmp_path / "store", pairs, tokenizer, max_length=64)
     assert len(store) == len(SENTENCES)
     assert store.report == (
-        "6 pairs kept, 4 left out: "
+        "6 pairs kept, 4 dropped: "
         "2 with an empty source, 1 with an empty target, 1 with more than 64 pieces"
     )
     assert TokenStore(tmp_path / "store").report == store.report
@@ -129,7 +129,7 @@ def test_truncated_store_is_refused(tmp_path, tokenizer, name):
     build(tmp_path / "store", SENTENCES, tokenizer)
     path = tmp_path / "store" / name
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match=rf"{name} is damaged, remove .* to build it again"):
+    with pytest.raises(UserError, match=rf"{name} is damaged. Remove .* to build it again"):
         TokenStore(tmp_path / "store")
     path.unlink()
     with pytest.raises(UserError, match="Received: 0 bytes"):
@@ -142,7 +142,7 @@ def test_damaged_or_missing_summary_is_refused(tmp_path, tokenizer):
         (tmp_path / "store" / "meta.json").write_text(content)
         with pytest.raises(UserError, match="meta.json is damaged"):
             TokenStore(tmp_path / "store")
-    with pytest.raises(UserError, match="is no token store"):
+    with pytest.raises(UserError, match="is not a token store"):
         TokenStore(tmp_path)
 
 

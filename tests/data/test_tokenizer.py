@@ -124,12 +124,12 @@ def test_damaged_folder_is_refused(tmp_path, tokenizer):
     with pytest.raises(UserError, match=r"source\.model is damaged"):
         Tokenizer.load(tmp_path / "cut")
     model.unlink()
-    with pytest.raises(UserError, match="holds no complete tokenizer"):
+    with pytest.raises(UserError, match="has no complete tokenizer"):
         Tokenizer.load(tmp_path / "cut")
-    with pytest.raises(UserError, match="holds no complete tokenizer"):
+    with pytest.raises(UserError, match="has no complete tokenizer"):
         Tokenizer.load(tmp_path / "absent")
     (tmp_path / "cut" / "tokenizer.json").write_text(json.dumps([1]))
-    with pytest.raises(UserError, match="holds no complete tokenizer"):
+    with pytest.raises(UserError, match="has no complete tokenizer"):
         Tokenizer.load(tmp_path / "cut")
 
 
@@ -141,7 +141,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(tmp_path, tokenizer, name
     tokenizer.save(tmp_path / "tokenizer")
     (tmp_path / "source.model").write_bytes(tokenizer.source_model)
     rewrite_digests(tmp_path / "tokenizer", {name: digest_of(tokenizer)})
-    with pytest.raises(UserError, match="must name files of the folder itself. Received: "):
+    with pytest.raises(UserError, match="must name files in its own folder. Received: "):
         Tokenizer.load(tmp_path / "tokenizer")
 
 
@@ -149,7 +149,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path, tokenizer):
     tokenizer.save(tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / "source.model").rename(tmp_path / "elsewhere")
     (tmp_path / "tokenizer" / "source.model").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="must name files of the folder itself"):
+    with pytest.raises(UserError, match="must name files in its own folder"):
         Tokenizer.load(tmp_path / "tokenizer")
 
 
@@ -166,7 +166,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path, tokenizer):
 def test_a_summary_of_another_form_is_refused(tmp_path, tokenizer, content, message):
     tokenizer.save(tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / "tokenizer.json").write_text(content)
-    with pytest.raises(UserError, match=f"holds no complete tokenizer: .*{message}"):
+    with pytest.raises(UserError, match=f"has no complete tokenizer: .*{message}"):
         Tokenizer.load(tmp_path / "tokenizer")
 
 

@@ -65,6 +65,6 @@ def test_as_many_pieces_as_the_model_takes_with_eos_are_not_overlong():
 
 
 def test_cutting_keeps_the_beginning_and_warns():
-    with pytest.warns(UserWarning, match="first 2 of 3 pieces are translated of 'aa b cc'"):
+    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
         parts = source_parts(["aa b cc"], Words(), 3, "truncate")
     assert parts == [(0, 0, [2, 1, 3], 3)]

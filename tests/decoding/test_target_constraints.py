@@ -63,10 +63,10 @@ def test_all_batches_have_the_same_sizes():
 
 def test_mistakes_are_named():
     with pytest.raises(
-        ValueError, match="`prefixes` must have one entry per sentence, 3. Received: 1"
+        ValueError, match="`prefixes` must have one entry for each of 3 sentences. Received: 1"
     ):
         arrays_of(prefixes=["a"])
-    with pytest.raises(TypeError, match="`forbidden` must be a list of words for each sentence"):
+    with pytest.raises(TypeError, match="`forbidden` must have a list of words for each sentence"):
         arrays_of(forbidden=["ab", "c", "d"])
     with pytest.raises(ValueError, match="longer than the model accepts. Received: required=.'b'"):
         arrays_of(required=[[], ["b"], []])

@@ -86,7 +86,7 @@ def test_long_lists_go_in_batches_of_few_shapes():
 
 def test_sentences_longer_than_the_model_allows_are_truncated_with_a_warning():
     translator = new_translator(Copier(), beam_size=1, overlong="truncate")
-    with pytest.warns(UserWarning, match="Only the first 31 of 40 pieces are translated of '2222"):
+    with pytest.warns(UserWarning, match="Only the first 31 of 40 pieces of '2222"):
         assert translator.translate(["7", "2" * 40]) == ["7", "2" * 31]
 
 
