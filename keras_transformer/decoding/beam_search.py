@@ -70,7 +70,7 @@ class BeamState(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Finds the translations with the highest scores by beam search (§6.1).
+    """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live hypotheses. Those of
     the first N that end with eos are finished. The first N that do not end with eos are the next
