@@ -29,6 +29,7 @@ from keras_transformer.training.checkpoint import (
 )
 from keras_transformer.training.distribution.distribution import Action, Distribution
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
+from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
@@ -105,9 +106,10 @@ def fit(
         ValueError: If an argument is out of range or has no effect, or if `batches` ends. For
             batches that end, TensorFlow raises another error.
     """
-    counts = {"steps": steps, "checkpoint_every": checkpoint_every}
-    _check(model, validation, patience, keep_best, keep_checkpoints=keep_checkpoints, **counts)
+    counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
+    counts["keep_checkpoints"] = keep_checkpoints
     directory, distribution = Path(directory), distribution or Distribution()
+    _check(model, distribution, validation, patience, keep_best, **counts)
     folder = directory / "checkpoints"
     step, history = _begin(model, folder, resume, distribution)
     if step >= steps or history.is_over(patience):
@@ -146,7 +148,12 @@ def fit(
 
 
 def _check(
-    model: Any, validation: Any, patience: int | None, keep_best: int, **counts: int
+    model: Any,
+    distribution: Distribution,
+    validation: Any,
+    patience: int | None,
+    keep_best: int,
+    **counts: int,
 ) -> None:
     if validation is None and (patience is not None or keep_best):
         raise ValueError(
@@ -158,8 +165,13 @@ def _check(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
             f"`keras.Input`). Received: compiled={model.compiled}, built={model.built}"
         )
-    for name, count in counts.items():
-        if count < 1:
+    if type(distribution) is not Distribution and not isinstance(model, SlicedLogitsTrainer):
+        raise ValueError(
+            "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
+            f"Received: distribution={distribution}, model={model}"
+        )
+    for name, count in {**counts, "patience": patience}.items():
+        if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
 
 
@@ -254,9 +266,11 @@ def array_batches(
         sample_weight: The weights of the loss, an array or structure like `x`. Defaults to None.
 
     Raises:
-        ValueError: If the arrays have no rows or different numbers of rows, or if `sample_weight`
-            is given without `y`.
+        ValueError: If the arrays have no rows or different numbers of rows, if `sample_weight` is
+            given without `y`, or if `batch_size` is below 1.
     """
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}
     if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):

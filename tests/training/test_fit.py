@@ -155,6 +155,12 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
     [
         ({"steps": 0}, "steps=0"),
         ({"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        ({"report_every": 0}, "report_every=0"),
+        ({"patience": 0, "validation": [(X, Y)]}, "patience=0"),
+        (
+            {"distribution": type("Replicas", (Distribution,), {})()},
+            "needs a `SlicedLogitsTrainer`",
+        ),
         ({"patience": 1}, "need `validation`"),
         ({"keep_best": 1}, "need `validation`"),
     ],
@@ -162,6 +168,11 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
 def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         fit_quietly(new_model(), tmp_path, **arguments)
+
+
+def test_batches_have_rows():
+    with pytest.raises(ValueError, match="batch_size=0"):
+        array_batches(X, Y, batch_size=0)
 
 
 def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
