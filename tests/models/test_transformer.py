@@ -277,7 +277,7 @@ def test_unknown_position_encoding_is_refused():
     "pattern, window, message",
     [
         ("spiral", None, "None or one of .*'local'.*Received: attention_pattern='spiral'"),
-        ("local", None, "must be given.*attention_pattern='local', attention_window=None"),
+        ("local", None, "is required for.*attention_pattern='local', attention_window=None"),
         ("full", 3, "it must be None. Received: attention_pattern='full', attention_window=3"),
         (None, 3, "it must be None. Received: attention_pattern=None, attention_window=3"),
         ("strided", 0, "`stride` must be at least 1. Received: stride=0"),
