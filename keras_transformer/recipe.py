@@ -132,8 +132,8 @@ class ModelSettings(_Section):
     def _check_window(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
             raise ValueError(
-                "attention_window is required for patterns that have a window or stride; otherwise it "
-                f"must be absent. Received: attention_pattern={self.attention_pattern}, "
+                "attention_window is required for patterns that have a window or stride; otherwise "
+                f"it must be absent. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
         return self
