@@ -1,1 +1,1 @@
-"""Everything that differs by backend, and nothing else."""
+"""Contains all code that differs by backend."""

@@ -6,11 +6,11 @@ from typing import Any
 
 
 def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
-    """Prepares batches of varying widths for `model.fit` and `model.evaluate`.
+    """Prepares batches of varying sequence lengths for `model.fit` and `model.evaluate`.
 
-    If the first two batches of a generator have the same width, Keras on TensorFlow assumes this
-    width for all batches, and fails at the first batch of another width. A `tf.data.Dataset` can
-    declare that widths vary. The other backends accept any generator.
+    If the first two batches of a generator have the same sequence length, Keras on TensorFlow
+    assumes this length for all batches, and fails at the first batch of another length. A
+    `tf.data.Dataset` can declare that lengths vary. The other backends accept any generator.
 
     Example:
 
@@ -23,11 +23,11 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     Args:
         batches: Iterable of `(inputs, labels)` or `(inputs, labels, sample_weight)`, such as
             `BatchPlan.batches()`. All batches have the same nested structure, dtypes and ranks.
-        model: The functional model that takes the batches. Its batch axis varies, and each axis
-            whose size is None in an input or output. Defaults to None: every axis varies.
+        model: The functional model that takes the batches. Only the batch axis and axes whose size
+            is None in an input or output may vary in size. Defaults to None: all axes may vary.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, otherwise a generator. Can be iterated once.
+        A `tf.data.Dataset` on TensorFlow, otherwise a generator. It can be iterated only once.
     """
     import keras
 

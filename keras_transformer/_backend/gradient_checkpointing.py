@@ -16,11 +16,11 @@ _is_on = ContextVar("gradient_checkpointing", default=False)
 
 @contextmanager
 def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
-    """Context manager in which a `checkpointable` layer stores only its inputs and outputs.
+    """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
     The backward pass recomputes all other activations. The results do not change, because both
     passes use the same dropout masks. `keras.RematScope` cannot be used: it loses keyword arguments
-    on TensorFlow, leaks seeds on JAX and draws new dropout masks on PyTorch.
+    on TensorFlow, leaks tracers of seeds on JAX and draws new dropout masks on PyTorch.
 
     Args:
         is_on: Whether to use gradient checkpointing. Defaults to True.
@@ -109,7 +109,7 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `jax.checkpoint`, whose recomputation XLA removes on CPUs as a duplicate.
+    """Replaces `jax.checkpoint`, because XLA on CPUs removes its recomputation as a duplicate.
 
     To prevent this, the inputs of the recomputation are made to depend on the gradient.
     """

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# XLA multiplies one row in a slow loop, but eight rows by a fast matrix product.
+# XLA multiplies one row by a matrix in a slow loop, but eight rows in a fast matrix product.
 _ROWS = 8
 
 
@@ -16,7 +16,7 @@ def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool
 
     The gradients of `scale` and `shift` are sums over all tokens. On TensorFlow, XLA takes six
     times as long for such a sum as for a matrix product with ones (2,048 tokens of width 512, 2
-    cores). The sums would take 5 % of a base model's step. Other backends use sums.
+    cores). The sums would take 5 % of the base model's training step. Other backends use sums.
 
     Args:
         x: float tensor `(..., D)`.
@@ -49,7 +49,7 @@ def _shift(x: Any, shift: Any) -> Any:
 
 
 def _sum_tokens(x: Any) -> Any:
-    """Sums `(..., D)` over all axes but the last."""
+    """Sums `x`, `(..., D)`, over all axes except the last."""
     x = ops.reshape(x, (-1, x.shape[-1]))
     return ops.matmul(ops.ones((_ROWS, ops.shape(x)[0]), x.dtype), x)[0]
 
@@ -65,8 +65,8 @@ def fused_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
 
     PyTorch has a kernel for every device. It takes a padding mask or a causal mask; both together
-    would need a `(B, 1, T, S)` mask. JAX has a kernel for GPUs and TPUs, for half precision without
-    padding masks. TensorFlow has no kernel. Values and keys must have the same width.
+    would need a `(B, 1, T, S)` mask. JAX has a kernel for half precision on GPUs and TPUs, which
+    takes no padding mask. TensorFlow has no kernel. Values and keys must have the same width.
 
     The arguments are the call arguments of `AttentionPattern`.
 
@@ -84,7 +84,7 @@ def fused_attention(
             mask=None if padding_mask is None else padding_mask[:, None, None, :],
             scale=1.0 / math.sqrt(query.shape[-1]) if use_scale else 1.0,
             is_causal=use_causal_mask,
-            # PyTorch selects a good kernel. The others may select one that stores all scores.
+            # PyTorch selects a good kernel. Other backends may select one that stores all scores.
             flash_attention=None if backend == "torch" else True,
         )
     except (ImportError, RuntimeError, ValueError):
@@ -96,7 +96,7 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     """Calls `body` for 0, 1, ..., `count` - 1, one call at a time.
 
     In `fori_loop` and `while_loop` of `keras.ops`, TensorFlow without XLA runs up to ten iterations
-    at once and stores the tensors of all ten. This function stores those of one iteration.
+    at once and stores the tensors of all ten. This function runs one iteration at a time.
 
     Args:
         count: Number of iterations, an int or an int32 tensor.

@@ -1,4 +1,4 @@
-"""Process settings that keep freed memory and avoid importing TensorFlow."""
+"""Changes the process: keeps freed memory, and prevents the import of TensorFlow."""
 
 import ctypes
 import platform
@@ -24,7 +24,7 @@ def keep_freed_memory() -> bool:
     On a CPU, each training step of a large model frees gigabytes, which the next step allocates
     again. If glibc returns this memory to the system, the system fills each page with zeros before
     the process can use it again. This takes a sixth of a training step of the paper's base model on
-    JAX, and a third or more on PyTorch. With this setting it takes no time, but the process keeps
+    JAX, and a third or more on PyTorch. This function saves that time, but the process then keeps
     its peak memory. Call this function before the first training step; `train` calls it.
 
     Example:
@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
     ```
 
     Returns:
-        True if all settings were accepted; False if not, or if the C library is not glibc.
+        True if the C library is glibc and accepted all settings, otherwise False.
 
     Source: mallopt(3).
     """

@@ -1,4 +1,4 @@
-"""The layers of the paper's Figure 1."""
+"""The layers of the Transformer (Figure 1 of the paper), and variants of them."""
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern

@@ -1,4 +1,4 @@
-"""Base class of the layers, and Keras layers with faster gradients on TensorFlow."""
+"""Base class of the layers, and Keras layers with a faster backward pass on TensorFlow."""
 
 import inspect
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from keras import ops
 from keras_transformer._backend.operations import scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
 
-# Arguments that are objects. A layer's config contains the configs of these objects.
+# Constructor arguments that are objects. A layer's config contains the configs of these objects.
 _OBJECTS = ("position_encoding", "attention_pattern")
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """Base class whose config maps each constructor argument to the attribute of that name."""
+    """Base class whose `get_config` returns the attributes named like constructor arguments."""
 
     @classmethod
     def argument_names(cls) -> list[str]:
@@ -40,7 +40,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:
-    """Returns the constructor arguments of `classes`, in which subclasses come first."""
+    """Returns the names of the constructor arguments of `classes`. Subclasses must come first."""
     parameters = [
         parameter
         for owner in reversed(classes)
@@ -53,7 +53,7 @@ def argument_names(classes: Sequence[type]) -> list[str]:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` with a faster bias gradient on TensorFlow (see `scale_and_shift`)."""
+    """`keras.layers.Dense` that computes the bias gradient faster on TensorFlow."""
 
     def __init__(
         self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
@@ -73,9 +73,9 @@ class Dense(keras.layers.Dense):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` with faster gradients of gain and bias on TensorFlow.
+    """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow.
 
-    If `axis` is not the last axis or `rms_scaling` is True, it uses Keras's own computation.
+    If `axis` is not the last axis or `rms_scaling` is True, it calls Keras's implementation.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
@@ -95,12 +95,12 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
-    """Quantizes each row of `x` by its largest magnitude and multiplies in 8-bit integers.
+    """Quantizes each row of `x` to 8-bit integers and multiplies it by the int8 `kernel`.
 
     Args:
         x: float tensor `(..., D)`.
         kernel: int8 tensor `(D, M)`.
-        scale: float tensor `(M,)`, the number of quantization steps per 1.0 in each column.
+        scale: float tensor `(M,)`, the factors by which each column was multiplied before rounding.
 
     Returns:
         A float tensor `(..., M)` of the dtype of `x`.

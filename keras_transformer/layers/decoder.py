@@ -15,7 +15,7 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 class DecoderLayer(EncoderLayer):
     """Decoder layer: causal self-attention, cross-attention and feed-forward network (§3.1).
 
-    Without cross-attention, it is the layer of GPT.
+    With `use_memory=False`, it has no cross-attention, as in GPT.
 
     Example:
 
@@ -28,7 +28,7 @@ class DecoderLayer(EncoderLayer):
         use_causal_mask: Whether position t attends only to positions up to t. Decoding with a cache
             requires True. Defaults to True.
         **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
-            uses `FullAttention()`, which also needs memory linear in the length.
+            uses `FullAttention()`, which does not store all scores either.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
@@ -87,7 +87,7 @@ class DecoderLayer(EncoderLayer):
         x_mask: Any = None,
         memory_mask: Any = None,
     ) -> Any:
-        # Keras passes the last three arguments. It passes `mask` if `x` is the only tensor.
+        # Keras sets the last three arguments: `mask` if `x` is the only tensor, else the others.
         self._check_memory(memory, return_attention_weights)
         if padding_mask is None:
             padding_mask = mask if x_mask is None else x_mask

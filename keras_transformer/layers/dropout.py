@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# An odd number close to 2 ** 32 / golden ratio maps neighbouring indices to distant numbers.
+# Multiplication by this odd number, about 2 ** 32 / golden ratio, moves close indices apart.
 STRIDE = 0x9E3779B1
 FACTORS = (0x7FEB352D, 0x846CA68B)
 OFFSETS = (0x05EBCA6B, 0x0BD794D6)
@@ -18,9 +18,9 @@ class Dropout(keras.layers.Dropout):
 
     The dropout mask is a hash of each element's index and two numbers from the layer's
     `seed_generator`. The hash takes a few integer operations, which compilers fuse with the
-    following ones. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a
+    next operations. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a
     different random generator on each backend. On JAX, its masks take up to a third of a small
-    model's training step; on PyTorch, its masks depend on the global generator.
+    model's training step; on PyTorch, its masks depend on the global random generator.
 
     Example:
 

@@ -11,11 +11,11 @@ from keras_transformer.layers.base import ConfiguredLayer, int8_matmul
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(ConfiguredLayer):
-    """Maps ids to vectors times sqrt(d_model), and vectors to logits with the same matrix (§3.4).
+    """Maps ids to vectors scaled by sqrt(d_model), and maps vectors to logits (§3.4).
 
-    The matrix is initialized from N(0, 1 / d_model), so that the scaled vectors have unit variance
-    and the logits of an untrained model are moderate. `keras_hub.layers.ReversibleEmbedding` also
-    shares the matrix, but does not scale the vectors and has another initialization.
+    Both maps use one matrix, initialized from N(0, 1 / d_model), so that scaled vectors have unit
+    variance and an untrained model's logits are not large. `keras_hub.layers.ReversibleEmbedding`
+    also uses one matrix, but does not scale the vectors and initializes the matrix differently.
 
     Example:
 

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURES", "PRESETS", "Transformer", "architecture"]
 
-# Maps each value of a recipe's `model.architecture`, a module of this package, to its class.
+# Maps each value of a recipe's `model.architecture` (a module of this package) to a class name.
 ARCHITECTURES = {"transformer": "Transformer"}
 
 # Sizes of published Transformers.
 PRESETS: dict[str, dict[str, Any]] = {
-    # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.
+    # Wu et al. 2021: text-only Multi30k, 2.57M parameters with a joint vocabulary of 9,728 tokens.
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
     # Vaswani et al. 2017, Table 3.
     "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout_rate": 0.1},

@@ -17,11 +17,11 @@ class Searchable(Protocol):
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
       positions. With this method, search starts with a short cache and extends it; without it,
-      search starts with a cache for the longest hypothesis. A state of fixed size does not need it.
+      search starts with a cache for the longest hypothesis. Caches of fixed size do not need it.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
-      source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` are bos and pieces, padded at
-      the end. Row t belongs to the step that reads token t and predicts token t + 1. `Translator`
-      needs this method for word alignments.
+      source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
+      of translations, padded at the end. Row t belongs to the step that reads token t and predicts
+      token t + 1. `Translator` needs this method for word alignments.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
@@ -58,7 +58,7 @@ class Searchable(Protocol):
             position: Position of the tokens, an int or a 0-d int tensor. The first position is 0.
             return_attention_weights: Whether to also return the attention weights over the source.
                 Search sets this argument only with a coverage penalty, so a model without attention
-                may omit it.
+                may omit the argument.
 
         Returns:
             A tuple of the logits for `position + 1`, float32 `(B, N, V)`, and the updated cache.
@@ -78,4 +78,4 @@ class SlicesLogits(Protocol):
     pad_id: int
 
     def output_weights(self) -> tuple[Any, Any]:
-        """Returns the output matrix `(V, D)` and its bias `(V,)`, where None means no bias."""
+        """Returns the output matrix `(V, D)` and the bias `(V,)`; the bias may be None."""

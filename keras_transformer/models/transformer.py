@@ -30,8 +30,8 @@ class Transformer(keras.Model):
         vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
         target_vocabulary_size: Size of the target vocabulary. If it is given, target embedding and
-            output projection share a matrix, and the source embedding has its own. Defaults to
-            None: the vocabulary is joint, and all three share one matrix.
+            output projection share a matrix, and the source embedding has another. Defaults to
+            None: the vocabulary is joint, and both embeddings and the projection share one matrix.
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
         d_model: Width D. Defaults to 512.
@@ -52,11 +52,11 @@ class Transformer(keras.Model):
             that need one (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
         attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"` or
-            `"strided"`. With each of them, cross-attention uses `"full"`, whose memory is linear in
-            the length. Defaults to None: computes all scores at once (equation 1), which is fastest
+            `"strided"`. If it is given, cross-attention uses `"full"`, which does not store all
+            scores. Defaults to None: computes all scores at once (equation 1), which is fastest
             for short inputs. `"full"` gives the same results as None.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
-            these two only. Defaults to None.
+            these two patterns; otherwise, it must be None. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -129,7 +129,7 @@ class Transformer(keras.Model):
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
-        # `encoder.call` makes the encoder's layers nodes of the graph, as saved weights require.
+        # `encoder.call` makes each layer a node of the graph. Saved weights require these nodes.
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         source_mask = padding_mask(source_ids, pad_id)
@@ -176,7 +176,7 @@ class Transformer(keras.Model):
             **overrides: Constructor arguments, which replace those of the preset.
 
         Raises:
-            ValueError: If there is no such preset.
+            ValueError: If `preset` is unknown.
         """
         if preset not in PRESETS:
             raise ValueError(
@@ -217,7 +217,7 @@ class Transformer(keras.Model):
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam (see `Searchable.step`).
 
-        The attention weights are those of the last cross-attention, averaged over its heads.
+        The attention weights are those of the last layer's cross-attention, averaged over heads.
         """
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
         x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
@@ -232,8 +232,8 @@ class Transformer(keras.Model):
     def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
         """Returns the attention weights from target to source tokens (see `Searchable`).
 
-        The float32 weights `(B, N, T, S)` are those of the last cross-attention, averaged over its
-        heads. Each row sums to 1 over the source, including eos. Rows and columns of padding are 0.
+        The float32 weights `(B, N, T, S)` are those of the last layer's cross-attention, averaged
+        over heads. Rows of real tokens sum to 1 over the source with eos. Padding has weight 0.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)

@@ -1,4 +1,4 @@
-"""Base class of the attention patterns, and their names."""
+"""Base class of the attention patterns, and a registry of their names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +72,7 @@ class AttentionPattern:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the first field is a window or a stride, which must be given.
+        needs_window: Whether the first field is a window or stride, which has no default.
     """
 
     needs_window = False
@@ -112,7 +112,7 @@ class AttentionPattern:
 
 
 def fitting_size(size: int, length: Any) -> Any:
-    """Returns the block size: `size`, or `length` if that is known and smaller.
+    """Returns the block size: `size`, or `length` if `length` is known and smaller.
 
     When JAX infers shapes, the length is symbolic. The whole sequence is then one block.
     """
@@ -122,7 +122,7 @@ def fitting_size(size: int, length: Any) -> Any:
 
 
 def split_blocks(x: Any, size: Any) -> Any:
-    """Splits `(B, H, T, K)`, padded with zeros, into blocks: `(B, H, T / size, size, K)`."""
+    """Pads `x`, `(B, H, T, K)`, with zeros and splits it into `(B, H, T / size, size, K)`."""
     batch, heads, length, width = ops.shape(x)
     # A symbolic length equals the size of the single block (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
@@ -150,15 +150,15 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query minus key positions for `with_neighbours`, int32 `(b, 2 b)` or `(b, 3 b)`."""
+    """Returns query position minus key position in a block, int32 `(b, 2 b)` or `(b, 3 b)`."""
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys
 
 
 def key_marks(key: Any, padding_mask: Any) -> Any:
-    """Returns marks of the keys, int32 `(B, 1, S, 1)`, 1 where a key is a real token.
+    """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
 
-    `split_blocks` pads the marks with 0, so that keys that pad the sequence are masked too.
+    `split_blocks` appends zeros to the marks, so the keys that it appends are masked too.
     """
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")

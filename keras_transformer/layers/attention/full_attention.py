@@ -16,7 +16,7 @@ from keras_transformer.layers.attention.attention_pattern import (
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.dropout import keep_mask
 
-# Lower than a masked score, so that keys that pad the last block never get any weight.
+# Lower than a masked score, so that the last block's padding never gets an attention weight.
 ABSENT_SCORE = 2 * MASKED_SCORE
 
 
@@ -26,10 +26,10 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 class FullAttention(AttentionPattern):
     """Attends to all positions, with memory linear in the length (§3.2.1).
 
-    The result equals that of `MultiHeadAttention` without a pattern. A fused kernel computes it if
-    the backend has one for the arguments, otherwise `blockwise_attention`. The time is still
-    quadratic. On 2 cores, this pattern is faster than computing all scores at once for sequences of
-    at least 2,000 tokens on PyTorch and about 4,000 on JAX; on TensorFlow, both take the same time.
+    The result equals that of `MultiHeadAttention` without a pattern. If the backend has a fused
+    kernel for the arguments, this kernel is used, otherwise `blockwise_attention`. The time
+    is quadratic. On 2 cores, this is faster than computing all scores at once for at least 2,000
+    tokens on PyTorch and about 4,000 tokens on JAX; on TensorFlow, both take the same time.
 
     Example:
 
@@ -80,8 +80,8 @@ class _Rules(NamedTuple):
     """Arguments of `blockwise_attention` that have no gradient.
 
     Attributes:
-        num_keys: Number of keys S, without those that pad the last block.
-        is_real: bool `(B, 1, 1, S)`, the padding mask, with S padded to whole blocks; or None.
+        num_keys: Number of keys S, not counting the padding of the last block.
+        is_real: The padding mask, bool `(B, 1, 1, S)`, or None. S is padded to whole blocks.
     """
 
     block_size: int
@@ -105,13 +105,13 @@ def blockwise_attention(
 ) -> Any:
     """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
-    Each block updates each row's largest score and sum of exponentials, and rescales the earlier
-    sums to match. The backward pass recomputes the scores of each block (Dao et al., appendix B.4).
-    Both passes store the scores of one block at a time. The softmax runs in float32.
+    A new block may raise a row's largest score; the row's earlier sums are then rescaled. The
+    backward pass recomputes the scores of each block (Dao et al., appendix B.4). Both passes store
+    the scores of one block at a time. The softmax runs in float32.
 
     `block_size` is the number of keys per block. `seed`, an int tensor `(2,)`, determines the
-    dropout mask; dropout requires it. The other arguments and the result are those of
-    `AttentionPattern`.
+    dropout mask. It is required if `dropout_rate` is above 0. The other arguments and the result
+    are those of `AttentionPattern`.
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
@@ -211,7 +211,7 @@ def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
 
 
 def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
-    """Applies dropout. Each block has the same mask in the forward and the backward pass."""
+    """Applies dropout. A block's mask is the same in the forward and the backward pass."""
     if not rules.dropout_rate:
         return weights
     seed = ops.cast(rules.seed, "int32") + ops.stack([ops.cast(block, "int32"), 0])

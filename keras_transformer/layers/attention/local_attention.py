@@ -43,7 +43,7 @@ class LocalAttention(AttentionPattern):
             mask, only to earlier positions.
 
     Raises:
-        ValueError: If `window` is less than 1, or, in a call, the numbers of queries and keys
+        ValueError: If `window` is less than 1. In a call: if the numbers of queries and keys
             differ.
 
     Source: Vaswani et al. 2017, §4, "restricted self-attention".

@@ -54,13 +54,13 @@ class MultiHeadAttention(ConfiguredLayer):
 
     Call arguments:
         query: float tensor `(B, T, D)`.
-        key: float tensor `(B, S, D)`, keyword-only, because Keras's layer takes `value` before
-            `key`. Defaults to `query`.
+        key: float tensor `(B, S, D)`, keyword-only, because `keras.layers.MultiHeadAttention`
+            takes `value` before `key`. Defaults to `query`.
         value: float tensor `(B, S, D)`, keyword-only. Defaults to `key`.
         padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: uses
             the Keras mask of `key`, if any.
-        attention_mask: bool tensor, True = may attend: either 3-D, `(B, T, S)`, or 2-D or 4-D and
-            broadcastable to `(B, H, T, S)`. Defaults to None.
+        attention_mask: bool tensor, True = may attend. A 3-D mask is `(B, T, S)`. A 2-D or 4-D
+            mask must be broadcastable to `(B, H, T, S)`. Defaults to None.
         use_causal_mask: For self-attention: whether position t attends only to positions up to t.
             Defaults to False.
         return_attention_weights: Whether to also return the attention weights. Defaults to False.
@@ -155,7 +155,7 @@ class MultiHeadAttention(ConfiguredLayer):
         query_mask: Any = None,
         key_mask: Any = None,
     ) -> Any:
-        # Keras passes the last three arguments. It passes `mask` if `query` is the only tensor.
+        # Keras sets the last three: `mask` if `query` is the only tensor, otherwise the others.
         if padding_mask is None:
             query_mask = mask if query_mask is None else query_mask
             padding_mask = query_mask if key is None else key_mask
@@ -200,17 +200,17 @@ class MultiHeadAttention(ConfiguredLayer):
     def init_cache(
         self, batch: Any, beam_size: Any, max_length: int | None
     ) -> FixedKeyValues | GrowingKeyValues:
-        """Returns an empty cache for `max_length` positions, or a growing cache if it is None."""
+        """Returns an empty cache for `max_length` positions, or one that grows if None is given."""
         kind = GrowingKeyValues if max_length is None else FixedKeyValues
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)
 
     def fuse_projections(self) -> dict[str, Any]:
-        """Joins query, key and value projections, so that `step` computes one product, not three.
+        """Joins query, key and value projections, so that `step` computes one matrix product.
 
         Returns:
-            A dict: `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype, or, after `quantize`,
-            in int8 with a vector `"scale"`; with `use_bias`, also a vector `"bias"`.
+            A dict of `"kernel"` `(D, H * (2 * K + K_v))` and, with `use_bias`, a vector `"bias"`,
+            in the compute dtype. After `quantize`, the kernel is int8 and has a vector `"scale"`.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         kernel = ops.concatenate([part.kernel for part in parts], axis=-1)
@@ -236,7 +236,7 @@ class MultiHeadAttention(ConfiguredLayer):
 
         Args:
             query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses per sentence.
-                Hypothesis n is written to slot n of this position.
+                The key and value of hypothesis n are written to slot n of this position.
             cache: Cached keys and values of the earlier positions.
             projections: The result of `fuse_projections`.
             attention_mask: bool tensor `(B * H, N, L * N)`, the result of `take_slots`.

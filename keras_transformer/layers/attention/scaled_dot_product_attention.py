@@ -30,7 +30,7 @@ def padding_mask(ids: Any, pad_id: int = 0) -> Any:
 
 
 def causal_mask(length: Any) -> Any:
-    """Lets every target position attend to itself and to earlier positions (§3.2.3).
+    """Returns a mask that lets each position attend to itself and to earlier positions (§3.2.3).
 
     Args:
         length: Number of positions T, an int or a 0-d int tensor.

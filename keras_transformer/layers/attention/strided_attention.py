@@ -30,7 +30,7 @@ class StridedAttention(AttentionPattern):
     """Attends to neighbours and to positions whose distance is a multiple of the stride.
 
     Neighbours are at most `stride` positions away. In every head, one softmax covers both kinds of
-    keys ("merged head" in Child et al.). Time and memory for a sequence of length T are
+    positions ("merged head" in Child et al.). Time and memory for a sequence of length T are
     proportional to T * (3 * stride + T / stride), which is T^1.5 if the stride is about sqrt(T).
     Two layers can pass information between any two positions.
 
@@ -42,7 +42,7 @@ class StridedAttention(AttentionPattern):
         stride: The stride l in tokens, at least 1.
 
     Raises:
-        ValueError: If `stride` is less than 1, or, in a call, the numbers of queries and keys
+        ValueError: If `stride` is less than 1. In a call: if the numbers of queries and keys
             differ.
 
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
@@ -93,7 +93,7 @@ class StridedAttention(AttentionPattern):
 
 
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
-    """Returns True for keys of `with_neighbours` that are neighbours in another column."""
+    """Returns True for keys that are closer than the stride and not in the query's column."""
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance
     return ops.logical_and(farthest > 0, farthest < stride)

@@ -20,8 +20,8 @@ class ALiBiPositionalEncoding(PositionalEncoding):
     The bias of head h is -m_h |i - j| for query i and key j. If H is a power of two, the slopes m
     are 2^(-8 / H), 2^(-16 / H), ..., 2^-8. Otherwise, they are the slopes for the next lower power
     of two, followed by every second slope for the next higher one. There are no weights and no
-    maximum length. The publication covers causal attention only. In an encoder, the bias does not
-    depend on the order, so the encoder cannot distinguish a sentence from its reverse.
+    maximum length. The publication covers causal attention only. In an encoder, the bias is equal
+    for earlier and later keys, so the encoder cannot distinguish a sentence from its reverse.
 
     Example:
 

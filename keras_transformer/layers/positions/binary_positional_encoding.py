@@ -13,10 +13,10 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("binary_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
-    """Uses the binary digits of the index, lowest first: bounded and distinct, but not smooth.
+    """Uses the binary digits of the index, lowest first, as features (see `concatenate`).
 
-    From 7 (1110) to 8 (0001), every digit changes; from 8 to 9, only one. The vectors of
-    neighbouring positions can therefore be far apart. The paper's sinusoids are a smooth version.
+    The digits are bounded, but neighbouring positions can have distant vectors: from 7 (1110) to 8
+    (0001), every digit changes. The paper's sinusoids are a smooth version of such digits.
 
     Example:
 

@@ -16,7 +16,7 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """Uses the raw index, which grows without bound and dominates the embeddings.
+    """Uses the raw index, which is unbounded and can be much larger than the embeddings.
 
     Example:
 
@@ -60,7 +60,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """Pads features with zeros, or truncates them, to width D; one feature broadcasts to D."""
+        """Pads features with zeros or truncates them to width D. A single feature is kept."""
         if self.num_features == 1:
             return features
         padding = max(d_model - self.num_features, 0)

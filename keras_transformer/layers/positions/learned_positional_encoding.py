@@ -24,7 +24,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
     Args:
         max_length: Number of positions, in tokens, that have a vector.
 
-    Call arguments and result are those of `PositionalEncoding`, with `offset + T <= max_length`.
+    Call arguments and result are those of `PositionalEncoding`. `offset + T <= max_length`.
 
     Raises:
         ValueError: If the sequence is longer than `max_length`. Unknown lengths are not checked.

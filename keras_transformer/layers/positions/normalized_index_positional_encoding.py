@@ -12,7 +12,7 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("normalized_index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
-    """Uses the index divided by a fixed maximum length: bounded, but neighbours hardly differ.
+    """Divides the index by `max_length`: the result is bounded, but neighbours hardly differ.
 
     With a maximum of 1,000 tokens, two neighbouring positions differ by 0.001.
 

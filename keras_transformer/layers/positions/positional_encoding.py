@@ -1,4 +1,4 @@
-"""Base class and registry of the position encodings, and angles that two of them share."""
+"""Base class and registry of the position encodings, and angles of sinusoids and rotations."""
 
 import inspect
 import math
@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.layers.base import ConfiguredLayer
 
-# Maps names to classes and arguments. Each encoding's file registers its class.
+# Maps names to classes and constructor arguments. Each encoding's file registers its class.
 POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
 
 
@@ -67,8 +67,8 @@ def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
 class PositionalEncoding(ConfiguredLayer):
     """Base class of the position encodings. A subclass overrides one or more of three methods.
 
-    `call` adds positions to the embeddings, `rotate` rotates the queries and keys of
-    self-attention, and `score_bias` returns a bias for its scores. The base class changes nothing.
+    `call` adds positions to the embeddings. In self-attention, `rotate` rotates queries and keys,
+    and `score_bias` returns a bias for the scores. The base class changes nothing.
     `call` and `rotate` take the position of the first token as `offset`, so that decoding one token
     at a time gives the same results as decoding all tokens at once.
 
@@ -123,7 +123,7 @@ class PositionalEncoding(ConfiguredLayer):
         """Raises `ValueError` if `length` exceeds the number of positions."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the decoder's encoding. By default, it is the encoder's encoding, `self`."""
+        """Returns the encoding for the decoder. By default, encoder and decoder share `self`."""
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:

@@ -16,10 +16,10 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("t5")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativePositionBias(PositionalEncoding):
-    """Adds to the scores a learned scalar for each head and bucket of distances, as in T5.
+    """Adds a learned scalar per head and bucket of distances to the scores, as in T5.
 
     Each short distance has its own bucket. Longer distances share buckets whose widths grow
-    geometrically up to `max_distance`. All distances beyond it share the last bucket. An encoder
+    geometrically up to `max_distance`. All greater distances share the last bucket. An encoder
     uses half of the buckets for each direction; a decoder uses all buckets for earlier keys. All
     layers of a stack share one object; encoder and decoder have different objects.
 
@@ -33,8 +33,8 @@ class RelativePositionBias(PositionalEncoding):
         bidirectional: Whether keys after the query have their own buckets. If False, they share
             the bucket of distance 0. Defaults to True.
         num_buckets: Number of buckets, an even number of at least 4. Defaults to 32.
-        max_distance: Distance in tokens from which all distances share a bucket. It must be more
-            than `num_buckets / 2`. Defaults to 128.
+        max_distance: Distances of at least this many tokens share a bucket. The number must
+            be more than `num_buckets / 2`. Defaults to 128.
 
     Raises:
         ValueError: If `num_buckets` or `max_distance` is out of range.

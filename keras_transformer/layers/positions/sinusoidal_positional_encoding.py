@@ -23,7 +23,7 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
     computes the table in float32 for the length of its input, so there is no maximum length and no
     weight. `keras_hub.layers.SinePositionEncoding` computes its table in the compute dtype. In
-    bfloat16, its neighbouring positions from 256 on are equal.
+    bfloat16, that table has equal rows for neighbouring positions such as 256 and 257.
 
     Example:
 
