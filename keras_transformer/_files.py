@@ -15,7 +15,7 @@ from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# Most file systems allow names of 255 bytes. A plain name is shorter, to allow prefix and suffix.
+# Most file systems allow names of 255 bytes. Plain names leave room for a prefix and a suffix.
 _LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
 # The configuration of a thousand Keras layers takes about 1 MiB, that of a Transformer 1 KiB.
 _MOST_JSON_BYTES = 4 * 1024 * 1024
@@ -25,7 +25,7 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yields a temporary path for a file or folder, then flushes it to disk and renames it.
+    """Yields a temporary path to write, then flushes the file or folder and renames it to `path`.
 
     If `path` is a symbolic link, the target of the link is replaced and the link is kept. The new
     file has the permissions of the old one. If `path` is an existing folder, it must be empty.
@@ -65,7 +65,7 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
     an error. A device or a pipe, such as /dev/stdout, is written directly, line by line.
 
     Raises:
-        UserError: On entering, if the file cannot be written.
+        UserError: At the start of the `with` block, if the file cannot be written.
     """
     path = Path(path)
     with ExitStack() as stack:
@@ -120,8 +120,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """Reads the configuration of a `.keras` file; rejects files that would fill the memory.
 
     Call this before `keras.saving.load_model`, which parses a `config.json` of any size and trusts
-    the sizes in the directory of the archive. This function checks that `config.json` and
-    `metadata.json` have at most 4 MiB each, and that no member is larger than the directory states.
+    the sizes that the archive states for its members. This function checks that `config.json` and
+    `metadata.json` have at most 4 MiB each, and that no member is larger than the archive states.
 
     Raises:
         UserError: If the file is damaged or a member is too large.
@@ -134,7 +134,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
                 config = read_json(file, _MOST_JSON_BYTES)
         if not isinstance(config, dict):
             raise ValueError("config.json must be a JSON object")
-    except Exception as error:  # zipfile, zlib, struct and json raise different errors for damage
+    except Exception as error:  # zipfile, zlib, struct and json raise different errors
         raise damaged_keras_file(path, error) from error
     return config
 
@@ -204,7 +204,7 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     if name in ("config.json", "metadata.json") and size > _MOST_JSON_BYTES:
         raise ValueError(f"{name} must have at most {_MOST_JSON_BYTES:,} bytes. Received: {size:,}")
     if member.compress_type == zipfile.ZIP_STORED:
-        return  # Keras stores all members
+        return  # Keras writes all members uncompressed
     if member.compress_type != zipfile.ZIP_DEFLATED:
         # `zipfile` cannot limit the memory for other compression types.
         raise ValueError(f"{name} must be stored or deflated")

@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Reports a problem that the user can fix: in a file, recipe or argument, or a full disk.
+    """Reports a problem that the user can fix: a bad file, recipe or argument, or a full disk.
 
     The command line prints the message as one line and exits with status 2. Any other exception
     is a bug in the package, and its traceback is shown.

@@ -61,7 +61,7 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Generated sentence pairs, used instead of files: numbers and dates in words."""
+    """Numbers of generated sentence pairs (numbers and dates in words), used instead of files."""
 
     train: int = Field(40_000, gt=0, description="Training pairs.")
     validation: int = Field(500, gt=0, description="Validation pairs.")
@@ -140,7 +140,7 @@ class ModelSettings(_Section):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings as keyword arguments for `from_preset` of the architecture."""
+        """Returns the settings as keyword arguments for `from_preset` of the architecture."""
         return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 
@@ -257,12 +257,12 @@ class Recipe(_Section):
         return self
 
     def to_yaml(self) -> str:
-        """Returns the recipe as YAML with all defaults, which `load_recipe` can read."""
+        """Returns the recipe, with all defaults, as YAML that `load_recipe` can read."""
         tree = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Returns the keys that differ, such as "training.steps (1000 and 2000)".
+        """Returns the keys whose values differ, such as "training.steps (1000 and 2000)".
 
         Ignores `data.directory`, `training.distribution` and `training.model_shards`.
         """
@@ -349,7 +349,7 @@ def _parse(text: str) -> Any:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # PyYAML also passes on errors of Python's converters
+    except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None
 
 

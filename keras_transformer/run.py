@@ -118,7 +118,7 @@ class Run:
         return load_model(self.model_path)
 
     def pairs(self, split: Split) -> "Iterable[Pair]":
-        """Returns the (source, target) sentences of a split, iterable more than once."""
+        """Returns the (source, target) sentences of a split, for one or more iterations."""
         from keras_transformer.data.corpus import read_parallel
 
         return read_parallel(*self.text(split))
@@ -202,7 +202,7 @@ def load_model(path: str | Path) -> Any:
     read_config(path)
     try:
         return keras.saving.load_model(path, compile=False)
-    except Exception as error:  # zipfile, json, h5py and Keras raise different errors for damage
+    except Exception as error:  # zipfile, json, h5py and Keras raise different errors
         raise damaged_keras_file(path, error) from error
 
 

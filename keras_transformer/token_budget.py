@@ -1,6 +1,6 @@
 """The search for the largest number of tokens per batch that fits into memory.
 
-The search does not import Keras, to save memory. The package `training` would import it.
+To save memory, the search does not import Keras. It is not in `training`, which imports Keras.
 """
 
 import json
@@ -57,8 +57,8 @@ def find_token_budget(
     """Finds `training.tokens_per_batch` within 10 % of the largest value that fits into memory.
 
     Tests each value by training steps in a new process. No text is needed, because the ids are
-    random. The source length is `data.max_length` and the target length is half of it. `BatchPlan`
-    makes no larger batch.
+    random. The source length is `data.max_length` and the target length is half of it. No batch
+    of `BatchPlan` needs more memory.
 
     Args:
         recipe: The recipe. If it uses several devices, the result is for one device.
@@ -88,9 +88,9 @@ def find_token_budget(
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Finds a number within 10 % of the largest that fits, or None if `smallest` does not fit.
+    """Returns a number within 10 % of the largest that fits, or None if `smallest` does not fit.
 
-    Doubles the number until it does not fit, then bisects. All smaller numbers must fit too.
+    Doubles the number until it does not fit, then bisects. If a number fits, smaller ones must fit.
     """
     tokens = max(FIRST_TRY, smallest)
     if fits(tokens):

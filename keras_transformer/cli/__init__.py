@@ -1,4 +1,4 @@
-"""The command line `keras-transformer COMMAND ...`; each module defines a function `command`.
+"""The command line `keras-transformer COMMAND ...`. Each command has a module of the same name.
 
 The module of a command is imported only if the user types that command. The module imports Keras
 and NumPy only when the command runs, so `--help` and errors in arguments appear at once.

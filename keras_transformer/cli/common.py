@@ -39,7 +39,7 @@ scores_option = click.option(
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Counts and checks all lines; returns None if a file is a pipe or standard input."""
+    """Counts lines, which also validates them; returns None for a pipe or standard input."""
     if not all(file is not None and file.is_file() for file in files):
         return None
     return sum(1 for _ in lines)
@@ -52,10 +52,10 @@ def as_line(text: str) -> str:
 
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
-    """Yields a function that writes text to a file, or without buffering to standard output.
+    """Yields a function that writes text to `output`, or to standard output if `output` is None.
 
     Raises:
-        UserError: On entering, if the file cannot be written.
+        UserError: At the start of the `with` block, if the file cannot be written.
     """
     if output is None:
         yield functools.partial(click.echo, nl=False)
@@ -73,7 +73,7 @@ def warning_lines() -> Iterator[None]:
 
 
 def progress_bar(total: int | None, output: Path | None) -> Any:
-    """Returns a progress bar on stderr, hidden if `total` is None or output is to a terminal."""
+    """Returns a progress bar on stderr; hides it if `total` is None or results go to a terminal."""
     from tqdm import tqdm
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())

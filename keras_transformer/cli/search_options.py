@@ -49,7 +49,7 @@ def _type(field: FieldInfo) -> click.ParamType:
 
 
 search_options = options_of(SearchOptions)
-# `evaluate` scores one translation per sentence, and a request to an export has its own `n_best`.
+# No `n_best`: `evaluate` scores one translation per sentence; requests to exports contain `n_best`.
 best_search_options = options_of(SearchOptions, {"n_best"})
 # `num_samples` is the value of --sample or --mbr.
 sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "num_samples"})

@@ -137,7 +137,7 @@ def _check_decoding_mode(
 
 
 def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """Returns the `Translator` of a run or an ensemble; removes its arguments from `options`."""
+    """Returns the `Translator` of a run or an ensemble; removes what it uses from `options`."""
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
@@ -161,7 +161,7 @@ def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) 
 
 
 class _Line(NamedTuple):
-    """A sentence and the constraints on its translation."""
+    """Holds a sentence and the constraints on its translation."""
 
     sentence: str
     prefix: str
@@ -175,7 +175,7 @@ def read_source(
     required: Path | None = None,
     forbidden: Path | None = None,
 ) -> Iterator[_Line]:
-    """Yields the sentences of `file`, or of standard input if it is None, with their constraints.
+    """Yields sentences with their constraints, from standard input if `file` is None.
 
     Raises:
         UserError: While iterating, if a line is not UTF-8, or the files have different numbers of

@@ -31,7 +31,7 @@ def evaluate_run(
         options: The search options. Defaults to None: uses those of the recipe.
 
     Returns:
-        BLEU and chrF, and for generated text the share of exact matches, all in percent.
+        BLEU and chrF in percent, and the percentage of exact matches if the text is generated.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()

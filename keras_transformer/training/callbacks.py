@@ -13,11 +13,11 @@ from keras_transformer.training.optimizer import inner_optimizer
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Counts optimizer steps, while Keras counts batches and epochs; the base class of callbacks.
+    """Counts optimizer steps (Keras counts batches and epochs); the base class of these callbacks.
 
-    During a step, `step` is its number, counted from 1. At the end of an epoch, `step` is the
-    number of past steps, including those of earlier processes. Subclasses take `start_step` (steps
-    of earlier processes) and `accumulation_steps` (micro-batches per optimizer step).
+    During a step, `step` is the number of this step, counted from 1. At the end of an epoch, it is
+    the number of finished steps, including those before a stop. Subclasses take `start_step` (the
+    number of steps before the stop) and `accumulation_steps` (micro-batches per optimizer step).
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -31,14 +31,14 @@ class StepCallback(keras.callbacks.Callback):
             self.step += 1
 
     def on_step_begin(self, steps: int) -> None:
-        """Runs before a step, when `steps` steps are finished or still running on the device."""
+        """Runs before each step; `steps` is the number of steps before it."""
 
 
 class Reseed(StepCallback):
-    """Seeds dropout from `seed` and the step at the start of every epoch.
+    """Seeds dropout at the start of every epoch, from `seed` and the number of finished steps.
 
-    After a stop, a new process has the same dropout masks in an epoch as the old one, so
-    checkpoints contain no random state. `distribution` gives every replica a different state.
+    A resumed run thus has the same dropout masks as a run without a stop, and checkpoints
+    contain no random state. `distribution` gives every replica a different state.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class StepReports(StepCallback):
 
     Args:
         reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
-        tokens: Function from an optimizer step, counted from 0, to its number of real target
-            tokens. If None, the speed is reported in steps instead of tokens per second.
+        tokens: Function that takes an optimizer step (from 0) and returns its number of real
+            target tokens. If None, reports steps per second instead of tokens per second.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ProgressBar(StepCallback):
 
 
 class AtCheckpoint(StepCallback):
-    """Calls `action(model, step, logs)` at the end of an epoch; later callbacks get its `logs`."""
+    """Calls `action(model, step, logs)` after an epoch; later callbacks get the same `logs`."""
 
     def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
         super().__init__(**counting)

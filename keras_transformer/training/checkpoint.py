@@ -22,15 +22,15 @@ from keras_transformer.run import checkpoint_folders
 
 _MODEL = "model.keras"
 _STATE = "state.json"
-_MOST_STATE_BYTES = 16 * 1024 * 1024  # the validation loss of a checkpoint adds about 40
-_FORMAT = 2  # 1: model.keras held the TransformerTrainer of 0.1.0.dev0
+_MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
+_FORMAT = 2  # in format 1, model.keras held the TransformerTrainer of 0.1.0.dev0
 
 
 class ValidationHistory:
-    """Stores the validation losses of a run by optimizer step.
+    """Stores the validation losses of a run, with the optimizer step of each loss.
 
-    Checkpoints save the losses for a resumed run. Early stopping uses the loss and not BLEU: the
-    differences in BLEU of a few greedy translations between checkpoints are mostly noise.
+    Checkpoints contain the losses, so a resumed run has them. Early stopping uses the loss and not
+    BLEU: on a few greedy translations, BLEU differences between checkpoints are mostly noise.
     """
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:
@@ -41,7 +41,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Returns the sorted steps of the `count` lowest losses; the earlier of equal losses."""
+        """Returns the sorted steps of the `count` lowest losses; for ties, the earlier steps."""
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]
@@ -126,7 +126,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
 
 
 def _load_weights(path: Path, model: Any) -> None:
-    """Loads weights and optimizer from an extracted file, since reading in the archive is slow."""
+    """Extracts and loads weights and optimizer state, as reading inside the archive is slow."""
     with (
         zipfile.ZipFile(path / _MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
@@ -186,7 +186,7 @@ def average_checkpoints(
     Args:
         paths: Folders of one or more checkpoints of the same model.
         output: The `.keras` file to write.
-        previous: File to copy an existing `output` to. Defaults to None: makes no copy.
+        previous: Path for a copy of the old `output`, if there is one. Defaults to None: no copy.
 
     Raises:
         UserError: If `paths` is empty, a checkpoint is damaged, or the models differ.
@@ -249,7 +249,7 @@ def _read_state(path: Path) -> Any:
 
 
 def remove_unfinished(directory: str | Path) -> None:
-    """Removes partly written and partly removed checkpoints of a killed process."""
+    """Removes checkpoints that a killed process has only partly written or partly removed."""
     for state in ("partial", "removed"):
         for path in Path(directory).glob(f".{state}-step-{'[0-9]' * 8}"):
             shutil.rmtree(path)

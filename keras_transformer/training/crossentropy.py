@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy over real tokens (§5.4), from whole logits or slice by slice."""
+"""Label-smoothed cross-entropy over real tokens (§5.4), of all logits or slice by slice."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Computes the cross-entropy in nats over real target tokens, with label smoothing (§5.4).
 
     Padding is excluded from the sum and from the mean. The loss of a batch that has only padding
-    is 0. Label smoothing spreads ε over the whole vocabulary, as in `torch.nn.CrossEntropyLoss`.
-    The loss is computed in float32 under every dtype policy.
+    is 0. Label smoothing spreads the probability ε over the whole vocabulary, as in
+    `torch.nn.CrossEntropyLoss`. The loss is computed in float32 under every dtype policy.
 
-    To weight every token of an accumulated step equally, use `reduction="sum"`, and divide
+    To weight all tokens equally with gradient accumulation, use `reduction="sum"`, and divide
     `sample_weight` by the number of real tokens in the step, as `BatchPlan.batches()` does.
 
     Example:
@@ -126,22 +126,22 @@ def sliced_crossentropy(
 
     Args:
         states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, (2M, D): the
-            states of the first pass, then those of the second.
+            states of the first forward pass, then those of the second.
         embeddings: Float tensor (V, D) in the dtype of `states`, the output projection.
         labels: Integer tensor (M,).
         weights: float32 tensor (M,), at least 0; 0 for padding. It has no gradient.
         slice_size: Tokens per slice, at least 1.
         label_smoothing: Float ε in [0, 1].
         r_drop: Weight α of R-Drop; 0 turns it off. The loss of a token is its mean loss over two
-            passes with different dropout masks, plus α/4 times the sum of the two Kullback-Leibler
-            divergences between their distributions (half of Liang et al., 2021, eq. 4).
+            forward passes with different dropout masks, plus α/4 times the sum of both KL
+            divergences between their output distributions (half of Liang et al., 2021, eq. 4).
         needs_gradient: If False, the gradients are not computed, which saves two matrix products.
 
     Returns:
         float32 tensor (3,), weighted sums over the tokens: the smoothed loss (nats), the
         unsmoothed cross-entropy (nats) and the correct predictions. Only the loss has a gradient.
     """
-    # The weights of a mean are so small that the gradients of the logits underflow in float16.
+    # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(weights), 1e-30)
     data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
     if not needs_gradient:
@@ -216,7 +216,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """Returns the three sums of a slice, and the gradient of the loss for the logits."""
+    """Returns the three sums of a slice and the gradient of the loss with respect to the logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -240,7 +240,7 @@ def _sums(
 
 
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
-    """Returns KL(p, q) + KL(q, p) of each token in both passes, and its gradient for the logits."""
+    """Returns KL(p, q) + KL(q, p) of each token, repeated for p and q, and the logit gradients."""
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)
     difference = first - second

@@ -55,12 +55,12 @@ def fit(
     tokens: Callable[[int], int] | None = None,
     distribution: Distribution | None = None,
 ) -> ValidationHistory:
-    """Trains a compiled model for a number of optimizer steps, and can resume bit for bit.
+    """Trains a compiled model for `steps` optimizer steps; can resume with bit-identical results.
 
-    Writes checkpoints such as `checkpoints/step-00001000/model.keras` (by `model.save`, with the
-    optimizer state) and TensorBoard logs in `logs/` to `directory`. After a stop or a crash, call
-    `fit` again with the same arguments. It then loads the newest checkpoint into `model`. The final
-    weights are the same as without the stop, on the same machine and backend.
+    Writes to `directory`: checkpoints, such as `checkpoints/step-00001000/model.keras` (by
+    `model.save`, with the optimizer state), and TensorBoard logs in `logs/`. After a stop or crash,
+    call `fit` again with the same arguments; it loads the newest checkpoint into `model`. On the
+    same machine and backend, the final weights are the same as without the stop.
 
     Example:
 
@@ -74,37 +74,37 @@ def fit(
         model: A compiled and built Keras model. If its optimizer accumulates gradients, an
             optimizer step has `gradient_accumulation_steps` micro-batches.
         batches: Function that takes the number of (micro-)batches to skip. It returns an endless
-            iterable of the batches that follow, `(x, y)` or `(x, y, sample_weight)`, whose parts
-            are nested NumPy arrays. `array_batches` makes such a function.
+            iterable of the batches that follow, `(x, y)` or `(x, y, sample_weight)`, of NumPy
+            arrays or nested structures of arrays. `array_batches` makes such a function.
         directory: Folder of checkpoints and logs.
         steps: Total number of optimizer steps, including those before a stop.
         checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Number of checkpoints with the lowest validation loss to keep too. Defaults to 0.
+        keep_best: Keeps this many checkpoints with the lowest validation losses too. Defaults to 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary of numbers and Markdown texts. It runs at each checkpoint. Defaults to None.
+            dictionary of numbers and Markdown texts. Runs at each checkpoint. Defaults to None.
         patience: Stops training after this many checkpoints without a lower validation loss
             (`"loss"` in the results of `validation`). Defaults to None: no early stopping.
-        callbacks: Keras callbacks. At a checkpoint, `fit` calls them after validation, with its
-            results in `logs` (as `val_loss`), and before saving. Their state is not saved.
+        callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving;
+            `logs` contains results such as `val_loss`. The state of callbacks is not saved.
         seed: Seed of the dropout masks, an integer >= 0.
-        resume: Whether to resume from the newest checkpoint in `directory`. If False, a checkpoint
-            in `directory` is an error.
+        resume: Whether to resume from the newest checkpoint in `directory`. If False, raises
+            `UserError` if `directory` contains a checkpoint.
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs.
-        tokens: Function from an optimizer step, counted from 0, to its number of real target
-            tokens. Defaults to None: reports steps per second instead of tokens per second.
+        tokens: Function that takes an optimizer step (from 0) and returns its number of real
+            target tokens. Defaults to None: reports steps per second, not tokens per second.
         distribution: The `Distribution` of a `SlicedLogitsTrainer`, from
             `training.distribution.start`. Defaults to one process and one device.
 
     Returns:
-        The validation losses of all checkpoints, including those of earlier processes.
+        The validation losses of all checkpoints, including those before a stop.
 
     Raises:
         UserError: If a checkpoint is damaged or of another model, or the disk is full.
-        ValueError: If an argument is out of range or has no effect, or if `batches` ends. For
-            batches that end, TensorFlow raises another error.
+        ValueError: If an argument is out of range or has no effect, or if `batches` ends. On
+            TensorFlow, batches that end cause an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -205,7 +205,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Returns an action that validates a model (with its EMA weights, if any) and reports."""
+    """Returns an action that validates a model (with EMA weights, if any) and reports results."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -246,10 +246,10 @@ def evaluation_of(batches: Sequence[Any]) -> Measure:
 def array_batches(
     x: Any, y: Any = None, batch_size: int = 32, seed: int = 0, sample_weight: Any = None
 ) -> Callable[[int], Iterator[tuple[Any, ...]]]:
-    """Makes the argument `batches` of `fit` from arrays, in a new order in each pass over the rows.
+    """Makes the argument `batches` of `fit` from arrays, and shuffles the rows for each epoch.
 
-    The rows of a batch depend only on `seed` and on the position of the batch in the stream. All
-    batches have `batch_size` rows, so a batch may contain rows of two passes.
+    An epoch contains every row once. The rows of a batch depend only on `seed` and the index of the
+    batch. All batches have `batch_size` rows, so a batch may contain rows of two epochs.
 
     Example:
 

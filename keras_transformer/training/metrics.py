@@ -11,7 +11,7 @@ from keras_transformer.training.crossentropy import token_crossentropy, token_we
 class TokenMean(keras.metrics.Metric):
     """Computes the mean of a value over the real target tokens of all batches.
 
-    Subclasses define `token_values(y_true, y_pred)`, float32 (B, T). Sums are always float32.
+    Subclasses define `token_values(y_true, y_pred)`, returning float32 (B, T). Sums are float32.
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
@@ -30,7 +30,7 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Adds a weighted sum of values and the sum of the weights, both float32 ()."""
+        """Adds a weighted sum of values and the sum of the weights, both float32 scalars."""
         self.total.assign_add(total)
         self.count.assign_add(count)
 
@@ -43,7 +43,7 @@ class TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
-    """Computes the share of real target tokens whose label has the highest logit (0 if no tokens).
+    """Computes the share of real target tokens whose label has the highest logit; 0 without tokens.
 
     Example:
 

@@ -18,7 +18,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
-    With `peak`, the curve has the same shape, and its highest rate, at `warmup_steps`, is `peak`:
+    With `peak`, the curve has the same shape. Its highest rate, before `scale`, is `peak`:
 
         rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
 
@@ -33,7 +33,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         d_model: Integer, width of the model. Pass either `d_model` or `peak`.
-        warmup_steps: Integer, at least 1, optimizer steps until the highest rate. Defaults to 4000.
+        warmup_steps: Integer >= 1, warm-up steps; the last has the highest rate. Defaults to 4000.
         peak: Float, the highest learning rate, before multiplication by `scale`.
         scale: Float, factor on the learning rate at all steps. Defaults to 1.
 
@@ -96,10 +96,10 @@ class TransformerAdam(_BackendAdam):
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - It calls a schedule with the number of optimizer steps. Keras passes that of micro-batches.
+    - It passes a schedule the number of optimizer steps. Keras passes the number of micro-batches.
     - `gradient_norm` is the global norm of the last step's gradient, before clipping.
     - If a batch contains a token twice, the gradients of its embedding are summed before they are
-      squared. In Keras, this is not so on TensorFlow.
+      squared. Keras on TensorFlow does not sum them first.
     - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
     - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
       toward the initial weights. After t steps, the weights of step i have the factor
@@ -167,7 +167,7 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Returns gradients that are already reduced; Keras on TensorFlow would sum them again."""
+        """Returns reduced gradients unchanged; Keras on TensorFlow would sum them again."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
@@ -180,7 +180,7 @@ class TransformerAdam(_BackendAdam):
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
-        """Updates weights and averages. If a micro-batch ends no step, Keras reverts the update."""
+        """Updates weights and averages. Keras reverts this unless the micro-batch ends a step."""
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:
             self._update_averages()
@@ -197,14 +197,14 @@ class TransformerAdam(_BackendAdam):
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)
-        if self.use_ema:  # Without a copy, JAX shares one buffer, which `fit` would donate twice.
+        if self.use_ema:  # Without a copy, weight and average share a buffer that JAX donates twice
             for _, average in averaged_weights(self):
                 average.assign(ops.copy(average))
 
 
 @contextmanager
 def ema_as_weights(model: Any) -> Iterator[None]:
-    """Puts the EMA weights into the model during the context, if the optimizer has `use_ema`."""
+    """Replaces the model's weights by the EMA weights in the `with` block, if `use_ema` is set."""
     _exchange(inner_optimizer(model))
     try:
         yield

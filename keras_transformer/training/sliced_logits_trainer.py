@@ -18,7 +18,7 @@ class SlicedLogitsTrainer(keras.Model):
     37,000, the logits take 3 GiB, and their gradient another 3 GiB; reading and writing them takes
     most of the time. This trainer shares the layers and weights of `model`, but its output is
     `model.states`; the loss projects the states to the vocabulary slice by slice. Loss, metrics and
-    gradients equal those of a `model` compiled with `loss` and with `MaskedAccuracy` and
+    gradients equal those of `model` if it is compiled with `loss` and with `MaskedAccuracy` and
     `Perplexity` as `weighted_metrics`. `compile` also compiles `model`, with the same optimizer.
     `save` saves `model`, which can be trained further without this trainer.
 
@@ -34,13 +34,13 @@ class SlicedLogitsTrainer(keras.Model):
     Args:
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
-        loss: `MaskedCrossentropy` that is a mean or a sum. Defaults to one without smoothing.
+        loss: `MaskedCrossentropy` with mean or sum reduction. Defaults to one without smoothing.
         logits_mebibytes: Memory for the logits of a slice, in MiB. A slice always has at least D
             tokens: in smaller slices, adding up the gradient of the output matrix would take longer
             than the matrix products. Defaults to 16.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0; 5 suits small translation data.
             The model processes each batch twice with different dropout masks, and the loss includes
-            the divergence of the two distributions. A step takes twice as long. Defaults to 0.
+            the divergence between the two outputs. A step takes twice as long. Defaults to 0.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, from `training.distribution.start`. Defaults to
@@ -114,11 +114,11 @@ class SlicedLogitsTrainer(keras.Model):
     def make_train_function(self, force: bool = False) -> None:
         if force or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
-        super().make_train_function()  # Keras makes one if the distribution has none
+        super().make_train_function()  # does nothing if `train_function` is set
 
     @property
     def slice_size(self) -> int:
-        """The number of tokens whose float32 logits are in memory at a time."""
+        """The number of tokens per slice, whose float32 logits are in memory at a time."""
         vocabulary_size, width = self.model.output_weights()[0].shape
         return max(width, self.logits_mebibytes * 2**20 // (4 * vocabulary_size))
 
@@ -131,7 +131,7 @@ class SlicedLogitsTrainer(keras.Model):
     def compute_loss(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Computes the loss, float32 (), and updates the metrics."""
+        """Computes the loss, a float32 scalar, and updates the metrics."""
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
         sums = self.distribution.crossentropy(
@@ -148,13 +148,13 @@ class SlicedLogitsTrainer(keras.Model):
         self.accuracy.add(metric_sums[2], total)
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
-        # Replicas sum their losses, so each adds a part. `self.losses` is slow even if it is empty.
+        # Replicas sum their losses, so each adds only a part. `self.losses` is slow, even if empty.
         for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns states (M, D) and output matrix (V, D); a bias is appended as another column."""
+        """Returns states (M, D) and output matrix (V, D). Appends a bias as another column."""
         matrix, bias = self.model.output_weights()
         if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(matrix.dtype)):
             raise ValueError(

@@ -11,8 +11,8 @@ from typing import Any
 class TensorBoardWriter:
     """Writes scalars and texts to a new TensorBoard event file in `directory`.
 
-    After a run is resumed, TensorBoard hides the values in older files from optimizer step
-    `first_step` on.
+    If a run is resumed, TensorBoard hides values of older files whose optimizer step is at least
+    `first_step`.
     """
 
     def __init__(self, directory: str | Path, first_step: int = 0) -> None:
@@ -26,7 +26,7 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes the scalars and Markdown texts of an optimizer step, a dictionary by name."""
+        """Writes scalars and Markdown texts of an optimizer step; `values` maps names to them."""
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
     def _write(self, **content: Any) -> None:

@@ -141,7 +141,7 @@ def _store(split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribut
 def new_trainer(
     recipe: Recipe, tokenizer: Any, distribution: Distribution | None = None
 ) -> SlicedLogitsTrainer:
-    """Returns the compiled trainer of a recipe, with random weights for the tokenizer's pieces."""
+    """Returns the compiled trainer for a recipe and a tokenizer, with random weights."""
     settings = recipe.training
     model = architecture(recipe.model.architecture).from_preset(
         recipe.model.preset,

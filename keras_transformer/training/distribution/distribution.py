@@ -1,4 +1,4 @@
-"""The devices and processes of training: the interface and the case of one device."""
+"""The interface to the devices and processes of training, and its implementation for one device."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ from keras_transformer.training.crossentropy import sliced_crossentropy
 T = TypeVar("T")
 Action = Callable[[Any, int, dict[str, Any]], Any]
 
-# Launchers set these variables to the number of processes of the training.
+# Launchers set these environment variables to the number of training processes.
 _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
 
 
@@ -35,9 +35,9 @@ class Distribution:
     One process is the chief. Only the chief writes to the run folder and prints.
 
     Attributes:
-        rank: Number of this process, counted from 0. The rank of the chief is 0.
-        shard: The rows of every batch that this process gets.
-        gradient_parts: Number of gradients that are summed in a step, each of a part of the loss.
+        rank: Index of this process, counted from 0. The rank of the chief is 0.
+        shard: Tells which rows of every batch this process gets.
+        gradient_parts: Number of parts of the loss whose gradients are summed in a step.
     """
 
     rank = 0
@@ -61,7 +61,7 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch, or None for Keras's own."""
+        """Returns a function that trains on an iterator's next batch, or None for the default."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
@@ -69,7 +69,7 @@ class Distribution:
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        """Returns the metrics over all replicas. All processes must call it, then reset them."""
+        """Returns the metrics over all replicas. All processes must call this, then reset them."""
         return trainer.get_metrics_result()
 
     def local(self, trainer: Any) -> Any:
@@ -77,18 +77,18 @@ class Distribution:
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
-        """Returns an action for all processes; it runs only in the chief, on the model `local`."""
+        """Returns an action that all processes call; only the chief runs `action`, on `local`."""
         return action if self.is_chief else lambda model, step, logs: None
 
     def of_chief(self, flag: bool) -> bool:
-        """Returns the `flag` of the chief in all processes. All processes must call this."""
+        """Returns the chief's value of `flag` in every process. All processes must call this."""
         return flag
 
     def barrier(self) -> None:
         """Waits for the other processes."""
 
     def chief_first(self, action: Callable[[], T]) -> T:
-        """Calls a function in the chief first, then in the others, which can read its files."""
+        """Calls a function in the chief, then in the other processes, which can read the files."""
         if self.is_chief:
             result = action()
             self.barrier()
@@ -110,9 +110,9 @@ def on_copy(
 ) -> Action:
     """Returns an action that copies the trained model, then runs `action` on the copy in the chief.
 
-    `copy` is a compiled model with the architecture of the trained model in the chief, and None in
-    the other processes. `read` returns the whole value of a variable; all processes call it. The
-    chief assigns the values to the copy and runs `action` in the context that `alone` returns.
+    In the chief, `copy` is a compiled model with the architecture of the trained model. In other
+    processes, it is None. All processes call `read`, which returns the whole value of a variable.
+    The chief assigns the values to the copy and runs `action` in the context that `alone` returns.
     """
 
     def variables(trainer: Any) -> list[Any]:

@@ -59,8 +59,8 @@ class JaxMesh(Distribution):
     ) -> Any:
         """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
 
-        Without this method, XLA would compute every slice of the logits in every replica. XLA
-        cannot compile it if the weights are split too; then `sliced_crossentropy` is used directly.
+        Without this method, XLA would compute every slice of the logits in every replica. If
+        the weights are also split, XLA cannot compile it, so this calls `sliced_crossentropy`.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
@@ -81,7 +81,7 @@ class JaxMesh(Distribution):
             out_specs=whole,
             check_vma=False,
         )
-        passes = (-1, labels.shape[0], width)  # two with R-Drop
+        passes = (-1, labels.shape[0], width)  # axis 0 has size 2 with R-Drop
         return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
 
     def local(self, trainer: Any) -> Any:
@@ -118,9 +118,9 @@ class JaxMesh(Distribution):
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
-    """Returns the shard of a process; its `devices` devices are neighbors in the mesh.
+    """Returns the shard of a process whose `devices` devices are adjacent in the mesh.
 
-    Each group of `model_shards` devices holds one copy of the weights and gets the same rows.
+    Each group of `model_shards` devices shares one copy of the weights and the same rows.
     """
     if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
         raise UserError(

@@ -15,7 +15,7 @@ class TorchProcesses(Distribution):
     """Trains in one process per device, started by `torchrun`; `all_reduce` sums the gradients.
 
     The gradients are summed once per optimizer step, after accumulation and before clipping.
-    `DistributedDataParallel` would average them after every micro-batch.
+    `DistributedDataParallel` would average the gradients after every micro-batch.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class TorchProcesses(Distribution):
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # for validation in the chief
+        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # the chief validates alone
         if "WORLD_SIZE" not in os.environ:
             settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
         distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
@@ -48,8 +48,8 @@ class TorchProcesses(Distribution):
         state.assign([(seed + self.rank) % 2**31, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        # A replica's loss is a part of the whole loss, so the losses are summed. The loss tracker
-        # divides by the rows of one replica (equal in all), so the numbers of rows are not summed.
+        # Each replica computes a part of the loss, so the losses are summed. The loss tracker
+        # divides by the number of rows of one replica, so the numbers of rows are not summed.
         rows = trainer._loss_tracker.count
         sums = [variable.value for variable in trainer.metrics_variables if variable is not rows]
         for total, value in zip(sums, self._sum(sums), strict=True):
