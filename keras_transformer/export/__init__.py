@@ -1,6 +1,6 @@
 """Export of trained models: SavedModel, CTranslate2 and ONNX.
 
-Each name imports its module on first use (PEP 562), so that `onnx_translator` runs without Keras.
+A module is imported when its name is first used (PEP 562). So `onnx_translator` needs no Keras.
 """
 
 import importlib

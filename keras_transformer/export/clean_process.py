@@ -1,7 +1,7 @@
-"""Runs signatures of a SavedModel in a process that cannot import Keras, as on a server.
+"""Runs signatures of a SavedModel in a process that cannot import Keras, like a model server.
 
-The process runs this file as a script. It reads JSON from standard input, {"model": folder,
-"calls": [[signature, inputs]]}, and writes the outputs of the calls as one line of JSON.
+The process runs this file as a script. Its standard input is JSON, {"model": folder, "calls":
+[[signature, inputs], ...]}. It writes a list with the outputs of each call as one line of JSON.
 """
 
 import importlib.util
@@ -17,10 +17,10 @@ Call = tuple[str, Mapping[str, Sequence[Any]]]
 
 
 def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """Loads a SavedModel in a new process; returns the outputs of each call, nested lists by name.
+    """Runs a SavedModel in a new process; returns a dict of outputs (nested lists) for each call.
 
     Raises:
-        RuntimeError: If the model cannot be loaded or fails; the message contains the reason.
+        RuntimeError: If the model cannot be loaded or a call fails; the message says why.
     """
     process = subprocess.run(
         [sys.executable, __file__],
@@ -56,7 +56,7 @@ def _main() -> None:
 
 
 def _sentencepiece_library() -> str:
-    """Path of tensorflow-text's SentencePiece operations; importing the package imports Keras."""
+    """Finds the SentencePiece library without importing tensorflow-text and so Keras."""
     spec = importlib.util.find_spec("tensorflow_text")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tensorflow-text is not installed")

@@ -1,4 +1,4 @@
-"""A Transformer as a CTranslate2 model, for fast translation on CPUs without Keras."""
+"""Exports a Transformer as a CTranslate2 model, for fast translation on CPUs without Keras."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ from keras_transformer.export.source_model import (
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
 
-# CTranslate2's names of Keras's activations. Keras's GELU is the exact one.
+# Maps activations of Keras to those of CTranslate2. GELU in Keras is exact, not approximated.
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -33,9 +33,9 @@ ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-# Bias of forbidden tokens: fits into float16 and makes the probability 0 in float32.
+# Bias of forbidden tokens: float16 can hold it, and it makes the float32 probability 0.
 FORBIDDEN = -1e4
-# The largest difference of the log-probabilities of tied translations, in nats per token.
+# Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
 
 
@@ -49,16 +49,16 @@ def export_ctranslate2(
     """Writes a model as a folder that `ctranslate2.Translator` loads.
 
     The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns pieces;
-    it adds eos to the source and bos to the target. The exported model never predicts padding or
-    bos, as in this package, but their probability goes to the other tokens: the log-probability of
-    a token is the model's minus log(1 - p(padding) - p(bos)).
+    it adds eos to the source and bos to the target. Like this package, the exported model never
+    predicts padding or bos. But it gives their probability to the other tokens: it subtracts
+    log(1 - p(padding) - p(bos)) from the log-probability of each token.
 
-    CTranslate2 has search options of its own. `length_penalty=1e-9, min_decoding_length=0` with the
-    same `beam_size` and `max_decoding_length` gives the same translations as `length_penalty=0` in
-    this package, except for ties. CTranslate2's `length_penalty=0` also turns the penalty off, but
-    the search continues until the most probable hypothesis has ended, even if `beam_size` others
-    have. For other values (its default is 1), CTranslate2 divides by n ** length_penalty, where n
-    does not count eos.
+    The search options of CTranslate2 differ from those of this package. To get the translations of
+    this package with `length_penalty=0` (except for ties), set `length_penalty=1e-9` and
+    `min_decoding_length=0` in CTranslate2, and the same beam size and maximum length. With
+    `length_penalty=0`, CTranslate2 searches until the most probable hypothesis has ended, even if
+    `beam_size` other hypotheses have ended. With other values (its default is 1), CTranslate2
+    divides by n ** length_penalty, where n does not count eos.
 
     Example:
 
@@ -67,24 +67,24 @@ def export_ctranslate2(
     >>> translator.translate_batch([["▁A", "▁dog", "▁runs", "."]], beam_size=4)[0].hypotheses[0]
 
     Args:
-        model: A `Transformer` with full attention, without concatenated positions, ALiBi and T5.
-        tokenizer: The `Tokenizer` that it was trained with.
-        directory: A new or empty folder. It appears complete or not at all.
+        model: A `Transformer` with full attention; not with concatenated positions, ALiBi or T5.
+        tokenizer: The `Tokenizer` that the model was trained with.
+        directory: A new or empty folder. If the export fails, nothing is written.
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
-            PyTorch), `"int16"` or `"int8"`. The integers are for linear layers and embeddings;
+            PyTorch), `"int16"` or `"int8"`. Only linear layers and embeddings become integers;
             `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set the type of the other
-            weights. Defaults to None: unchanged. `ctranslate2.Translator` converts types that the
-            processor does not support, or to its `compute_type`, when it loads the model.
-        sentences: Source sentences for the comparison of greedy translations by CTranslate2 and the
-            model. Defaults to None: no comparison.
+            weights. Defaults to None: unchanged. `ctranslate2.Translator` converts the weights when
+            it loads them, to its `compute_type` or if the processor does not support their type.
+        sentences: Source sentences. Their greedy translations by CTranslate2 and by the model are
+            compared. Defaults to None: no comparison.
 
     Returns:
-        A `Comparison`; None without sentences.
+        A `Comparison`, or None if there are no `sentences`.
 
     Raises:
-        ImportError: If ctranslate2 is not installed, or PyTorch where it is needed.
-        UserError: If `directory` is not empty, the disk is full, or the float32 export gives other
-            translations that are not ties.
+        ImportError: If ctranslate2 is not installed, or if PyTorch is needed and not installed.
+        UserError: If `directory` is not empty, the disk is full, or a translation by the float32
+            export differs from the model's and is not a tie.
         ValueError: If CTranslate2 does not support a part of the model or `quantization`, the model
             is quantized, or the tokenizer belongs to another model.
     """
@@ -136,14 +136,14 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
 
 
 def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
-    """The CTranslate2 specification with the weights, vocabularies and settings."""
+    """Returns the CTranslate2 specification, with weights, vocabularies and settings."""
     sizes = {
         "num_heads": model.num_heads,
         "pre_norm": model.norm_first,
         "activation": specs.Activation[ACTIVATIONS[model.activation]],
     }
     if isinstance(model.positions, RotaryPositionalEncoding):
-        # 0 is the whole head; features 2i and 2i + 1 form a pair.
+        # 0: rotates the whole head. Interleaved: features 2i and 2i + 1 form a pair.
         sizes = {**sizes, "rotary_dim": 0, "rotary_interleave": True}
     encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
     decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
@@ -187,7 +187,7 @@ def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def _encodings(model: Transformer) -> np.ndarray:
-    """The position table; zeros for a model without one, because CTranslate2 always adds one."""
+    """Returns the position table; zeros if there is none, because CTranslate2 always adds one."""
     table = position_table(model)
     return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 
@@ -215,7 +215,7 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:
-    """Sets one linear layer, or several with the same input, concatenated."""
+    """Sets the weights of a linear layer: those of `layers`, concatenated along the output."""
     spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
     spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 
@@ -227,7 +227,7 @@ def _set_norm(spec: Any, layer: Any) -> None:
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
-    """Compares greedy translations. Their scores are log-probabilities per token."""
+    """Compares greedy translations of export and model; scores are log-probabilities per token."""
     from ctranslate2 import Translator as CTranslator
 
     texts = [
@@ -259,6 +259,6 @@ def _compare(
         [[pair] for pair in zip(tokenizer.decode_target(found), scores, strict=True)],
         tolerance=TOLERANCE,
         is_exact=exact,
-        # Before training, the probability of padding and bos is not small.
+        # The scores of an untrained model differ: its padding and bos are not improbable.
         compares_scores=False,
     )

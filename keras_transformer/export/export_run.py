@@ -1,4 +1,4 @@
-"""The export of a run to any format."""
+"""Exports the model of a run to SavedModel, CTranslate2 or ONNX."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,14 @@ from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
 
-SENTENCES = 32  # of the run, for the comparison with the model
+SENTENCES = 32  # maximum number for the comparison of the export with the model
 
 
 class Exported(NamedTuple):
-    """Result of `export_run`: the folder, and a text that says how it compares with the model."""
+    """Result of `export_run`: the new folder, and the comparison of export and model as text."""
 
     directory: Path
-    comparison: str  # for a SavedModel, it also names the operations that a server needs
+    comparison: str  # for a SavedModel, also the operations that the server must support
 
 
 def export_run(
@@ -34,17 +34,17 @@ def export_run(
         run: A run that has a model.
         format: `"saved_model"`, `"ctranslate2"` or `"onnx"`; see `export_saved_model`,
             `export_ctranslate2` and `export_onnx`.
-        output: A new or empty folder; for a SavedModel, the folder of the model's versions.
-            Defaults to None: `saved_models/<run>` for a SavedModel, else a folder of the run named
-            after format and quantization, as in `runs/quickstart/onnx-int8`.
-        quantization: Type of the weights for CTranslate2 and ONNX. Defaults to None: float32.
-        **search: Fields of `SearchOptions` that replace the recipe's; ONNX takes only `beam_size`
-            and `length_penalty`, CTranslate2 none.
+        output: A new or empty folder; for a SavedModel, the folder with all versions of the model.
+            Defaults to None: `saved_models/<run>` for a SavedModel; for other formats, a folder in
+            the run's folder, such as `runs/quickstart/onnx-int8`.
+        quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None: float32.
+        **search: Search options that replace those of the recipe: all fields of `SearchOptions` for
+            SavedModel, `beam_size` and `length_penalty` for ONNX, none for CTranslate2.
 
     Raises:
         UserError: If the format does not support the model or an option, its package is not
-            installed, its results differ from the model's, the folder is not empty or the disk is
-            full. Nothing is written then.
+            installed, the results of the export differ from those of the model, the folder is not
+            empty or the disk is full. Nothing is written then.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
@@ -93,7 +93,7 @@ def _export_onnx(
     return Exported(directory, str(comparison))
 
 
-# The exporter and its options.
+# The exporter of each format, and the options that it takes.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
     "saved_model": (_export_saved_model, tuple(SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),

@@ -1,4 +1,4 @@
-"""A Transformer as two ONNX models, for onnxruntime and other ONNX runtimes."""
+"""Exports a Transformer as two ONNX models, for onnxruntime and other ONNX runtimes."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ from keras_transformer.models import Transformer
 QUANTIZATIONS = ("float32", "int8")
 WEIGHTS = "weights.bin"
 
-# Constants of fewer bytes stay in the graphs. The offset of a larger one in the file of weights is
-# a multiple of this number, so that it can be memory-mapped.
+# Constants of fewer bytes are stored in the graphs, others in the file of weights. Their offsets in
+# this file are multiples of this number of bytes, so that they can be memory-mapped.
 PAGE = 4096
 
 # The largest difference of scores that is due to rounding, in nats. GPUs round to 1e-3 by default.
 TOLERANCE = 1e-2
 
-SENTENCES = 16  # random ones, for the comparison with the model
+SENTENCES = 16  # number of random sentences for the comparison with the model
 
 
 def export_onnx(
@@ -46,39 +46,39 @@ def export_onnx(
     beam_size: int = 4,
     length_penalty: float = 0.6,
 ) -> Comparison:
-    """Writes a model as a folder of ONNX models, and compares them with it.
+    """Writes a model as a folder of ONNX models, and compares their translations with its own.
 
-        encoder.onnx      the encoder and the projections of its output for the decoder
-        step.onnx         one step of the decoder, with its cache
-        weights.bin       the constants of both, each stored once
+        encoder.onnx      the encoder, and the keys and values of cross-attention
+        step.onnx         one step of the decoder, with a cache of keys and values
+        weights.bin       large constants of both graphs; equal ones are stored once
         config.json       special ids, sizes, and search defaults
         tokenizer/        written by `Tokenizer.save`
         translate.py      beam search with NumPy, onnxruntime and sentencepiece: `OnnxTranslator`
 
-    `python translate.py < in.txt` does not need this package. For a search of your own, these are
-    the inputs and outputs. Ids are int64, the mask is bool, the rest is float32. B, S, N, N' and T
-    are arbitrary; `{i}` is the number of the layer, from 1.
+    `python translate.py < in.txt` does not need this package. To write another search, use these
+    inputs and outputs. Integers are int64, the mask is bool, other tensors are float32. B, S, N, N'
+    and T may have any value; `{i}` is the number of the layer, counted from 1.
 
     `encoder.onnx`:
 
     - input `source_ids` `(B, S)`: pieces and eos, padded at the end
     - outputs `source_mask` `(B, 1, 1, S)`, `memory_key_{i}` `(B, H, K, S)` and
-      `memory_value_{i}` `(B, H, S, K)`; all are inputs of the step with the same names.
+      `memory_value_{i}` `(B, H, S, K)`; `step.onnx` has inputs with the same names
 
-    `step.onnx`, for N hypotheses per sentence at the same position:
+    `step.onnx`, for N hypotheses per sentence, all of the same length:
 
     - input `token_ids` `(B, N)`: the newest token of each hypothesis; bos in the first step
-    - input `parents` `(B, N)`: the index of the hypothesis of the last step, from 0 to N' - 1, that
-      each hypothesis continues; 0 in the first step
-    - input `num_candidates` `(1,)`: number of candidates C
+    - input `parents` `(B, N)`: for each hypothesis, the index of the hypothesis of the previous
+      step that it continues, from 0 to N' - 1; 0 in the first step
+    - input `num_candidates` `(1,)`: number C of candidates per hypothesis
     - inputs `past_key_{i}`, `past_value_{i}` `(B, N', H, T, K)`: `key_{i}` and `value_{i}` of the
-      last step; in the first step empty, with N' = 1 and T = 0
-    - outputs `logits` `(B, N, V)`; `candidate_ids` and `candidate_log_probabilities` `(B, N, C)`,
-      the most probable next tokens except padding and bos, in descending order, in nats; `key_{i}`
-      and `value_{i}` `(B, N, H, T + 1, K)`.
+      previous step; empty in the first step, with N' = 1 and T = 0
+    - outputs `logits` `(B, N, V)`; `key_{i}` and `value_{i}` `(B, N, H, T + 1, K)`;
+      `candidate_ids` and `candidate_log_probabilities` (in nats) `(B, N, C)`: the next tokens
+      except padding and bos, the most probable first.
 
-    The graphs are built from the weights, on any backend, without tracing. Positions are a table of
-    `model.max_length` rows.
+    The graphs are built from the weights, on any backend, without tracing. The table of positions
+    has `model.max_length` rows.
 
     Example:
 
@@ -86,20 +86,20 @@ def export_onnx(
     >>> OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
 
     Args:
-        model: A `Transformer` with full attention. For mixed precision, the float32 weights are
-            exported.
-        tokenizer: The `Tokenizer` that it was trained with.
-        directory: A new or empty folder. It appears complete and compared, or not at all.
+        model: A `Transformer` with full attention. If it uses mixed precision, its float32 weights
+            are exported.
+        tokenizer: The `Tokenizer` that the model was trained with.
+        directory: A new or empty folder. If export or comparison fails, nothing is written.
         quantization: `"float32"`, or `"int8"`: dynamic quantization of linear layers and
             embeddings, per column where onnxruntime supports it. Defaults to `"float32"`.
-        sentences: Source sentences for the comparison. Defaults to None: random ones.
-        beam_size: Default of `OnnxTranslator`. Defaults to 4.
-        length_penalty: Default of `OnnxTranslator`. Defaults to 0.6.
+        sentences: Source sentences for the comparison. Defaults to None: random sentences.
+        beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
+        length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
-        UserError: If `directory` is not empty, the disk is full, or the float32 export gives other
-            translations or scores than the model.
+        UserError: If `directory` is not empty, the disk is full, or translations or scores of the
+            float32 export differ from those of the model.
         ValueError: If the activation, the attention or `quantization` is not supported, the model
             is quantized, or the tokenizer belongs to another model.
     """
@@ -180,7 +180,7 @@ def _quantized(graph: Any) -> Any:
 
 
 def _save(graphs: dict[str, Any], directory: Path) -> None:
-    """Writes the graphs, and their large constants to one file, each constant once."""
+    """Writes the graphs to files of their own, and their large constants to one common file."""
     from onnx import numpy_helper
     from onnx.external_data_helper import set_external_data
 
@@ -207,14 +207,14 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
-    """Compares translations by the exported search with the model's."""
+    """Compares translations by `OnnxTranslator` with those by the model."""
     from keras_transformer.export.onnx_translator import OnnxTranslator
 
     exported = OnnxTranslator(directory)
     options = SearchOptions(beam_size=exported.beam_size, length_penalty=exported.length_penalty)
     translator = Translator(in_float32(model), tokenizer, options, overlong="truncate")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of truncated sentences, as in `compare`
+        warnings.simplefilter("ignore")  # no warnings about truncation, as in `compare`
         found = [[pair] for pair in exported.translate_with_scores(sentences)]
     parts = ("ONNX model", translator, sentences, found)
     return compare(*parts, tolerance=TOLERANCE, is_exact=exact)

@@ -1,7 +1,7 @@
-"""Builds the two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
+"""Builds two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
 
-They are built node by node, not traced, so they are the same on every backend and have dynamic
-axes. The functions add nodes to a `_Graph`; a string is the name of a value in it.
+The graphs are built node by node, not traced. So they have dynamic axes and are the same on every
+backend. The functions add nodes to a `_Graph`, and represent a value in it by its name (a string).
 """
 
 import math
@@ -19,10 +19,10 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import MASK
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
 
-# LayerNormalization came with operator set 17, Gelu with 20.
+# Operator set 17 introduced LayerNormalization, 20 introduced Gelu.
 OPERATOR_SET, IR_VERSION = 20, 10
 
-# Keras's names of activations and their ONNX operators; Keras's GELU is the exact one.
+# Maps activations of Keras to ONNX operators. GELU in Keras is exact, not approximated.
 ACTIVATIONS = {
     "relu": ("Relu",),
     "gelu": ("Gelu",),
@@ -35,12 +35,12 @@ ACTIVATIONS = {
 }
 
 
-# Cosines and signed sines of rotary positions; None for other positions.
+# Names of the cosines and signed sines of rotary positions; None for other position encodings.
 Rotation = tuple[str, str] | None
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """The encoder; `export_onnx` documents its inputs and outputs."""
+    """Returns the encoder; `export_onnx` documents its inputs and outputs."""
     graph = _Graph("encoder")
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
@@ -66,7 +66,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """One step of the decoder; `export_onnx` documents its inputs and outputs."""
+    """Returns one step of the decoder; `export_onnx` documents its inputs and outputs."""
     graph = _Graph("step")
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
@@ -111,16 +111,16 @@ class _Graph:
         self.constants: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
-        self.names: dict[str, str] = {}  # of outputs, by the name of the value
+        self.names: dict[str, str] = {}  # maps names of values to names of outputs
 
     def add(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
-        """Adds a node and returns the name of its output; arrays become constants."""
+        """Adds a node and returns the name of its output; makes constants of arrays."""
         return self.add_several(operator, 1, *inputs, **attributes)[0]
 
     def add_several(
         self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any
     ) -> list[str]:
-        """Does what `add` does, for an operator with `count` outputs."""
+        """Adds a node with `count` outputs, as `add` does, and returns their names."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(count)]
         self.nodes.append(helper.make_node(operator, names, outputs, **attributes))
@@ -136,7 +136,7 @@ class _Graph:
         return name
 
     def output(self, name: str, value: str, dtype: int, shape: Sequence[str | int]) -> None:
-        """Makes a value an output of the graph, with a name."""
+        """Makes a value an output of the graph, and names the output `name`."""
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
         self.names[value] = name
 
@@ -159,7 +159,7 @@ class _Graph:
 
 
 def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str | int, ...]]:
-    """Names and shapes of a layer's keys and values, for the prefixes memory_, past_ and none."""
+    """Returns names and shapes of a layer's keys and values; prefix "memory_", "past_" or ""."""
     heads, width = model.num_heads, model.d_model // model.num_heads
     memory = ("batch", heads, width, "source_length"), ("batch", heads, "source_length", width)
     past = ("batch", "past_beams", heads, "past_length", width)
@@ -169,7 +169,7 @@ def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str
 
 
 def _inputs(graph: _Graph, model: Transformer, prefix: str) -> list[list[str]]:
-    """Adds the inputs of all layers of the decoder; returns keys and values of each."""
+    """Creates inputs for keys and values of all decoder layers; returns two names per layer."""
     shapes = [_shapes(model, prefix, i + 1) for i in range(model.decoder.num_layers)]
     return [
         [graph.input(name, TensorProto.FLOAT, shape) for name, shape in layer.items()]
@@ -194,7 +194,7 @@ def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
 def _predict(
     graph: _Graph, x: str, token_ids: str, num_candidates: str, model: Transformer, bos_id: int
 ) -> None:
-    """Logits, and the most probable next tokens except padding and bos."""
+    """Outputs the logits, and the most probable next tokens except padding and bos."""
     embeddings = array(model.target_embedding.embeddings)
     vocabulary_size = len(embeddings)
     rows = graph.add("Reshape", x, np.array([-1, model.d_model]))
@@ -204,7 +204,7 @@ def _predict(
     logits = graph.add("Reshape", logits, shape)
     forbidden = np.zeros(vocabulary_size, "float32")
     forbidden[[model.pad_id, bos_id]] = -np.inf
-    # ReduceLogSumExp after TopK needs less memory, but is much slower in onnxruntime.
+    # TopK, then ReduceLogSumExp would need less memory, but is much slower in onnxruntime.
     allowed = graph.add("Add", graph.add("LogSoftmax", logits, axis=-1), forbidden)
     values, ids = graph.add_several("TopK", 2, allowed, num_candidates, axis=-1)
     shape_of_candidates = ("batch", "beams", "candidates")
@@ -217,7 +217,7 @@ def _predict(
 
 
 def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: Any) -> str:
-    """Embeddings plus positions; `rows` selects the rows of the position table."""
+    """Returns embeddings plus positions; `rows` selects the rows of the position table."""
     x = graph.add("Gather", array(embedding.embeddings), ids)
     x = graph.add("Mul", x, np.array(math.sqrt(model.d_model), "float32"))
     if getattr(model.positions, "concatenate", False):
@@ -237,7 +237,7 @@ def _rotation(model: Transformer, rows: Any) -> Rotation:
 
 
 def _rotate(graph: _Graph, heads: str, rotation: Rotation, width: int) -> str:
-    """Rotates each pair of features 2i and 2i + 1."""
+    """Rotates each pair of features 2i and 2i + 1; does nothing if `rotation` is None."""
     if rotation is None:
         return heads
     cosines, sines = rotation
@@ -248,7 +248,7 @@ def _rotate(graph: _Graph, heads: str, rotation: Rotation, width: int) -> str:
 def _encoder_self_attention(
     graph: _Graph, x: str, layer: Any, mask: str, rotation: Rotation
 ) -> str:
-    """Self-attention of the encoder, `(B, S, D)` to `(B, S, D)`."""
+    """Returns self-attention of the encoder, `(B, S, D)` to `(B, S, D)`."""
     attention = layer.self_attention
     queries, keys, values = (
         _split_heads(graph, part, attention) for part in _project(graph, x, attention)
@@ -260,7 +260,7 @@ def _encoder_self_attention(
 
 
 def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) -> list[str]:
-    """Queries, keys and values `(B, N, H, 1, K)` of one position."""
+    """Returns queries, keys and values `(B, N, H, 1, K)` of one position."""
     shape = np.array([0, 0, attention.num_heads, 1, attention.d_k])
     parts = [graph.add("Reshape", part, shape) for part in _project(graph, x, attention)]
     return [*(_rotate(graph, part, rotation, attention.d_k) for part in parts[:2]), parts[2]]
@@ -269,7 +269,7 @@ def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) ->
 def _decoder_self_attention(
     graph: _Graph, queries: str, keys: str, values: str, attention: Any
 ) -> str:
-    """Self-attention of the decoder for one new position, `(B, N, D)`."""
+    """Returns self-attention of the decoder for one new position, `(B, N, D)`."""
     keys = graph.add("Transpose", keys, perm=(0, 1, 2, 4, 3))
     heads = _attention(graph, queries, keys, values, None, attention)
     joined = graph.add("Reshape", heads, np.array([0, 0, attention.d_model]))
@@ -287,7 +287,7 @@ def _cross_attention(
 def _attention(
     graph: _Graph, queries: str, keys: str, values: str, mask: str | None, attention: Any
 ) -> str:
-    """Equation 1, with transposed keys."""
+    """Returns scaled dot-product attention (equation 1 of the paper); keys are transposed."""
     scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
     scores = graph.add("MatMul", graph.add("Mul", queries, scale), keys)
     if mask is not None:
@@ -296,19 +296,19 @@ def _attention(
 
 
 def _project(graph: _Graph, x: str, attention: Any) -> list[str]:
-    """Queries, keys and values `(..., D)`, computed by one matrix product."""
+    """Returns queries, keys and values `(..., D)`, computed by one matrix product."""
     projections = (attention.query_projection, attention.key_projection, attention.value_projection)
     return graph.add_several("Split", 3, _linear(graph, x, *projections), axis=-1, num_outputs=3)
 
 
 def _split_heads(graph: _Graph, x: str, attention: Any) -> str:
-    """`(B, T, D)` to `(B, H, T, K)`."""
+    """Reshapes `(B, T, D)` to `(B, H, T, K)`."""
     shape = np.array([0, 0, attention.num_heads, attention.d_k])
     return graph.add("Transpose", graph.add("Reshape", x, shape), perm=(0, 2, 1, 3))
 
 
 def _join_heads(graph: _Graph, heads: str, attention: Any) -> str:
-    """`(B, H, T, K)` to `(B, T, D)`, followed by the output projection."""
+    """Reshapes `(B, H, T, K)` to `(B, T, D)` and applies the output projection."""
     heads = graph.add("Transpose", heads, perm=(0, 2, 1, 3))
     joined = graph.add("Reshape", heads, np.array([0, 0, attention.d_model]))
     return _linear(graph, joined, attention.output_projection)
@@ -341,7 +341,7 @@ def _norm(graph: _Graph, x: str, layer: Any) -> str:
 
 
 def _linear(graph: _Graph, x: str, *layers: Any) -> str:
-    """One linear layer, or several with the same input as one matrix product."""
+    """Applies linear layers to `x` by one matrix product; concatenates their outputs."""
     kernel = np.concatenate([array(layer.kernel) for layer in layers], axis=-1)
     bias = np.concatenate([array(layer.bias) for layer in layers])
     return graph.add("Add", graph.add("MatMul", x, kernel), bias)

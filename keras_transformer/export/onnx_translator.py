@@ -1,4 +1,4 @@
-"""Translates with an exported model; needs only NumPy, onnxruntime and sentencepiece.
+"""Translates with an exported ONNX model; needs only NumPy, onnxruntime and sentencepiece.
 
 `export_onnx` puts a copy of this file into each folder, as `translate.py`:
 
@@ -27,23 +27,23 @@ LINES = 1024  # maximum number of lines that the command translates together
 
 
 class Step(NamedTuple):
-    """Result of one step of the decoder: the C most probable next tokens, and all logits."""
+    """Result of one step of the decoder: the C most probable next tokens, and the logits."""
 
     log_probabilities: np.ndarray  # float32 (B, N, C), descending; -inf for padding and bos
     ids: np.ndarray  # int64 (B, N, C)
     logits: Any  # `OrtValue`, float32 (B, N, V)
-    state: dict[str, Any]  # input of the next step
+    state: dict[str, Any]  # the argument `state` of the next step
 
 
 class Translation(NamedTuple):
     """The best hypothesis of a sentence."""
 
-    ids: list[int]  # the last one is eos unless the maximum length was reached
-    score: float  # log-probability in nats divided by the length penalty
+    ids: list[int]  # end with eos, unless the maximum length was reached
+    score: float  # log-probability in nats, divided by the length penalty
 
 
 class OnnxModel:
-    """Encoder and decoder of an exported folder; the arguments are those of `OnnxTranslator`.
+    """Runs the exported encoder and decoder. `OnnxTranslator` documents the arguments.
 
     Example:
 
@@ -58,7 +58,7 @@ class OnnxModel:
         self.config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
-        # Threads that spin while they wait slow each other down on shared cores.
+        # Busy waiting (spinning) slows down other threads on the same cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._encoder, self._decoder = (
             onnxruntime.InferenceSession(directory / name, options, ["CPUExecutionProvider"])
@@ -70,10 +70,10 @@ class OnnxModel:
         self._cache = [name for name in outputs if name not in self._predictions]
 
     def encode(self, source_ids: np.ndarray) -> dict[str, Any]:
-        """Returns the state before the first step: the projected memory and an empty cache.
+        """Returns the state for the first step: keys and values of the source, and an empty cache.
 
         Args:
-            source_ids: int `(B, S)`, pieces and eos, padded at the end.
+            source_ids: int `(B, S)`, pieces followed by eos, padded at the end.
         """
         feed = {"source_ids": _value(source_ids)}
         memory = self._encoder.run_with_ort_values(self._memory, feed)
@@ -89,10 +89,10 @@ class OnnxModel:
 
         Args:
             token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
-            parents: int `(B, N)`, the hypothesis of the last step that each one continues, from 0;
-                0 in the first step.
-            num_candidates: Number of candidates C, at most V.
-            state: The result of `encode`, or the state of the last step.
+            parents: int `(B, N)`, for each hypothesis, the index of the hypothesis of the previous
+                step that it continues; 0 in the first step.
+            num_candidates: Number C of next tokens per hypothesis, at most V.
+            state: The result of `encode`, or the state that the previous step returned.
         """
         feed = {
             "token_ids": _value(token_ids),
@@ -107,7 +107,7 @@ class OnnxModel:
 
 
 class OnnxTranslator:
-    """Translates lists of sentences by beam search, like `keras_transformer.Translator`.
+    """Translates lists of sentences by beam search, as `keras_transformer.Translator` does.
 
     Example:
 
@@ -115,13 +115,13 @@ class OnnxTranslator:
 
     Args:
         directory: A folder written by `export_onnx`.
-        beam_size: Beams N per sentence; 1 is greedy search. Defaults to the exported value.
+        beam_size: Number of beams per sentence; 1 is greedy search. Defaults to the exported value.
         length_penalty: Exponent of the length penalty ((5 + n) / 6) ** alpha (Wu et al. 2016), at
             least 0. Defaults to the exported value.
-        max_length: Maximum length of a translation in tokens, eos included, at most the model's.
-            Defaults to None: the length of the source plus 50.
+        max_length: Maximum length of a translation in tokens, eos included; at most the maximum
+            length of the model. Defaults to None: the length of the source plus 50.
         tokens_per_batch: Maximum number of source tokens in a batch, with padding. Default: 1024.
-        num_threads: Threads per operation. Defaults to 0: one per core.
+        num_threads: Number of threads per operation. Defaults to 0: one thread per core.
 
     Raises:
         OSError: If the folder does not exist.
@@ -164,9 +164,9 @@ class OnnxTranslator:
                 raise ValueError(f"`{name}` must be {rule}. Received: {received}")
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Returns the best translation of each sentence; "" for a blank one.
+        """Returns the best translation of each sentence; "" if the sentence is blank.
 
-        A sentence that is longer than the model's maximum is truncated, with a warning.
+        If a sentence is longer than the model's maximum length, it is truncated with a warning.
         """
         return [text for text, _ in self.translate_with_scores(sentences)]
 
@@ -187,10 +187,10 @@ class OnnxTranslator:
         return [next(results) if ids else ("", 0.0) for ids in pieces]
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[Translation]:
-        """Returns the best translation of each source: pieces and eos, at most `max_length` ids."""
+        """Translates sources: ids of pieces, then eos; at most the model's maximum length."""
         found: dict[int, Translation] = {}
         order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
-        while order:  # batches of sources of similar length, the longest first
+        while order:  # a batch has sources of similar length; the longest are first
             rows = max(1, self.tokens_per_batch // len(sources[order[0]]))
             indices, order = order[:rows], order[rows:]
             batch = [sources[index] for index in indices]
@@ -204,16 +204,16 @@ class OnnxTranslator:
         return self.max_length or min(source_length + config["extra_length"], config["max_length"])
 
     def _beam_search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[Translation]:
-        """The best hypothesis of each source, by the rules of `keras_transformer.beam_search`.
+        """Returns the best hypothesis of each source, as `keras_transformer.beam_search` does.
 
-        `source_ids` is int64 `(B, S)`; `limits`, the maximum length of each translation, `(B,)`.
+        `source_ids` is int64 `(B, S)`. `limits` `(B,)` is the maximum length of each translation.
         """
         config, beams, batch = self.model.config, self.beam_size, len(source_ids)
         shape = (batch, beams, 1 + int(limits.max()))
-        ids = np.full(shape, config["pad_id"])  # of live hypotheses, bos first
+        ids = np.full(shape, config["pad_id"])  # unfinished hypotheses, bos first
         ids[:, :, 0] = config["bos_id"]
-        totals = np.full((batch, beams), -np.inf, "float32")  # their log-probabilities
-        totals[:, 0] = 0.0  # one empty hypothesis
+        totals = np.full((batch, beams), -np.inf, "float32")  # log-probabilities of `ids`
+        totals[:, 0] = 0.0  # starts with one empty hypothesis
         parents = np.zeros((batch, beams), "int64")
         best = _Best(batch, shape[-1], config["pad_id"])
         state = self.model.encode(source_ids)
@@ -239,7 +239,7 @@ class OnnxTranslator:
 
 
 class _Best:
-    """The best finished hypothesis of each sentence, and the number of finished ones."""
+    """The best finished hypothesis of each sentence, and its number of finished hypotheses."""
 
     def __init__(self, batch: int, length: int, pad_id: int) -> None:
         self._pad_id = pad_id
@@ -250,7 +250,7 @@ class _Best:
     def update(
         self, candidates: np.ndarray, totals: np.ndarray, ends: np.ndarray, beams: int, divisor: Any
     ) -> None:
-        """Adds those of the first N candidates that end to the finished hypotheses."""
+        """Counts the finished hypotheses among the first N candidates, and keeps the best one."""
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
         chosen = np.argmax(scores, axis=-1)
@@ -259,7 +259,7 @@ class _Best:
         self._scores[rows] = scores[rows, chosen[rows]]
 
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
-        """Whether fewer than N hypotheses are finished and a live one may score better."""
+        """Returns True if fewer than N hypotheses are finished and another may score higher."""
         return (bounds > self._scores) & (self._counts < beams)
 
     def translations(self) -> list[Translation]:
@@ -270,7 +270,7 @@ class _Best:
 def _candidates(
     totals: np.ndarray, step: Step, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The most probable continuations: their log-probabilities, parents and tokens `(B, count)`."""
+    """Returns log-probabilities, parents and tokens of the best continuations, `(B, count)`."""
     batch, _, per_beam = step.ids.shape
     all_totals = (totals[:, :, None] + step.log_probabilities).reshape(batch, -1)
     order, totals = _most_probable(all_totals, count)
@@ -278,7 +278,7 @@ def _candidates(
 
 
 def _most_probable(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and values of the largest columns of `(B, M)`; the first of equal ones first."""
+    """Returns indices and values of the largest columns of each row; equal values keep order."""
     order = np.argsort(-totals, axis=-1, kind="stable")[:, :count]
     return order, np.take_along_axis(totals, order, axis=-1)
 
@@ -291,7 +291,7 @@ def _padded(sources: Sequence[Sequence[int]], pad_id: int) -> np.ndarray:
 
 
 def _value(array: np.ndarray) -> Any:
-    """An array as an `OrtValue`; integers become int64."""
+    """Converts an array to an `OrtValue`; integers become int64."""
     array = array if array.dtype == np.float32 else array.astype("int64")
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
@@ -327,7 +327,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _chunks(path: str | None) -> Iterator[list[str]]:
-    """Lists of at most `LINES` lines; an error comes after the lines before it."""
+    """Yields lists of at most `LINES` lines; yields the lines before an error, then raises it."""
     chunk: list[str] = []
     try:
         for line in _lines(path):
@@ -344,9 +344,9 @@ def _chunks(path: str | None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | None) -> Iterator[str]:
-    r"""Lines of a UTF-8 file or standard input, plain or gzipped, without a byte order mark.
+    r"""Yields the lines of a UTF-8 file or standard input, which may be gzipped, without its BOM.
 
-    Lines end at "\n" or "\r\n" only: "\r" and the other line separators of Unicode are text.
+    Only "\n" and "\r\n" end a line: "\r" and other line separators of Unicode are text.
 
     Raises:
         ValueError: If a line is not UTF-8, or the gzip file is damaged.

@@ -1,4 +1,4 @@
-"""A Transformer with its tokenizer and search as a SavedModel for TensorFlow Serving."""
+"""Exports a Transformer, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
 import json
 import os
@@ -35,7 +35,7 @@ from keras_transformer.run import Run
 # Largest difference of scores that is due to rounding, in nats, by compute dtype.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
-SENTENCES = 16  # for the comparison with the model
+SENTENCES = 16  # maximum number for the comparison of the export with the model
 
 
 class SavedModelExport(NamedTuple):
@@ -43,8 +43,8 @@ class SavedModelExport(NamedTuple):
 
     directory: Path  # the folder of the new version
     operations: list[str]  # names of all operations of the graph, sorted
-    min_consumer: int  # minimum graph version that a TensorFlow must support to load it
-    comparison: str  # how its translations compare with the model's
+    min_consumer: int  # TensorFlow must support this version of graphs, or a newer one
+    comparison: str  # of its translations with those of the model, as text
 
 
 def export_saved_model(
@@ -60,32 +60,32 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
-    It uses only operations of a stock `tensorflow_model_server`. It sorts the sentences of a
-    request by length and decodes a bounded number of tokens at a time. Before the version appears,
-    it is loaded in a new process without Keras and compared with `Translator`.
+    A stock `tensorflow_model_server` has all operations of the graph. The graph sorts the sentences
+    of a request by length and decodes a limited number of tokens at a time. The new version is
+    loaded in a process without Keras and compared with `Translator` before it gets its final name.
 
-    Signatures. Each input has a leading batch axis, so that the server can join requests:
+    All inputs of the signatures have a batch axis, so that the server can batch requests:
 
     - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
-      `score`, float32 `(B,)`, that of `Hypothesis`.
-    - `translate_nbest`: inputs `text` and, per row, `beam_size` int32, `length_penalty` float32
-      and `max_length` int32 `(B,)`. Pass -1 to use the exported default; servers with default
-      inputs also accept requests without an input. Outputs, with N the batch's largest beam size:
-      `translations` string and `scores` float32 `(B, N)`, best first, padded with "" and minus
-      infinity; `pieces` string `(B, N, T)`, padded with ""; `alignments` int32 `(B, N, T)`, for
-      each target piece the position of the source piece with the largest attention weight in the
-      decoder's last layer, counted from 0, padded with -1. The result of a row does not depend on
-      the other rows.
+      `score`, float32 `(B,)`, as defined by `Hypothesis`.
+    - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
+      `max_length` int32, all `(B,)`. The value -1 of an option stands for the exported option; if
+      the server supports default inputs, a request can leave out options. Outputs, where N is the
+      largest beam size in the batch: `translations` string and `scores` float32 `(B, N)`, best
+      first, padded with "" and minus infinity; `pieces` string `(B, N, T)`, padded with "";
+      `alignments` int32 `(B, N, T)`, padded with -1: for each target piece, the position (from 0)
+      of the source piece with the largest attention weight in the decoder's last layer. The result
+      of a row does not depend on the other rows.
     - `score`: inputs `source` and `target`, string `(B,)`. Outputs `log_probability` float32
-      `(B,)`, in nats, eos included, NaN if source or target exceeds the model's maximum length;
+      `(B,)`, in nats, eos included (NaN if source or target exceeds the model's maximum length),
       and `length` int32 `(B,)`, the number of target tokens, eos included.
-    - `encode_tokens`: `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)` as `Transformer`
-      takes them give `logits` float32 `(B, T, V)`. A row with an id that is not in the vocabulary
-      gets NaN; the request fails if no row is valid, or if S or T exceeds `model.max_length`.
+    - `encode_tokens`: inputs `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)`, as for
+      `Transformer`. Output `logits` float32 `(B, T, V)`, NaN for a row with an id outside the
+      vocabulary. The request fails if no row is valid, or if S or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text gives one empty translation with score 0. A beam
-    size above `max_beam_size` or a maximum length above `model.max_length` is reduced to it.
+    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
+    beam size exceeds `max_beam_size`, or a maximum length `model.max_length`, the limit is used.
 
     Example:
 
@@ -93,19 +93,19 @@ def export_saved_model(
 
     Args:
         model: A `Transformer`, on the TensorFlow backend.
-        tokenizer: The `Tokenizer` that it was trained with.
-        directory: The folder of the model's versions. The new version is the largest existing
-            one, or 0, plus 1. Also gets `models.config`, `batching_parameters.txt` and
-            `docker-compose.yml` unless they exist.
-        name: The model's name on the server. Defaults to None: the name of the folder.
-        options: The search. Without `options.max_length` a translation can be 50 tokens longer
-            than its source. Defaults to None: `SearchOptions()`.
+        tokenizer: The `Tokenizer` that the model was trained with.
+        directory: The folder of the model's versions. The first version is 1, and each new one is
+            the largest plus 1. The files `models.config`, `batching_parameters.txt` and
+            `docker-compose.yml` are also written to this folder if they do not exist.
+        name: The model's name on the server. Defaults to None: the name of `directory`.
+        options: The default search options. If `options.max_length` is None, a translation can be
+            50 tokens longer than its source. Defaults to None: `SearchOptions()`.
         max_beam_size: Maximum beam size of a request. Defaults to 16.
-        sentences: Sentences for the comparison and the warm-up requests. Defaults to random ones.
+        sentences: For the comparison and warm-up requests. Defaults to (): random sentences.
 
     Raises:
-        UserError: If the graph needs an operation that a stock server lacks, the loaded version
-            gives other translations, or the disk is full. No version appears.
+        UserError: If the graph needs an operation that a stock server lacks, translations of the
+            new version differ from the model's, or the disk is full. No version is added.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
     """
@@ -141,13 +141,13 @@ def export_run_saved_model(
 ) -> SavedModelExport:
     """Exports the model of a run, on any backend.
 
-    On JAX and PyTorch a new process with KERAS_BACKEND=tensorflow writes the export. This process
-    does not import TensorFlow.
+    On JAX and PyTorch, a new process with KERAS_BACKEND=tensorflow writes the export. The calling
+    process does not import TensorFlow.
 
     Args:
         run_directory: The folder of a run that has a model.
         output: The folder of the model's versions. Defaults to None: `saved_models/<run>`.
-        options: As in `export_saved_model`. Defaults to None: the recipe's.
+        options: The default search options. Defaults to None: those of the recipe.
         max_beam_size: As in `export_saved_model`.
 
     Raises:
@@ -174,7 +174,7 @@ def _next_version(directory: Path) -> int:
 
 
 def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
-    """Saves a `TranslationGraph`; returns the names of its operations and its min_consumer."""
+    """Saves a `TranslationGraph`; returns the names of its operations and `min_consumer`."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -188,7 +188,7 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
 
 
 def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
-    """Inputs of `translate_nbest` for the exported search options."""
+    """Returns inputs of `translate_nbest` that use the exported search options."""
     count = len(sentences)
     unset = {"beam_size": [-1] * count, "max_length": [-1] * count}
     return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}
@@ -214,7 +214,7 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
 def _compare(
     version: Path, translator: Translator, sentences: list[str], tolerance: float
 ) -> Comparison:
-    """Compares the translations of the saved version, run in a new process, with the model's."""
+    """Translates with the saved version in a new process; compares the results with the model's."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
     answers = (
@@ -248,7 +248,7 @@ def _in_new_process(
 
 
 def _main(run_directory: str, output: str, options: str, max_beam_size: str) -> None:
-    """The program of `_in_new_process`."""
+    """Exports a run in the process that `_in_new_process` starts; prints the result as JSON."""
     search = SearchOptions.model_validate_json(options)
     try:
         exported = export_run_saved_model(run_directory, output, search, int(max_beam_size))

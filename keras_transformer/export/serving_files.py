@@ -1,4 +1,4 @@
-"""What TensorFlow Serving needs of an export: its operations, files and warm-up requests."""
+"""Checks operations and writes files and warm-up requests for TensorFlow Serving."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
 
-# Core operations, which every tensorflow_model_server has.
+# Core operations, which are in every tensorflow_model_server.
 CORE = frozenset(
     """
     Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs BroadcastTo
@@ -24,7 +24,7 @@ CORE = frozenset(
     """.split()
 )
 
-# Operations of tensorflow-text that tensorflow_model_server links.
+# Operations of tensorflow-text that are in every tensorflow_model_server.
 SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 
 _MODELS = """\
@@ -82,8 +82,8 @@ def check_operations(names: list[str]) -> None:
 def write_serving_files(directory: str | Path, name: str) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `docker-compose.yml`.
 
-    They go to the folder of the model's versions. Existing files are not overwritten, because the
-    user may have edited them.
+    `directory` is the folder of the model's versions. Existing files are not overwritten, because
+    the user may have edited them.
 
     Source: https://www.tensorflow.org/tfx/serving/serving_config
     """
@@ -104,8 +104,8 @@ def write_warmup_requests(
 ) -> None:
     """Writes requests that the server runs before it makes a version available.
 
-    Without them the first request would wait for TensorFlow to set up the graph. `requests` are
-    names of signatures with the tensors of their inputs.
+    Without these requests, the first user would wait while TensorFlow sets up the graph. An item
+    of `requests` is the name of a signature and a dict of its inputs.
 
     Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
     """
@@ -121,7 +121,7 @@ def write_warmup_requests(
 
 
 def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
-    """A PredictionLog of TensorFlow Serving with one PredictRequest.
+    """Returns a PredictionLog of TensorFlow Serving that contains one PredictRequest.
 
     tensorflow-serving-api has classes for this, but requires one specific version of TensorFlow.
 
@@ -135,7 +135,7 @@ def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> b
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A length-delimited field of a protocol buffer."""
+    """Returns a length-delimited field of a protocol buffer."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 

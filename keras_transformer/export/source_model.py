@@ -1,4 +1,4 @@
-"""What all exporters share: checks and weights of the model, and the comparison of the export."""
+"""Functions of all exporters: they check and read a model, and compare its export with it."""
 
 import itertools
 import warnings
@@ -18,7 +18,7 @@ from keras_transformer.layers.positions.positional_encoding import new_position_
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
-# Translations of a sentence with their scores, best first.
+# Pairs of translation and score of one sentence, best first.
 Scored = Sequence[tuple[str, float]]
 
 
@@ -77,9 +77,9 @@ def in_float32(model: Transformer) -> Transformer:
 
 
 def position_table(model: Transformer) -> np.ndarray | None:
-    """Returns what the model adds to the embeddings, float32 `(model.max_length, D)`, or None.
+    """Returns what is added to the embeddings, float32 `(model.max_length, D)`; None if nothing.
 
-    For a model that concatenates positions, these are the projected positions.
+    If the model concatenates positions, the table contains the projected positions.
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
@@ -91,11 +91,11 @@ def position_table(model: Transformer) -> np.ndarray | None:
 
 
 class Comparison(NamedTuple):
-    """How the translations of an export compare with those of the model."""
+    """Result of a comparison of translations by an export with those by the model."""
 
-    sentences: int
+    sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
-    largest_difference: float  # of the scores of the same translation, in nats
+    largest_difference: float  # between two scores of an identical translation, in nats
 
     def __str__(self) -> str:
         share = self.identical / self.sentences if self.sentences else 1.0
@@ -118,19 +118,19 @@ def compare(
 
     Args:
         format: Name of the format, for the message.
-        translator: The model, with the search and `n_best` of the answers.
+        translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export. The `Comparison` counts those of the first answer.
+        *answers: Translations by each signature of the export. `identical` counts the first.
         tolerance: Largest difference of scores that is due to rounding.
-        is_exact: Whether the export must give the model's results. False for quantized weights.
-        compares_scores: Whether the scores of an exact export must be the model's. If False, they
-            are used only to recognise ties, where the translations may differ.
+        is_exact: Whether an error is raised if results differ. False for quantized weights.
+        compares_scores: Whether the scores of an exact export must equal the model's. If False, a
+            translation may differ from the model's if its score is the same (a tie).
 
     Raises:
-        UserError: If an exact export gives another translation that is not a tie, or another score.
+        UserError: If `is_exact` and a score differs, or a translation differs that is not a tie.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of truncated sentences: the export truncates them, too
+        warnings.simplefilter("ignore")  # no warnings about truncation: the export also truncates
         expected = translator.translate_nbest(sentences)
     identical, differences = 0, [0.0]
     for sentence, hypotheses, *rows in zip(sentences, expected, *answers, strict=True):
@@ -156,12 +156,12 @@ def compare(
 
 
 def _difference(hypothesis: Hypothesis, score: float) -> float:
-    """Absolute difference of two scores; 0 if both are minus infinity."""
+    """Returns the absolute difference of two scores; 0 if both are minus infinity."""
     return 0.0 if hypothesis.score == score else abs(hypothesis.score - score)
 
 
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
-    """Whether a translation is among the hypotheses, or ties with the last of several."""
+    """Returns True if a translation is among several hypotheses or ties with the last one."""
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True
     return any(
@@ -171,7 +171,7 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
 
 
 def run_sentences(run: Run, count: int) -> list[str]:
-    """Returns the first sentences of a run's validation text, or random ones if it is missing."""
+    """Returns the first sentences of a run's validation text; random ones if it is missing."""
     try:
         sources = (source.strip() for source, _ in run.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))
@@ -180,7 +180,7 @@ def run_sentences(run: Run, count: int) -> list[str]:
 
 
 def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:
-    """Returns texts of 2 to `longest` random source pieces; the same texts at every call."""
+    """Returns texts of 2 to `longest` random source pieces. Every call returns the same texts."""
     random, pieces = np.random.default_rng(0), tokenizer.source_pieces
     numbers = tokenizer.eos_id + 1, len(pieces)
     drawn = (random.integers(*numbers, random.integers(2, longest + 1)) for _ in range(count))

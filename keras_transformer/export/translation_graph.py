@@ -1,4 +1,4 @@
-"""Translation from string to string as one TensorFlow graph, with the whole beam search."""
+"""Builds TensorFlow graphs that translate strings, including tokenizer and beam search."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,23 +15,23 @@ from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.models import Transformer
 
-# Tokens that are computed together: of a search, source tokens times beams; of a score, rows times
-# the longer of source and target.
+# Maximum number of tokens computed at a time. A search counts source tokens times beams; scoring
+# counts rows times the maximum length of sources and targets.
 SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
 
-# The white space that Python's `str.strip` removes; TensorFlow's `strip` removes only ASCII.
+# All white space that Python's `str.strip` removes; TensorFlow's removes only ASCII white space.
 _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
 _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
 
 class TranslationGraph:
-    """A model and its tokenizer as the functions that a server offers.
+    """The signatures of a model and its tokenizer on a server.
 
-    `export_saved_model` documents the arguments and the functions.
+    `export_saved_model` documents the arguments and the signatures.
 
     Raises:
-        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` the
-            model's.
+        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` exceeds
+            `model.max_length`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TranslationGraph:
         self._options, self._max_beam_size = options, max_beam_size
 
     def signatures(self) -> dict[str, Any]:
-        """The functions by name. An input that a request leaves out has the value -1."""
+        """Returns a dict of functions. If a request leaves out an option, its value is -1."""
         unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
 
         def translate_nbest(
@@ -78,14 +78,14 @@ class TranslationGraph:
         return {name: _traced(function, specs) for name, (function, specs) in inputs.items()}
 
     def variables(self) -> tf.Module:
-        """The weights and SentencePiece models that the functions use."""
+        """Returns the weights and SentencePiece models that the functions use."""
         module = tf.Module()
         module.weights = [weight.value for weight in self._model.weights]
         module.tokenizer = self._tokenizer
         return module
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The best translation of each text, by the default search."""
+        """Returns the best translation of each text, with the exported search options."""
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
         found = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
@@ -99,7 +99,7 @@ class TranslationGraph:
         length_penalty: tf.Tensor,
         max_length: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """All hypotheses of each text. The options are `(B,)`, or `(1,)` for all texts."""
+        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` for all texts."""
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
@@ -121,7 +121,7 @@ class TranslationGraph:
             return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
-        # Not -1: for a batch without sentences and tokens, TensorFlow would make one row.
+        # Not -1: TensorFlow would make one row of an empty batch without tokens.
         shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
         texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
         return {
@@ -150,7 +150,7 @@ class TranslationGraph:
         )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Log-probability of each target, given its source; NaN where either is too long."""
+        """Returns the log-probability of each target; NaN if source or target is too long."""
         sources = self._sources(source)
         pieces = self._tokenizer.encode_target(target)
         lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
@@ -172,10 +172,10 @@ class TranslationGraph:
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Logits of the model. A row with an id that is not in the vocabulary gets NaN.
+        """Returns the logits of the model; NaN for rows with an id outside the vocabulary.
 
-        The server batches rows of several clients, and an error fails all of them. So there is an
-        error only if no row is valid or the batch is longer than the model's maximum length.
+        The server puts rows of several clients into a batch, and an error affects all clients. So
+        an error is raised only if no row is valid or rows exceed the model's maximum length.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
@@ -208,14 +208,14 @@ class TranslationGraph:
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
     def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Padded ids `(B, T)` of ragged rows: those with bos before, and those with eos behind."""
+        """Adds bos before ragged rows, and eos after them; returns both results, padded."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
         target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
         return target_ids, labels
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
-        """Maximum length of each translation; 1 for a blank text, whose source is only eos."""
+        """Returns the maximum length of each translation; 1 if the source is blank (only eos)."""
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
@@ -231,7 +231,7 @@ class TranslationGraph:
         n_best: Any,
         align: bool = False,
     ) -> "_Found":
-        """The `n_best` hypotheses of each source; `options` are arguments `(B,)` of `search`."""
+        """Returns the best hypotheses of each source; `search` also takes `options` `(B,)`."""
 
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
             source_ids = source_ids[:, : options[-1]]
@@ -253,7 +253,7 @@ class TranslationGraph:
         return self._finished(_Found(*found), sources.lengths > 1)
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Position `(B, N, T)` of the source piece with the most attention; -1 for padding."""
+        """Returns the position of the most attended source piece `(B, N, T)`; -1 for padding."""
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -263,7 +263,7 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Drops empty columns; a blank text gets one empty translation with score 0."""
+        """Removes empty columns; gives a blank text one empty translation with score 0."""
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
@@ -276,7 +276,7 @@ class TranslationGraph:
 
 
 def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:
-    """Whether all ids of a row are from 0 to `size - 1`; bool `(B,)`."""
+    """Returns True for each row whose ids are all from 0 to `size - 1`; bool `(B,)`."""
     return tf.reduce_all((ids >= 0) & (ids < size), axis=1)
 
 
@@ -286,23 +286,23 @@ def _traced(function: Callable[..., Any], specs: dict[str, tf.TensorSpec]) -> An
 
 
 class _Sources(NamedTuple):
-    """Encoded texts."""
+    """Texts as padded token ids."""
 
-    ids: tf.Tensor  # int32 (B, S), pieces and eos, padded at the end
+    ids: tf.Tensor  # int32 (B, S), pieces followed by eos, padded at the end
     lengths: tf.Tensor  # int32 (B,), number of tokens, eos included
-    all_lengths: tf.Tensor  # int32 (B,), the same before truncation
+    all_lengths: tf.Tensor  # int32 (B,), number of tokens before truncation
 
 
 class _Found(NamedTuple):
     """Hypotheses of each source, best first."""
 
     ids: tf.Tensor  # int32 (B, N, T), pieces, padded at the end
-    scores: tf.Tensor  # float32 (B, N); minus infinity = no hypothesis
-    alignments: tf.Tensor | None = None  # int32 (B, N, T)
+    scores: tf.Tensor  # float32 (B, N); minus infinity if there is no hypothesis
+    alignments: tf.Tensor | None = None  # int32 (B, N, T), source positions
 
 
 class GraphTokenizer(tf.Module):
-    """A `Tokenizer` in the graph, with tensorflow-text's SentencePiece and the same ids.
+    """Does what a `Tokenizer` does, in the graph, with SentencePiece of tensorflow-text.
 
     Bytes that are not UTF-8 become unknown characters, as in SentencePiece.
     """
@@ -318,20 +318,20 @@ class GraphTokenizer(tf.Module):
         self._target_pieces = tokenizer.target_pieces
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of the pieces of strings `(B,)`, without leading and trailing white space."""
+        """Strips white space around source texts `(B,)`, and returns the ids of their pieces."""
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """The same for the target language."""
+        """Does what `encode_source` does, for target texts."""
         return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
-        """Strings `(B,)` of ids `(B, T)`. Pad, bos and eos give no text, unk gives "⁇"."""
+        """Converts ids `(B, T)` to strings `(B,)`. Pad, bos and eos become "", unk becomes "⁇"."""
         ragged = tf.RaggedTensor.from_tensor(ids, padding=self._pad_id)
         return self._target.detokenize(ragged)
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """The pieces of ids `(...)`; "" for pad, bos and eos."""
+        """Returns the pieces of ids of any shape; "" for pad, bos and eos."""
         specials = self._specials
         pieces = ["" if id in specials else piece for id, piece in enumerate(self._target_pieces)]
         return tf.gather(tf.constant(pieces), ids)
@@ -346,15 +346,15 @@ def map_length_chunks(
 ) -> tuple[tf.Tensor, ...]:
     """Applies a function to chunks of rows of similar length, the longest rows first.
 
-    It needs memory for one chunk and the results.
+    Only one chunk and the results are in memory at a time.
 
     Args:
-        function: Takes rows of `tensors` `(R, ...)` and their maximum length, int32 `()`. Returns
-            tensors `(R, ...)`, one for each of `results` and not larger on any axis.
+        function: Takes R rows of each of `tensors`, and their maximum length, int32 `()`. Returns a
+            tensor `(R, ...)` for each of `results`, on no axis larger than it.
         tensors: Tensors `(B, ...)`.
         lengths: int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum of rows times length; a chunk has at least one row.
-        results: Tensors `(B, ...)` with the values of the positions that `function` does not fill.
+        tokens_per_chunk: Maximum of rows times maximum length; a chunk has at least one row.
+        results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
 
     Returns:
         The results of all rows in the order of `tensors`.
@@ -379,7 +379,7 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads values `(R, ...)` to the size of the results, with the values of the results."""
+    """Pads values `(R, ...)` to the size of `results`, with the old values of these rows."""
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

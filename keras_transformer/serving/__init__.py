@@ -1,6 +1,6 @@
-"""A client for exported models on TensorFlow Serving; it needs neither Keras nor a model.
+"""A client for exported models on TensorFlow Serving; it needs neither Keras nor model files.
 
-The client raises only `UserError`. `TemporaryError` and `NotFoundError` are internal.
+The client raises `UserError`. It catches `TemporaryError` and `NotFoundError` of its endpoint.
 """
 
 from keras_transformer.serving.client import ServingClient, Translation, connect

@@ -21,7 +21,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
 
 
 class Translation(NamedTuple):
-    """A translation and its score: log-probability in nats, divided by the length penalty."""
+    """A translation and its score: the log-probability in nats divided by the length penalty."""
 
     text: str
     score: float
@@ -36,7 +36,7 @@ def connect(
     timeout: float = 60.0,
     retries: int = 5,
 ) -> "ServingClient":
-    """Makes a client of one model on one server. It sends nothing before the first sentence.
+    """Returns a client of one model on a server. Nothing is sent until the client translates.
 
     Example:
 
@@ -44,13 +44,13 @@ def connect(
 
     Args:
         model: The model's name on the server.
-        address: `http://host:port` for REST, `host:port` for gRPC. Defaults to
-            `http://localhost:8501` and `localhost:8500`.
+        address: `http://host:port` for REST, `host:port` for gRPC. Defaults to None:
+            `http://localhost:8501` for REST, `localhost:8500` for gRPC.
         protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
-        version: Version of the model. Defaults to None: the newest.
-        timeout: Maximum duration of a request in seconds, from connecting to the last byte.
-        retries: How often a request is repeated while the server is unreachable, overloaded or
-            loading the model.
+        version: Version of the model. Defaults to None: the newest version.
+        timeout: Maximum duration of a request in seconds, including connection and answer.
+        retries: How often a request is repeated if the server is unreachable, slow, overloaded or
+            still loading the model.
 
     Raises:
         UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed.
@@ -68,12 +68,12 @@ def connect(
 class ServingClient:
     """Sends sentences to a model server and repeats requests after temporary errors.
 
-    The pauses between attempts grow from 0.5 to 30 seconds. Each is shortened at random by up to a
-    half, so that many clients do not return at the same time, and comes with a warning.
+    The pauses between attempts grow from 0.5 to 30 seconds. Each pause is shortened by a random
+    part, at most half, so that clients do not all retry together. A warning announces each pause.
 
     Args:
         endpoint: One model on one server.
-        retries: How often a request is repeated.
+        retries: How often a request is repeated after temporary errors.
     """
 
     def __init__(self, endpoint: Endpoint, retries: int = 5) -> None:
@@ -81,7 +81,7 @@ class ServingClient:
         self._retries = retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[Translation]:
-        """Returns the best translation of each sentence by the exported search, in one request.
+        """Sends one request; returns the best translation of each sentence by the exported search.
 
         Args:
             texts: Sentences; bytes need not be UTF-8.
@@ -105,14 +105,14 @@ class ServingClient:
         length_penalty: float | None = None,
         max_length: int | None = None,
     ) -> list[list[Translation]]:
-        """Returns several translations of each sentence, best first, in one request.
+        """Sends one request; returns several translations of each sentence, best first.
 
         Args:
             texts: Sentences; bytes need not be UTF-8.
             n_best: Maximum number of translations per sentence, at most the beam size.
-            beam_size: Number of beams. Defaults to None, as the next two: the exported value.
-            length_penalty: Exponent of the length penalty.
-            max_length: Maximum length of a translation in tokens, eos included.
+            beam_size: Number of beams. Defaults to None: the exported value.
+            length_penalty: Exponent of the length penalty. Defaults to None: the exported value.
+            max_length: Maximum length in tokens, eos included. Defaults to None: as exported.
 
         Raises:
             UserError: As in `translate`, or if the search has fewer beams than `n_best`.
@@ -133,17 +133,17 @@ class ServingClient:
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
     ) -> Iterator[list[list[Translation]]]:
-        """Translates lines; each request takes the lines that are available.
+        """Translates lines as they arrive; each request contains the lines that are available.
 
         Args:
-            lines: May block while no line is available.
+            lines: Sentences. The iterator may block until a line is available.
             batch_size: Maximum number of sentences per request, at most the server's
                 `max_batch_size`.
             n_best: As in `translate_nbest`.
             **search: Search options of `translate_nbest`.
 
         Yields:
-            What `translate_nbest` returns, for each request.
+            The translations of each request, as `translate_nbest` returns them.
         """
         is_default = n_best == 1 and all(value is None for value in search.values())
         for chunk in available_chunks(lines, batch_size):
@@ -171,7 +171,7 @@ class ServingClient:
     def _columns(
         self, outputs: dict[str, list[Any]], names: Sequence[str], count: int
     ) -> list[list[Any]]:
-        """The named outputs, which must have a value for each of `count` sentences."""
+        """Returns the outputs `names`; each must have one value for each of `count` sentences."""
         if not isinstance(outputs, dict):
             outputs = {}
         for name in names:
@@ -193,7 +193,7 @@ class ServingClient:
         return Translation(text, score)
 
     def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
-        """The first translations of a row, without padding (score minus infinity)."""
+        """Returns the first translations of a row, without padding (score minus infinity)."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
         if len(texts) != len(scores):
@@ -210,10 +210,10 @@ class ServingClient:
         return [translation for translation in best if translation.score > float("-inf")]
 
     def _why_not_found(self, message: str) -> str:
-        """The reason why the model is not available yet.
+        """Returns the reason why the model is not available yet.
 
         Raises:
-            UserError: If it will not become available.
+            UserError: If the server will not load the model.
         """
         model, address = self._endpoint.model, self._endpoint.address
         version = self._endpoint.version

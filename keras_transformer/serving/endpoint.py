@@ -14,9 +14,9 @@ import requests
 from keras_transformer.errors import UserError
 
 REST_ADDRESS, GRPC_ADDRESS = "http://localhost:8501", "localhost:8500"
-# HTTP: too many requests; bad gateway, unavailable or gateway timeout of the server or a proxy.
+# HTTP status: too many requests, bad gateway, service unavailable, gateway timeout.
 _TEMPORARY = (429, 502, 503, 504)
-# By default gRPC refuses messages over 4 MiB and reconnects after ever longer pauses.
+# By default, gRPC refuses messages over 4 MiB, and its pauses between reconnections grow.
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -28,25 +28,25 @@ Values = Sequence[str | bytes] | Sequence[int] | Sequence[float]
 
 
 class TemporaryError(Exception):
-    """The same request may succeed later: the server is unreachable, overloaded or slow."""
+    """The server is unreachable, overloaded or slow, so the same request may succeed later."""
 
 
 class NotFoundError(Exception):
-    """The server does not serve this model or version now; `Endpoint.states` gives the reason."""
+    """The server does not serve this model or version now; `Endpoint.states` shows why."""
 
 
 class VersionState(NamedTuple):
-    """State of a version of a model."""
+    """The state of one version of a model on the server."""
 
     version: int
     state: str  # START, LOADING, AVAILABLE, UNLOADING or END
-    error: str
+    error: str  # "" if there is none
 
 
 class Endpoint(Protocol):
     """A connection to one model on one server.
 
-    Both implementations take the arguments of `connect`.
+    Its implementations take the arguments `model`, `address`, `version` and `timeout` of `connect`.
     """
 
     address: str
@@ -58,11 +58,11 @@ class Endpoint(Protocol):
 
         Args:
             signature: Name of the signature.
-            inputs: Values by name of the input, as many for each input. Bytes need not be UTF-8;
-                integers become int32 and floats float32.
+            inputs: Maps the name of each input to its values. All inputs have equally many values.
+                Bytes need not be UTF-8; integers become int32, floats become float32.
 
         Returns:
-            Nested lists by name of the output. Bytes that are not UTF-8 become U+FFFD.
+            A dict from names of outputs to nested lists. Bytes that are not UTF-8 become U+FFFD.
 
         Raises:
             TemporaryError: If the same request may succeed later.
@@ -72,12 +72,12 @@ class Endpoint(Protocol):
         ...
 
     def states(self) -> list[VersionState]:
-        """Returns the states of all versions of the model; raises the errors of `predict`."""
+        """Returns the states of all versions of the model; raises the same errors as `predict`."""
         ...
 
 
 class RestEndpoint:
-    """One model by HTTP; connections are reused. The address of a proxy may be `https://...`.
+    """Sends requests over HTTP and reuses connections. The address may also be `https://...`.
 
     Source: https://www.tensorflow.org/tfx/serving/api_rest
     """
@@ -131,8 +131,8 @@ class RestEndpoint:
     def _request(self, method: str, url: str, body: Any) -> requests.Response:
         """Sends a request and waits for the whole answer, at most `timeout` seconds.
 
-        The time-out of requests restarts with every byte. So a thread waits for the answer. It is
-        not joined after a time-out.
+        The time-out of the package requests restarts with every byte. So a daemon thread waits for
+        the answer. After a time-out, this method does not wait for the thread.
         """
         answer: Future[requests.Response] = Future()
         session = self._session
@@ -147,13 +147,13 @@ class RestEndpoint:
         try:
             return answer.result(self._timeout)
         except TimeoutError:
-            self._session = requests.Session()  # the thread still uses the other one
+            self._session = requests.Session()  # the thread still uses the old session
             raise
 
     def _read(self, response: requests.Response) -> dict[str, Any]:
         text = response.content.decode("utf-8", errors="replace")
         try:
-            answer = json.loads(text)  # with NaN and -Infinity, as the server writes them
+            answer = json.loads(text)  # the server also writes NaN and -Infinity
         except json.JSONDecodeError:
             answer = None
         message = answer.get("error") if isinstance(answer, dict) else text[:200]
@@ -171,7 +171,7 @@ def _json_values(values: Values) -> Sequence[Any]:
 
 
 def _json_text(value: bytes) -> str | dict[str, str]:
-    """A string, or base64 if the bytes are not UTF-8: JSON strings cannot hold them."""
+    """Returns a string, or base64 if the bytes are not UTF-8 (JSON strings must be text)."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -179,13 +179,13 @@ def _json_text(value: bytes) -> str | dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """The last part of the innermost error's message."""
+    """Returns the last part of the message of the innermost error."""
     inner = error.args[0] if error.args else error
     return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1]
 
 
 class GrpcEndpoint:
-    """One model by gRPC, without encryption. Imports TensorFlow, which the stubs need.
+    """Sends requests over gRPC, without encryption. It imports TensorFlow.
 
     Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
