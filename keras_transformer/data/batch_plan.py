@@ -14,9 +14,9 @@ from keras_transformer.errors import UserError
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
 Width = tuple[int, int]
 
-_MAX_LEVELS = 48  # widths considered on each side; bounds the time of the search for buckets
+_MAX_LEVELS = 48  # most widths to choose from on each side; limits the time of `choose_buckets`
 _REFINEMENTS = 2
-_TARGET_COST = 2  # relative to a source position, which has no output projection and softmax
+_TARGET_COST = 2  # relative to a source position, which needs no output projection and softmax
 
 
 class BatchShape(NamedTuple):
@@ -28,7 +28,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The share of every batch that a process gets: parts `begin` to `end` - 1 of `parts`."""
+    """The rows of a batch that a process gets: parts `begin` to `end` - 1 of `parts` parts."""
 
     begin: int = 0
     end: int = 1
@@ -39,7 +39,7 @@ class BatchPlan:
     """Groups sentences of similar length into batches of about equally many tokens (§5.1).
 
     The sentences of a step depend only on the seed and the step, so any process can compute any
-    step in any order. Each pass over the data has every sentence exactly once, in a new order.
+    step in any order. Each pass over the data uses every sentence exactly once, in a new order.
     Batches have few different shapes, so that the training step is compiled only a few times.
 
     Example:
@@ -56,7 +56,7 @@ class BatchPlan:
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
         accumulation_steps: Micro-batches per optimizer step. Defaults to 1.
         length_multiple: Source and target widths are multiples of this number. Defaults to 8.
-        shuffle: If False, every pass has the same order, shortest sentences first. Default: True.
+        shuffle: If False, sentences are always in the same order, shortest first. Default: True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The rows of every batch that this process gets, if several processes train together.
             All parts have the same number of rows; some rows may be only padding. The weights are
@@ -90,7 +90,7 @@ class BatchPlan:
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         self._kept, self._slots = self._lay_out()
-        # The micro-batches of one step can belong to two passes.
+        # The micro-batches of one step can belong to two passes over the data.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
 
     @property
@@ -105,7 +105,7 @@ class BatchPlan:
 
     @property
     def steps_per_pass(self) -> float:
-        """Optimizer steps per pass; can be a fraction, because a step can belong to two passes."""
+        """Optimizer steps per pass over the data; a fraction if a step can be in two passes."""
         return self.batches_per_pass / self.accumulation_steps
 
     def tokens(self, step: int) -> int:
@@ -162,8 +162,8 @@ class BatchPlan:
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
         """Returns the number of pairs that each bucket keeps, and the slots of all batches.
 
-        Both are the same in every pass. Pairs that do not fill a batch of their bucket are moved to
-        the next wider bucket. Only the widest bucket has an incomplete batch.
+        Both are the same in every pass over the data. Pairs that do not fill a batch of their
+        bucket are moved to the next wider bucket. Only the widest bucket has an incomplete batch.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -186,7 +186,7 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the pairs of a pass, in the order that slots refer to, and the slots' order."""
+        """Returns all pairs for one pass over the data (slots index them), and the slots' order."""
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
         order = []
@@ -216,7 +216,7 @@ class BatchPlan:
 def evaluation_batches(
     store: TokenStore, tokens_per_batch: int, length_multiple: int = 8
 ) -> list[Batch]:
-    """Returns batches that have every sentence once, for `model.evaluate`.
+    """Returns batches that contain every sentence once, for `model.evaluate`.
 
     Args:
         store: The encoded text.
@@ -234,7 +234,7 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and its pairs from `begin` to `end` - 1 in the order of a pass."""
+    """A micro-batch: its shape, and the range `begin` to `end` - 1 of its pairs in `_order`."""
 
     shape: BatchShape
     begin: int
@@ -269,12 +269,12 @@ def choose_buckets(
 ) -> tuple[list[Width], np.ndarray]:
     """Chooses (source, target) widths that need little padding, and assigns each pair to one.
 
-    It starts with the widest, and adds the width that saves most padding until there are
-    `max_shapes`. It then replaces each width by a better one. Lengths are integers (pairs,).
+    It starts with the widest width and adds the one that saves most padding, up to `max_shapes`
+    widths. Then it replaces each width by a better one. Lengths are integers (pairs,).
 
     Returns:
-        The widths, narrowest first, where every pair fits into the last one; and, for each pair,
-        the index of the narrowest width that it fits into, uint8 (pairs,).
+        The widths, narrowest first (every pair fits into the last one); and, for each pair, the
+        index of the narrowest width that it fits into, uint8 (pairs,).
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -288,7 +288,7 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns multiples of `multiple` up to `longest`; if there are too many, omits long ones."""
+    """Returns multiples of `multiple` up to `longest`; omits some long ones if there are many."""
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
 
@@ -298,7 +298,7 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
-    """Returns the cells of the grid of lengths that pairs are padded to, cheapest first."""
+    """Returns the cells of the grid to whose lengths pairs are padded, cheapest first."""
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]
     for _ in range(max_shapes - 1):
@@ -311,7 +311,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds the corner that saves most positions; adds nothing if no corner saves any."""
+    """Adds the corner that saves most padding; adds nothing if no corner saves any."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)
@@ -324,7 +324,7 @@ def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Widt
 
 
 def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
-    """Returns, for each cell of the grid, the index of the cheapest corner it fits into: uint8."""
+    """Returns the index of the cheapest corner that each cell of the grid fits into: uint8."""
     owners = np.zeros(grid, np.uint8)
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index

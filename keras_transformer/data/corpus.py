@@ -19,15 +19,15 @@ Item = TypeVar("Item")
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# A thousand times the bytes of a long sentence. This bounds memory: a gzipped file of 1 MB can have
-# a line of 1 GB, and encoding keeps several copies of a line in memory.
+# A thousand times the bytes of a long sentence. The limit saves memory: a gzipped file of 1 MB can
+# have a line of 1 GB, and encoding keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
 # How long `available_chunks` waits for further items: too short for a person to notice.
 _PATIENCE_SECONDS = 0.05
 
 
 class CorpusError(UserError, ValueError):
-    """A text file is missing, damaged, not UTF-8, or not line-aligned with the other file."""
+    """Raised if a text file is missing, damaged, not UTF-8 or not aligned with the other file."""
 
 
 def read_parallel(source_path: str | Path, target_path: str | Path | None = None) -> Iterable[Pair]:
@@ -120,7 +120,7 @@ def read_standard_input() -> Iterator[str]:
     Raises:
         CorpusError: If a line is not UTF-8 or is longer than 1 MiB.
     """
-    stdin = sys.stdin  # Kept open, because Python aborts if it is closed during a read.
+    stdin = sys.stdin  # It is not closed, because Python aborts if it is closed during a read.
     for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
         yield _text(line, number, "standard input")
 
@@ -169,7 +169,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
     A thread reads the items into a queue of at most `most` items while the caller works on a chunk.
     So each typed line is processed immediately, and a long file is processed in large chunks. If
-    `items` raises an exception, it is raised again after all earlier items were yielded.
+    `items` raises an exception, that exception is raised after all earlier items were yielded.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()

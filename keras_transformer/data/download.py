@@ -24,7 +24,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     """Downloads a file into the cache, unless it is there already.
 
     The cache is `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME` or `~/.keras`.
-    A download is moved there after it is complete and verified. A cached file is verified again.
+    A file is moved there after its download is complete and verified. Every call verifies it again.
 
     Args:
         name: Name of the file, without a folder.
@@ -35,8 +35,8 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         Path of the file in the cache.
 
     Raises:
-        UserError: If the download fails or takes more than four hours, or the file has more than
-            8 GiB or another SHA-256. The cache is not changed.
+        UserError: If the download fails or takes more than four hours, or the file is larger than
+            8 GiB or has a different SHA-256. The cache is then not changed.
     """
     cache = _keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name
@@ -46,14 +46,14 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     try:
         if not path.is_file() or _sha256(path) != sha256:
             _fetch_verified(url, path, sha256)
-    except Exception as error:  # requests, urllib3 and the system raise different ones
+    except Exception as error:  # requests, urllib3 and the system raise different types
         message = f"{url} cannot be fetched (use --data-dir for a local folder): {error}"
         raise UserError(" ".join(message.split())) from error
     return path
 
 
 def _keras_home() -> Path:
-    """Returns the folder of Keras's downloads without importing Keras, which takes seconds."""
+    """Returns Keras's download folder; does not import Keras, because the import takes seconds."""
     home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
@@ -74,7 +74,7 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
 def _fetch_in_time(url: str, file: BinaryIO) -> None:
     """Fetches in a thread, so that a slow server cannot exceed the time limit.
 
-    After a time-out, the caller closes the file. The thread then ends, as its next write fails.
+    After a time-out, the caller closes the file. The next write of the thread fails and ends it.
     """
     failures: list[Exception] = []
 
@@ -129,7 +129,7 @@ def _open(url: str) -> requests.Response:
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Changes nothing; given as `auth`, so that `requests` sends no password from `~/.netrc`."""
+    """Returns the request unchanged; without this `auth`, `requests` sends `~/.netrc` passwords."""
     return request
 
 

@@ -20,7 +20,7 @@ _MISSING = "{} is missing: pip install keras3-transformer[quickstart]"
 _SHARE_OF_DATES = 0.25
 _SMALL_NUMBER = 1_000  # n is drawn with a probability proportional to 1 / (n + _SMALL_NUMBER)
 
-# Rules to write days and years in words. Babel lacks them: it writes days and years in digits.
+# Rules to write days and years in words, because Babel writes them in digits.
 _PATTERNS = {"de": "EEEE, 'der' d. MMMM y"}
 _ORDINAL_DAYS = {"en"}
 _ORDINAL_FIRST_DAYS = {"fr", "it"}
@@ -33,8 +33,8 @@ def generate_pairs(
 ) -> list[tuple[str, str]]:
     """Draws numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
 
-    About three quarters are numbers, mostly small ones; the others are dates with their weekday.
-    This needs num2words and Babel, which the extra `quickstart` installs.
+    About three quarters of the pairs are numbers, mostly small ones; the others are dates with
+    weekdays. The function needs num2words and Babel, which the extra `quickstart` installs.
 
     Args:
         count: Number of pairs, all different, in random order; at most 1,146,097.
@@ -90,7 +90,7 @@ class _Writer:
         )
 
     def _write_field(self, field: str, date: datetime.date) -> str:
-        """Writes one field of a date, named in Unicode's notation, such as "EEEE" for weekday."""
+        """Writes one field of a date; `field` is a Unicode symbol such as "EEEE", the weekday."""
         from babel.dates import format_date
 
         if field.startswith("d"):
@@ -115,7 +115,7 @@ class _Writer:
 
 
 def _converter(language: str) -> Any:
-    """Returns num2words' converter without the words for huge numbers: four times as fast."""
+    """Returns num2words' converter, four times as fast because it lacks words for huge numbers."""
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:

@@ -22,7 +22,7 @@ SIDES = ("source", "target")
 
 _SUMMARY = "meta.json"
 _MOST_SUMMARY_BYTES = 64 * 1024  # `build` writes less than 1 KiB
-_CHUNK = 8_192  # pairs encoded at a time; bounds the memory of building
+_CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
 
 class TokenStore:
@@ -73,9 +73,9 @@ class TokenStore:
     ) -> "TokenStore":
         """Encodes parallel text, unless the folder already contains the result.
 
-        Pairs that are too long or have an empty side are dropped and counted. Memory does not grow
-        with the text. If the folder has a store of another text, tokenizer or maximum length, it is
-        replaced as soon as the new store is complete.
+        Pairs that are too long or have an empty side are dropped and counted. The memory needed
+        does not depend on the size of the text. If the folder has a store of another text,
+        tokenizer or maximum length, that store is replaced when the new one is complete.
 
         Args:
             directory: Folder of the store.
@@ -125,7 +125,7 @@ class TokenStore:
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Returns numbers of pieces for `pairs` on a side ("source" or "target"): int64 (B,)."""
+        """Returns the number of pieces of `pairs` on a side ("source" or "target"): int64 (B,)."""
         offsets = self._offsets[side]
         return offsets[pairs + 1] - offsets[pairs]
 

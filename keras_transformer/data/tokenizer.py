@@ -68,8 +68,8 @@ class Tokenizer:
             vocabulary_size: Number of ids of each vocabulary, the four special ones included.
             model_type: "bpe" or "unigram". Defaults to "bpe".
             joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
-            normalization: SentencePiece's rule, such as "nmt_nfkc" (default), "nmt_nfkc_cf" (which
-                also lowercases) or "identity" (for text that is already tokenized).
+            normalization: SentencePiece normalization rule, such as "nmt_nfkc" (the default),
+                "nmt_nfkc_cf" (which also lowercases) or "identity" (for tokenized text).
 
         Returns:
             The tokenizer.
@@ -109,7 +109,7 @@ class Tokenizer:
         return cls(*models)
 
     def save(self, directory: str | Path) -> None:
-        """Writes `source.model`, `tokenizer.json` and, if not joint, `target.model`.
+        """Writes `tokenizer.json`, `source.model` and, without joint vocabulary, `target.model`.
 
         Args:
             directory: A new or empty folder. If writing fails, no folder is left.
@@ -134,7 +134,7 @@ class Tokenizer:
 
     @property
     def target_model(self) -> bytes:
-        """The SentencePiece model of the target; if joint, it is the source model."""
+        """The SentencePiece model of the target; a joint vocabulary has the same for both sides."""
         return self._models[-1]
 
     @property
@@ -154,12 +154,12 @@ class Tokenizer:
 
     @property
     def source_pieces(self) -> list[str]:
-        """The source pieces by id, the special ones included."""
+        """The source pieces in the order of ids, the special ones included."""
         return _pieces(self._source)
 
     @property
     def target_pieces(self) -> list[str]:
-        """The target pieces by id, the special ones included."""
+        """The target pieces in the order of ids, the special ones included."""
         return _pieces(self._target)
 
     @property
@@ -218,7 +218,7 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _train(lines: Iterator[str], **options: Any) -> bytes:
-    failures: list[Exception] = []  # SentencePiece hides the exceptions of its input
+    failures: list[Exception] = []  # SentencePiece hides exceptions that `lines` raises
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -1,4 +1,4 @@
-"""Beam search with a length penalty over cached keys and values."""
+"""Beam search with a length penalty and a cache of keys and values."""
 
 import functools
 from collections.abc import Collection, Sequence
@@ -62,7 +62,7 @@ class Finished(NamedTuple):
 class BeamState(NamedTuple):
     """The state of beam search between two steps, without the model's cache."""
 
-    position: Any  # int32 `()`, tokens decoded so far
+    position: Any  # int32 `()`, number of tokens decoded so far
     live: Live
     finished: Finished
     num_finished: Any  # int32 `(B, G)`, number of hypotheses that each group has finished so far
@@ -72,16 +72,16 @@ class BeamState(NamedTuple):
 class BeamSearch:
     """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
-    The candidates of a step are the 2N most probable continuations of the live hypotheses. Those of
-    the first N that end with eos are finished. The first N that do not end with eos are the next
-    live hypotheses. A sentence is closed as soon as N hypotheses are finished or no live one can
-    enter the `n_best`. Log-probabilities only decrease, so the score of a live hypothesis is at
-    most its log-probability divided by its largest possible length penalty. At the maximum length
-    all candidates are finished, even without eos, so each sentence has a result.
+    The candidates of a step are the 2N most probable continuations of the live hypotheses. If one
+    of the N best candidates ends with eos, it is finished. The N best candidates without eos are
+    the next live hypotheses. A sentence is closed as soon as N hypotheses are finished or no live
+    hypothesis can be among the `n_best`. Log-probabilities only decrease, so the score of a live
+    hypothesis is at most its log-probability divided by its largest possible length penalty. At the
+    maximum length, all candidates are finished, even without eos, so each sentence has a result.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
-    `coverage_penalty` times `coverage_score`. Candidates with equal scores have the order that the
-    backend's `top_k` gives them.
+    `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
+    candidates with equal scores.
 
     If `num_beam_groups` is above 1, each group of beams is a separate search. In every step, the
     groups choose tokens one after another. `diversity_penalty` is subtracted from the
@@ -194,7 +194,7 @@ class BeamSearch:
     ) -> Any:
         """Counts how many of the `size` best candidates chose each token, float32 `(B, 1, V)`.
 
-        It excludes candidates that end with eos, but not those truncated at their maximum length.
+        It ignores candidates that end with eos, but counts those truncated at their maximum length.
         """
         tokens = ops.take(candidates.ids, position, axis=-1)
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
@@ -241,7 +241,7 @@ class BeamSearch:
     def _select_single(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Faster `_select` for one beam, where the first hypothesis that ends is the result."""
+        """Replaces `_select` for one beam, where the first finished hypothesis is the result."""
         position, totals = state.position + 1, candidates.log_probabilities
         is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
         ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
@@ -303,7 +303,7 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
-    """Returns how much of the source is covered, float32 `(B, N)`; 0 = all, negative = less.
+    """Returns how much of the source is covered, float32 `(B, N)`; 0 = all of it, negative = less.
 
     The score is the sum of log(min(attention, 1)) over the source tokens. `coverage` `(B, N, S)` is
     the attention to each source token; `padding_mask` `(B, S)` is True for real tokens.
@@ -313,7 +313,7 @@ def coverage_score(coverage: Any, padding_mask: Any) -> Any:
 
 
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """Returns log-probabilities for the start: 0 for one beam per group; others would be copies."""
+    """Returns initial log-probabilities: 0 for one beam per group, minus infinity for copies."""
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
@@ -328,9 +328,9 @@ def _most_probable(
     excluded: Collection[int] = (),
     maxima: Any = None,
 ) -> Candidates:
-    """Returns the 2N continuations to `position` tokens with the highest `totals + next_tokens`.
+    """Returns the 2N continuations with the highest `totals + next_tokens`, of `position` tokens.
 
-    A single beam needs only one continuation: if this one ends, the search ends.
+    A single beam needs only one continuation: if this continuation ends, the search ends.
     """
     if is_single:
         log_probabilities, tokens = best_token(tokens_without(excluded, next_tokens))
@@ -345,7 +345,7 @@ def _most_probable(
 
 
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
-    """Returns the N candidates to keep: log-probabilities, in descending order, and indices."""
+    """Returns the log-probabilities, descending, and the indices of the N candidates to keep."""
     if banks is None:
         return ops.top_k(log_probabilities, beam_size)
     chosen = allocate_beams(log_probabilities, banks, beam_size)
@@ -368,7 +368,7 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
     """Returns the candidates; those where `ends` is False get the score minus infinity.
 
-    These are not removed by slicing, because XLA would then sort instead of selecting the largest.
+    They are not removed by slicing, because XLA would then sort all scores to find the largest.
     """
     log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = log_probabilities / divisor + take_columns(bonus, candidates.parents)

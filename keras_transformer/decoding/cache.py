@@ -1,4 +1,4 @@
-"""The decoding cache: what a model keeps between two decoding steps."""
+"""The decoding cache: the tensors that a model keeps between two decoding steps."""
 
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ class FixedKeyValues(NamedTuple):
         return slots
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
-        """Writes keys `(B * H, N, K)`, values `(B * H, N, K_v)`; `start` is the first slot."""
+        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` to the slots from `start` on."""
         return FixedKeyValues(
             ops.slice_update(self.key, (0, 0, start), ops.swapaxes(keys, -1, -2)),
             ops.slice_update(self.value, (0, start, 0), values),
@@ -86,9 +86,9 @@ class FixedKeyValues(NamedTuple):
 class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step, for loops whose shapes may change.
 
-    Without XLA, every write would copy all `FixedKeyValues`, and attention would also read their
-    empty slots. The interface and shapes are those of `FixedKeyValues`, except that `key` is
-    `(B * H, L * N, K)`.
+    Without XLA, every write to `FixedKeyValues` would copy all keys and values, and attention would
+    also read the empty slots. The interface and shapes are those of `FixedKeyValues`, except that
+    `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -131,7 +131,7 @@ def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     `slots`, int32 `(B, N, L)`, contains the slot that each hypothesis uses at each position; -1
     where nothing is written yet. Search reorders `slots` together with the hypotheses.
 
-    Returns the updated slots, and a bool mask `(B * H, N, L * N)`, True for a hypothesis's slots.
+    Returns the updated slots, and a bool mask `(B * H, N, L * N)`, True for its own slots.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")

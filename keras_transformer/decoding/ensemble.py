@@ -1,4 +1,4 @@
-"""Ensembles: several models that are searched like one model."""
+"""`Ensemble`: decodes with several models as if they were one model."""
 
 import functools
 import math
@@ -13,8 +13,8 @@ from keras_transformer.decoding.cache import Cache
 class Ensemble:
     """Averages the probabilities that several models predict for the next token.
 
-    An ensemble can be searched like a model. Its models may have different architectures and sizes,
-    but each source id and each target id must stand for the same token in all models.
+    `search` accepts an ensemble instead of a model. The models may have different architectures and
+    sizes, but each source id and each target id must stand for the same token in all models.
 
     Example:
 
@@ -32,7 +32,7 @@ class Ensemble:
 
     Raises:
         ValueError: If there is no model, or the models have different values of `pad_id`. `step`
-            raises it if the models' target vocabularies have different sizes.
+            raises ValueError if the models' target vocabularies have different sizes.
 
     Source: Sutskever et al. 2014, §3.6.
     """
@@ -50,7 +50,7 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """The mean of the models' `source_attention`; missing if a model does not have it."""
+        """The mean of the models' `source_attention`; no attribute if a model does not have it."""
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -59,7 +59,7 @@ class Ensemble:
         return min(model.max_length for model in self.models)
 
     def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
-        """Returns a `Cache` of lists with one entry per model; see `Searchable.init_cache`."""
+        """Returns a `Cache` whose fields are lists of one entry per model; see `Searchable`."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property

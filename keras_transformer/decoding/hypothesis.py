@@ -1,4 +1,4 @@
-"""Hypotheses: joins the parts of a sentence, aligns words and rates samples."""
+"""Joins the translations of the parts of a sentence, aligns words and rates samples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def join_hypotheses(parts: Sequence[Hypothesis], source_words: Sequence[int]) ->
     """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
     Texts are joined with a space; scores, log-probabilities and lengths are added. `source_words`
-    is the number of source words of each part. It shifts the alignments of the following parts.
+    has the number of source words of each part, by which the following alignments are shifted.
     """
     if len(parts) == 1:
         return parts[0]
@@ -92,15 +92,15 @@ def word_alignment(
 def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
 
-    The mean estimates the expected utility of a translation under the model. All samples must be of
-    one sentence and drawn without `top_k` and `top_p`. The result is sorted, best first. Samples
-    with equal utilities keep the order in which they were drawn.
+    The mean estimates the expected utility of a translation under the model. All samples must be
+    translations of one sentence, drawn without `top_k` and `top_p`. The result is sorted, best
+    first. Samples with equal utilities keep the order in which they were drawn.
 
-    Source: Eikema and Aziz 2020, §5; chrF: Popović 2015, by sacrebleu.
+    Source: Eikema and Aziz 2020, §5; Popović 2015, for chrF, which sacrebleu computes.
     """
     if not samples:
         raise ValueError("`samples` must not be empty. Received: samples=[]")
-    chrf, counts = CHRF(), Counter(samples)  # A sample drawn several times is compared once.
+    chrf, counts = CHRF(), Counter(samples)  # Equal samples are compared only once.
     utilities = {
         candidate: sum(
             count * chrf.sentence_score(candidate, [reference]).score
@@ -115,7 +115,7 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 def _word_indices(pieces: Sequence[str]) -> np.ndarray:
     """Returns the index of the word that each piece belongs to.
 
-    A lone "▁" followed by a new word or by nothing is white space, not a word.
+    A piece "▁" is white space, not a word, if a new word or no piece follows.
     """
     words: list[int] = []
     count = 0

@@ -46,7 +46,7 @@ def source_parts(
 def _shortened(
     text: str, pieces: list[int], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[tuple[str, list[int]]]:
-    """Splits or truncates `text`; returns texts with pieces that fit the model."""
+    """Splits or truncates `text`; returns parts that fit the model, and the pieces of each."""
     most = max_length - 1  # One position is for eos.
     if overlong == "split":
         parts = split_overlong(

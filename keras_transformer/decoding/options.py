@@ -1,4 +1,4 @@
-"""The options of search, declared once for Python, the command line, recipes and exports."""
+"""Declares the options of search, for Python, the command line, recipes and exports."""
 
 from typing import Any, Literal, Self
 
@@ -40,7 +40,7 @@ class DecodingOptions(BaseModel):
 
 
 class SearchOptions(DecodingOptions):
-    """The options of beam search (§6.1). The defaults are the paper's.
+    """The options of beam search (§6.1). The defaults are those of the paper.
 
     Example:
 

@@ -1,14 +1,14 @@
-"""Requires token sequences in a translation, by dynamic beam allocation.
+"""Finds translations that contain required token sequences, by dynamic beam allocation.
 
-No state is kept between steps: progress is computed from the ids of a hypothesis. A sequence is met
-if it occurs in the hypothesis. If the hypothesis ends with a proper prefix of a sequence, the
-longest such prefix is in progress. Sequences may overlap. One occurrence meets all equal sequences.
+No state is kept between steps: each step searches the ids of a hypothesis. A sequence is met if it
+occurs in the hypothesis. If the hypothesis ends with a proper prefix of a sequence, the longest
+such prefix is in progress. Sequences may overlap. Equal sequences are met by a single occurrence.
 
 The bank of a hypothesis is the number of tokens in the sequences that are met, plus the tokens of
-the longest prefix in progress. Hypotheses compete only with those in the same bank. So hypotheses
-with more of the required tokens stay in the beam, even if they are less probable.
+the longest prefix in progress. Only hypotheses in the same bank compete with each other. So
+hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
-Shape letters: C sequences of up to W tokens for each sentence, padded at the end.
+In shapes, each sentence has C sequences of up to W tokens, padded at the end.
 
 Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation.
 """
@@ -32,11 +32,11 @@ class Candidates(NamedTuple):
     """Continuations of the live hypotheses by one token, M of them per sentence."""
 
     ids: Any  # int32 `(B, M, 1 + L)`
-    # float32 `(B, M)`; descending without required tokens; minus infinity = no candidate
+    # float32 `(B, M)`; descending if no tokens are required; minus infinity = no candidate
     log_probabilities: Any
     parents: Any  # int32 `(B, M)`, the beams that they continue
     banks: Any = None  # int32 `(B, M)`; None without required tokens
-    missing: Any = None  # int32 `(B, M)`, number of missing required tokens; None without any
+    missing: Any = None  # int32 `(B, M)`, number of missing tokens; None without required tokens
 
 
 def constrained_candidates(
@@ -57,7 +57,7 @@ def constrained_candidates(
     sequences, `allocate_beams` chooses its N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
-    V)`, are log-probabilities. In `required_ids`, int32 `(B, C, W)`, all padding = no sequence.
+    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; padding alone is no sequence.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
@@ -87,9 +87,9 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     then the second most probable candidate of each bank, and so on. Banks with too few candidates
     are skipped.
 
-    Log-probabilities and banks are `(B, M)`; minus infinity = must not be chosen.
-    Returns int32 indices `(B, N)`, sorted by descending log-probability. If there are too few
-    candidates, the last indices are of candidates with minus infinity.
+    Log-probabilities and banks are `(B, M)`. Candidates of log-probability minus infinity are
+    chosen only if there are too few others.
+    Returns int32 indices `(B, N)`, sorted by descending log-probability.
 
     Source: Post & Vilar 2018, §3.3.
     """
@@ -110,7 +110,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the next token of each sequence, int32 `(B, N, C)`; -1 = met or only padding."""
+    """Returns the next token of each sequence, int32 `(B, N, C)`; -1 if met or only padding."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
@@ -144,7 +144,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any
 
 
 def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns whether each sequence occurs in each hypothesis, bool `(B, N, C)`; True if empty."""
+    """Returns a mask `(B, N, C)`, True where a sequence occurs in a hypothesis or has no tokens."""
     width = required_ids.shape[-1]
     longest = ids.shape[-1]
     ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)
@@ -158,7 +158,7 @@ def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
 
 
 def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
-    """Returns log-probabilities, parents and tokens `(B, M)` of the candidates with duplicates."""
+    """Returns log-probabilities, parents and tokens `(B, M)` of candidates, duplicates included."""
     beams = totals.shape[1]
     best, best_tokens = best_token(totals)
     is_required = required != NO_TOKEN

@@ -1,4 +1,4 @@
-"""Random sampling of translations from the model's distribution."""
+"""Draws random translations from the model's distribution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from keras_transformer.decoding.steps import (
 )
 from keras_transformer.decoding.token_rules import rules_of_request
 
-# Sampling draws a block of this many tokens first, then a token in the block.
+# Sampling first chooses a block of this many tokens, and then a token of this block.
 BLOCK_SIZE = 256
-# Number of bisections of the log-weights from -87 to 0; it reaches the resolution of float32.
+# Number of bisections of the log-weights from -87 to 0; this many reach float32 precision.
 NUCLEUS_BISECTIONS = 30
 SMALLEST_LOG_WEIGHT = -87.0
 
@@ -34,9 +34,9 @@ SMALLEST_LOG_WEIGHT = -87.0
 class SampleState(NamedTuple):
     """The state of sampling between two steps, without the model's cache."""
 
-    position: Any  # int32 `()`, tokens drawn so far
+    position: Any  # int32 `()`, number of tokens drawn so far
     ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is drawn yet
-    log_probabilities: Any  # float32 `(B, N)`; minus infinity = the rules allowed no token
+    log_probabilities: Any  # float32 `(B, N)`; minus infinity if the rules allowed no token
     is_open: Any  # bool `(B, N)`, False once the sample has ended
 
 
@@ -46,16 +46,16 @@ class Sampling:
 
     Each step applies the token rules to the model's log-probabilities and divides the results by
     the temperature. It keeps the `top_k` most probable tokens and renormalizes them. Of these, it
-    keeps the nucleus: the fewest most probable tokens whose probabilities add up to `top_p`. Tokens
+    keeps the nucleus: the most probable tokens, until their probabilities add up to `top_p`. Tokens
     as probable as the last kept token are also kept. After renormalizing again, it chooses the
     first token, in the order of ids, whose cumulative probability exceeds the random number. So the
-    same numbers give the same samples on every backend and in every batch. Only rounding errors can
-    change a choice, with a probability of about 1e-7 per candidate token.
+    same random numbers give the same samples on every backend and in every batch. Only rounding
+    errors can change a choice, with a probability of about 1e-7 per candidate token.
 
-    Bisection finds the smallest probability in the nucleus exactly in float32. Sorting the
+    Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
     vocabulary would take several times as long.
 
-    Hypotheses are in the order of their random numbers. The score of a sample is its
+    Sample n of each sentence uses the random numbers `[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
     allow no token, the sample is empty and its score is minus infinity.
 
@@ -145,7 +145,7 @@ class Sampling:
 def random_numbers(
     seed: int, indices: Sequence[int], num_samples: int, max_length: int
 ) -> np.ndarray:
-    """Draws the random numbers by which sampling chooses tokens: one per token of each sample.
+    """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
 
     The numbers of a sample depend only on the seed, the sentence's index and the sample's index.
     More samples, a larger `max_length` or other sentences do not change them. They are taken from
@@ -172,7 +172,7 @@ def random_numbers(
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Returns unnormalized probabilities `(B, N, V)`: the highest is 1; 0 = never drawn.
+    """Returns unnormalized probabilities `(B, N, V)`: 1 for the best token, 0 for excluded tokens.
 
     If every log-probability of a hypothesis is minus infinity, its probabilities are all 0.
     """
@@ -183,7 +183,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
         batch, beams, vocabulary_size = ops.shape(weights)
         rows = ops.reshape(weights, (batch * beams, 1, vocabulary_size))
         largest = ops.reshape(top_k_tokens(rows, top_k)[0], (batch, beams, top_k))
-        # `ops.min` instead of `largest[..., -1:]`, for which XLA would sort all candidates.
+        # With `largest[..., -1:]` instead of `ops.min`, XLA would sort all candidates.
         weights = ops.where(weights >= ops.min(largest, axis=-1, keepdims=True), weights, 0.0)
     if top_p < 1:
         weights = ops.where(weights >= _nucleus_border(largest, top_p), weights, 0.0)
@@ -191,10 +191,10 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 
 
 def _nucleus_border(weights: Any, top_p: float) -> Any:
-    """Returns the smallest weight `(B, N, 1)` in the nucleus, up to float32 resolution.
+    """Returns the smallest weight `(B, N, 1)` in the nucleus, with float32 precision.
 
     `weights` `(B, N, K)` are in [0, 1], in any order. The weights in the nucleus add up to at least
-    the share `top_p` of the sum of all weights.
+    `top_p` times the sum of all weights.
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
@@ -217,10 +217,10 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
-    """Returns the first tokens, int32 `(B, N)`, whose share of cumulative weight exceeds `numbers`.
+    """Returns the first tokens, int32 `(B, N)`, whose cumulative probability exceeds `numbers`.
 
-    It accumulates `weights` `(B, N, V)` over blocks, then over the tokens of one block. A single
-    float32 sum over the vocabulary would lose tokens less probable than its rounding errors.
+    It adds up the `weights` `(B, N, V)` of blocks, then those of the tokens of one block. With one
+    float32 sum over the vocabulary, tokens less probable than its rounding error would be lost.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]

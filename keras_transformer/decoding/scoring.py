@@ -15,7 +15,7 @@ class PairScores(NamedTuple):
     """The log-probabilities of the targets of sentence pairs under a model."""
 
     token_log_probabilities: Any  # float32 `(B, T)`, nats per label; 0 where the label is padding
-    log_probabilities: Any  # float32 `(B,)`, their sums: nats per sentence
+    log_probabilities: Any  # float32 `(B,)`, sum over the labels: nats per sentence
     lengths: Any  # int32 `(B,)`, number of labels that are not padding, eos included
 
 
@@ -77,9 +77,9 @@ class Scorer:
     >>> perplexity = np.exp(-sum(s.log_probability for s in scores) / sum(s.length for s in scores))
 
     Args:
-        model: A `Transformer`, or any Keras model with its inputs, its output and `max_length`.
+        model: A `Transformer`, or any Keras model with the same inputs, output and `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
-        tokens_per_batch: Tokens per batch and side, padding included. Defaults to 1024.
+        tokens_per_batch: Tokens per batch on each side, padding included. Defaults to 1024.
     """
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int = 1024) -> None:

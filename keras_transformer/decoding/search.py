@@ -1,8 +1,8 @@
-"""The decoding loop of beam search and sampling: it decodes one token per step, in stages.
+"""Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
-A stage of `search` ends when the cache is full. All its stages can be compiled as one function.
-A stage of `StagedSearch` also ends when half of the sentences are finished. It compiles the parts
-of a stage separately and removes finished sentences between stages.
+A stage of `search` ends when the cache is full. All stages can be compiled as one function. A stage
+of `StagedSearch` also ends when half of the sentences are finished. `StagedSearch` compiles
+several functions and removes finished sentences between stages.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from keras_transformer.decoding.token_rules import rules_of_options
 
 Strategy = BeamSearch | Sampling
 
-# Tokens of the first stage in `search` and in `StagedSearch`. `search` compiles all stages at the
-# first call. `StagedSearch` compiles only the stages that it needs.
+# Maximum number of tokens of the first stage, in `search` and in `StagedSearch`. `search` compiles
+# all stages at the first call. `StagedSearch` compiles only the stages that it needs.
 FIRST_STAGE, FIRST_COMPILED_STAGE = 24, 8
 
 
@@ -51,17 +51,17 @@ def search(
     Args:
         model: A model that implements `Searchable` (`models/protocol.py`).
         request: int tensor `(B, S)`, the source ids, or a `Request`.
-        max_length: Maximum length L of a hypothesis in tokens, eos included. It can be a 0-d int
-            tensor in a TensorFlow graph without XLA, because the shapes of its loops may change.
+        max_length: Maximum length L of a hypothesis in tokens, eos included. In a TensorFlow graph
+            without XLA, it can be a 0-d int tensor, because shapes may change in the loops there.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
             `SearchOptions()`. `options.max_length` also limits every hypothesis.
         rules: Token rules, such as `ForbiddenWords`. They apply after the rules of the options. A
             hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Number of beams and of returned hypotheses per sentence, as a 0-d int tensor that
-            is known only at run time. It needs `request.beam_sizes`. Defaults to None: the
-            options `beam_size` and `n_best`.
+        beam_size: Number of beams and of returned hypotheses per sentence, as a 0-d int tensor, if
+            it is known only at run time. `request.beam_sizes` must then be given. Defaults to None:
+            `options.beam_size` beams and `options.n_best` hypotheses.
 
     Returns:
         A `SearchResult`.
@@ -96,7 +96,7 @@ def make_strategy(
     eos_id: int = 3,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns the beam search or sampling for the options; the arguments are those of `search`."""
+    """Returns `BeamSearch` or `Sampling`, as `options` require; see `search` for the arguments."""
     if not isinstance(options, SearchOptions | SamplingOptions):
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
@@ -194,7 +194,7 @@ def _resize(
     strategy: Strategy,
     length: int,
 ) -> tuple[Request, Any, Cache]:
-    """Keeps the sentences `rows` (None: all sentences) and makes room for `length` tokens."""
+    """Keeps only the sentences `rows` (all if None) and makes room for `length` tokens."""
     if rows is not None:
         cache = cache.take_sentences(rows, request.source_ids.shape[0])
         position = state.position
@@ -218,7 +218,7 @@ def _advance(
     length: Any,
     max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
-    """Decodes until `length` tokens are decoded, or at most `max_open` sentences are open.
+    """Decodes until hypotheses have `length` tokens, or at most `max_open` sentences are open.
 
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of the open sentences.
     """
@@ -233,7 +233,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
-    """Returns the open sentences, plus finished ones to fill the batch; None keeps all rows."""
+    """Returns the rows of open sentences, plus finished ones to fill the batch; None = all rows."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size):
         size = smaller_batch_size(size)
@@ -252,7 +252,7 @@ def _empty_result(batch: int, strategy: Strategy, max_length: int) -> SearchResu
 
 
 def _write_rows(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
-    """Writes the result of the sentences `rows` into `found`; ids of `result` may be shorter."""
+    """Copies `result` to `rows` of `found`; `result.ids` may be shorter than `found.ids`."""
     found.ids[rows, :, : result.ids.shape[-1]] = result.ids
     for array, values in zip(found[1:4], result[1:4], strict=True):
         array[rows] = values

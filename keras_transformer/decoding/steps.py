@@ -1,4 +1,4 @@
-"""Requests, results and operations on ids and logits, for beam search and sampling."""
+"""Defines requests, results and operations on ids and logits, for beam search and sampling."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -8,7 +8,7 @@ from keras import ops
 
 IMPOSSIBLE = float("-inf")
 
-# Tokens in a block of `top_k_tokens`.
+# Number of tokens in a block of `top_k_tokens`.
 BLOCK = 64
 
 # The module `token_rules` describes the call arguments and the result.
@@ -46,7 +46,7 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; each `max_lengths` except None limits all sentences."""
+        """Returns the request as tensors; limits sentences by `max_lengths` (None = no limit)."""
         floats = ("length_penalties", "random_numbers")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """N hypotheses per sentence, found by a search. Those of beam search are sorted, best first.
+    """N hypotheses per sentence, found by a search. Beam search returns them sorted, best first.
 
     Attributes:
         ids: int32 `(B, N, L)`, without bos, padded at the end. Each hypothesis ends with eos,
@@ -111,8 +111,8 @@ def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence
 def best_token(log_probabilities: Any) -> tuple[Any, Any]:
     """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
 
-    If several tokens are equally probable, it takes the first. `ops.max` and `ops.min` are
-    vectorized. With XLA on a CPU, `ops.argmax` takes as long as the whole output projection.
+    If several tokens are equally probable, it takes the first. It uses `ops.max` and `ops.min`,
+    because `ops.argmax` takes as long as the whole output projection with XLA on a CPU.
     """
     vocabulary_size = log_probabilities.shape[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
@@ -160,11 +160,11 @@ def top_k_tokens(
 
     If the vocabulary is large, it finds the k blocks of 64 tokens with the largest maxima, and then
     the k best tokens in these blocks. A single `ops.top_k` over all tokens takes several times as
-    long on a CPU. Tokens with equal scores have the order that the backend's `top_k` gives them.
+    long on a CPU. The backend's `top_k` determines the order of tokens with equal scores.
 
     `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
-    already known. `k` is an int; if shapes may be unknown, it can be a 0-d tensor.
+    already known. `k` is an int, or a 0-d tensor if shapes may be unknown.
 
     Returns three tensors `(B, k)`: scores, descending; int32 hypotheses; int32 tokens.
     """
@@ -198,7 +198,7 @@ def take_columns(x: Any, columns: Any) -> Any:
 
 
 def block_maxima(scores: Any) -> Any:
-    """Returns the maxima `(B, N, ceil(V / 64))` of blocks of 64 tokens; the last can be shorter."""
+    """Returns the maxima `(B, N, ceil(V / 64))` of the blocks, which have at most 64 tokens."""
     *rows, vocabulary_size = ops.shape(scores)
     whole = vocabulary_size // BLOCK
     end = whole * BLOCK
@@ -211,7 +211,7 @@ def block_maxima(scores: Any) -> Any:
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
-    """Returns the maxima without the excluded tokens; reads only the blocks of these tokens."""
+    """Returns block maxima without excluded tokens; recomputes only the blocks of these tokens."""
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded}:
         start = block * BLOCK
@@ -223,10 +223,10 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 def _best_blocks(
     maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
-    """Returns the columns `(B, k * 64)` of the k best blocks, ascending, and a mask of valid ones.
+    """Returns ascending columns `(B, k * 64)` of the k best blocks, and a mask of the valid ones.
 
-    If the last block has fewer than 64 tokens, it is extended to the left. The tokens that it then
-    shares with the block before are valid only in that block. Excluded tokens are not valid.
+    If the last block has fewer than 64 tokens, tokens of the block before are added to it. The
+    added tokens are valid only in the block before. Excluded tokens are not valid.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)

@@ -1,4 +1,4 @@
-"""Prefixes, required words and forbidden words of translations."""
+"""Encodes prefixes, required words and forbidden words of translations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ Words = Sequence[Sequence[str]]
 
 
 class TargetConstraints:
-    """Encodes prefixes, forbidden words and required words of sentences as arrays of few shapes.
+    """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
 
-    A word matches only the pieces that the tokenizer gives for it at the beginning of a word. So
-    "cat" matches "cats" if the pieces are "▁cat" and "s". It does not match "Cat", or other pieces
-    with the same letters. If a sentence is split, the prefix is for its first part.
+    A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
+    "cats" if the pieces are "▁cat" and "s". It does not match "Cat", or other pieces with the same
+    letters. If a sentence is split, the prefix applies only to its first part.
 
     `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
@@ -51,9 +51,9 @@ class TargetConstraints:
                 )
 
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
-        """Returns the constraints of a batch as fields of a `Request`; its size B is `rows`.
+        """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
-        A field is None if no sentence has such constraints. The sizes other than B are powers of
+        A field is None if no sentence has such constraints. All sizes except `rows` are powers of
         two and the same in all batches, so that few shapes are compiled.
         """
         return {

@@ -1,11 +1,11 @@
-"""Token rules: change the log-probabilities of next tokens, given the tokens of a hypothesis.
+"""Token rules change the log-probabilities of the next token, given the tokens of a hypothesis.
 
 All rules have the same call arguments and the same result.
 
 Call arguments:
     log_probabilities: float32 `(B, N, V)` of the next token, none above 0.
     ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
-    position: int32 `()`, tokens decoded so far.
+    position: int32 `()`, number of tokens decoded so far.
 
 Returns:
     The new log-probabilities, float32 `(B, N, V)`; minus infinity forbids a token.
@@ -69,7 +69,7 @@ class NoRepeatNgrams:
     >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
-        size: Number n of tokens, at least 1. With 1, no token appears twice. Bos is not counted.
+        size: Number n of tokens, at least 1. If it is 1, no token appears twice. Bos is ignored.
 
     Raises:
         ValueError: If `size` is below 1.
@@ -124,8 +124,8 @@ class MinLength:
 class ForbiddenWords:
     """Token rule that forbids the same token sequences in the translations of all sentences.
 
-    To forbid a word, pass all its sequences: with and without "▁" at its beginning, in lower and
-    upper case. Use `Request.forbidden_ids` to forbid different sequences for each sentence.
+    To forbid a word, pass the sequences of all its forms: with and without "▁" at its beginning, in
+    lower and upper case. To forbid different sequences per sentence, use `Request.forbidden_ids`.
 
     Example:
 
@@ -180,7 +180,7 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids all tokens except the next token of the prefix; does not change its log-probability.
+    """Forbids all tokens except the next one of the prefix, whose log-probability is not changed.
 
     `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
     nothing is forbidden. `ids` are not used, because all hypotheses begin with the prefix.
@@ -202,7 +202,7 @@ def forbid_sequences(
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
     `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. The
-    shape `(1, C, W)` is for all sentences. A sequence of padding only forbids nothing.
+    sequences of shape `(1, C, W)` are for all sentences. Sequences of only padding have no effect.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]
@@ -232,7 +232,7 @@ def _token_at(sequences: Any, indices: Any) -> Any:
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """Returns the last `count` tokens `(B, N, count)`; if there are fewer, bos comes first."""
+    """Returns the last `count` tokens `(B, N, count)`; if fewer, starts with copies of bos."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, ops.maximum(columns, 0), axis=-1)
 

@@ -29,13 +29,13 @@ from keras_transformer.decoding.target_constraints import TargetConstraints, Wor
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
 
-# Parts of the work on a batch use only one core or the host; other batches use the free cores.
+# A batch does not use all cores and the accelerator all the time; other batches use them then.
 CONCURRENT_BATCHES = 3
 
 # Largest number of lines of a stream that are translated together.
 STREAMED_LINES = 1024
 
-# Distance between the indices that determine the random numbers of the parts of a sentence.
+# The index that determines a part's random numbers grows by this from part to part of a sentence.
 PART_STRIDE = 2**40
 
 # Whether to show a progress bar, or a function to call with numbers of finished sentences.
@@ -144,8 +144,8 @@ class Translator:
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order, best first. In a beam group, the ids differ.
-            The hypotheses of a blank sentence are empty and have the score 0.
+            One list per sentence, in the same order; each list is sorted, best first. Hypotheses of
+            one beam group differ in ids. Those of a blank sentence are empty and have the score 0.
         """
         constraints = prefixes, forbidden, required
         return self._translate(sentences, self.options, constraints, progress, alignments)
@@ -186,13 +186,13 @@ class Translator:
                 model's unchanged distribution.
             seed: Integer from 0 to 2**64 - 1. The same seed gives the same translations,
                 independent of batches. Defaults to 0.
-            first_index: If a text is translated in several calls, the index in the whole text of
-                the first sentence of this call. Defaults to 0.
+            first_index: Index of `sentences[0]` in the whole text, if the text is translated in
+                several calls. Defaults to 0.
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order. It has `options.num_samples` independent
-            hypotheses, in the order in which they were drawn.
+            One list per sentence, in the same order. Each list has `options.num_samples`
+            independent hypotheses, in the order in which they were drawn.
         """
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
@@ -277,7 +277,7 @@ class Translator:
         fields: Callable[["_Batch"], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part; `fields` gives further fields of a `Request`."""
+        """Returns the hypotheses of each part; `fields` returns the other fields of a `Request`."""
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )
@@ -378,7 +378,7 @@ def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
 def _whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the k-th hypotheses of each sentence's parts; without parts, it returns `blank`."""
+    """Joins the k-th hypotheses of each sentence's parts; a sentence without parts gets `blank`."""
     of_sentence: list[list[int]] = [[] for _ in range(count)]
     for index, part in enumerate(parts):
         of_sentence[part.sentence].append(index)
