@@ -119,9 +119,10 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
 def read_config(path: str | Path) -> dict[str, Any]:
     """Reads the configuration of a `.keras` file; rejects files that would fill the memory.
 
-    Call this before `keras.saving.load_model`, which parses a `config.json` of any size and trusts
-    the sizes that the archive states for its members. This function checks that `config.json` and
-    `metadata.json` have at most 4 MiB each, and that no member is larger than the archive states.
+    Call this before `keras.saving.load_model`: that function limits neither the size of
+    `config.json` nor the real sizes of the files in the archive. This function checks that
+    `config.json` and `metadata.json` have at most 4 MiB each, and that no member is larger than the
+    archive states.
 
     Raises:
         UserError: If the file is damaged or a member is too large.

@@ -130,7 +130,7 @@ class TokenStore:
         return offsets[pairs + 1] - offsets[pairs]
 
     def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Returns the concatenated pieces of `pairs` on a side: uint16 or uint32."""
+        """Returns the pieces of one side of `pairs`, concatenated to a uint16 or uint32 array."""
         lengths = self.lengths(side, pairs)
         ends = np.cumsum(lengths)
         starts = self._offsets[side][pairs]

@@ -1,4 +1,4 @@
-"""Groups sequences of any length into batches that have few different shapes."""
+"""Groups sequences of any length into batches, so that there are few different batch shapes."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -201,8 +201,8 @@ def forbid_sequences(
 ) -> Any:
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
-    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. The
-    sequences of shape `(1, C, W)` are for all sentences. Sequences of only padding have no effect.
+    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. With
+    shape `(1, C, W)` they apply to every sentence. Sequences of only padding have no effect.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]

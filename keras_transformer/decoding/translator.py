@@ -144,8 +144,9 @@ class Translator:
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order; each list is sorted, best first. Hypotheses of
-            one beam group differ in ids. Those of a blank sentence are empty and have the score 0.
+            One list per sentence, in the same order; each list is sorted, best first. No two
+            hypotheses of a beam group have the same token ids. Those of a blank sentence are empty
+            and have the score 0.
         """
         constraints = prefixes, forbidden, required
         return self._translate(sentences, self.options, constraints, progress, alignments)

@@ -85,8 +85,8 @@ def export_ctranslate2(
         ImportError: If ctranslate2 is not installed, or if PyTorch is needed and not installed.
         UserError: If `directory` is not empty, the disk is full, or a translation by the float32
             export differs from the model's and is not a tie.
-        ValueError: If CTranslate2 does not support a part of the model or `quantization`, the model
-            is quantized, or the tokenizer belongs to another model.
+        ValueError: If CTranslate2 does not support `quantization` or a part of the model, if the
+            model is already quantized, or if the tokenizer belongs to another model.
     """
     try:
         from ctranslate2 import specs

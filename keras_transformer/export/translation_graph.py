@@ -302,7 +302,7 @@ class _Found(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """Does what a `Tokenizer` does, in the graph, with SentencePiece of tensorflow-text.
+    """Tokenizes like `Tokenizer`, by operations of tensorflow-text in the TensorFlow graph.
 
     Bytes that are not UTF-8 become unknown characters, as in SentencePiece.
     """

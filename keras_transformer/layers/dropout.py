@@ -17,8 +17,8 @@ class Dropout(keras.layers.Dropout):
     """Sets random elements to 0 and scales up the other elements (§5.4).
 
     The dropout mask is a hash of each element's index and two numbers from the layer's
-    `seed_generator`. The hash takes a few integer operations, which compilers fuse with the
-    next operations. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a
+    `seed_generator`. Computing the hash needs few integer operations, and compilers fuse them with
+    the next ones. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a
     different random generator on each backend. On JAX, its masks take up to a third of a small
     model's training step; on PyTorch, its masks depend on the global random generator.
 

@@ -213,7 +213,7 @@ class ServingClient:
         """Returns the reason why the model is not available yet.
 
         Raises:
-            UserError: If the server will not load the model.
+            UserError: If the server refuses to load the model.
         """
         model, address = self._endpoint.model, self._endpoint.address
         version = self._endpoint.version

@@ -30,9 +30,10 @@ SMALLEST_BLOCK = 64
 class LocalAttention(AttentionPattern):
     """Attends to positions at most `window` positions away: restricted self-attention (§4).
 
-    The sequence is split into blocks of `window` positions, or of 64 if `window` is smaller. The
-    queries of a block are multiplied by the keys of this block and of the two neighbouring blocks.
-    Time and memory are linear in length and window. Information moves `window` positions per layer.
+    The sequence is split into blocks of `window` positions, or of 64 positions if `window` is less
+    than 64. The queries of a block are multiplied by the keys of this block and of the two
+    neighbouring blocks. Time and memory are linear in length and window. Information moves `window`
+    positions per layer.
 
     Example:
 

@@ -17,9 +17,9 @@ from keras_transformer.layers.positions.positional_encoding import (
 class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates each pair of features of queries and keys by an angle that grows with the position.
 
-    The dot product of a rotated query and a rotated key depends on the distance of their positions,
-    but not on the positions. The embeddings do not change; `MultiHeadAttention` calls `rotate` of
-    its `position_encoding`. Angles and rotation are float32 under every dtype policy.
+    The dot product of a rotated query and a rotated key depends on their relative position only.
+    The embeddings do not change; `MultiHeadAttention` calls `rotate` of its `position_encoding`.
+    Angles and rotation are float32 under every dtype policy.
 
     Example:
 
