@@ -137,6 +137,7 @@ class Transformer(keras.Model):
         memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
         states = decoder.call(y, memory=memory, memory_padding_mask=source_mask)
+        encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)
         super().__init__({"source_ids": source_ids, "target_ids": target_ids}, logits, **kwargs)
 

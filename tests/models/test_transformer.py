@@ -338,3 +338,10 @@ def test_positions_on_the_scores_tell_orders_apart(name):
 def test_positions_on_the_scores_go_with_no_pattern(name):
     with pytest.raises(ValueError, match="excludes position encodings that add a bias"):
         new_model(name, attention_pattern="full")
+
+
+def test_every_layer_is_built():
+    """Keras traces the whole model in each `train_on_batch` while one is not."""
+    for variant in ("sinusoidal", "pre_norm"):
+        model = small_model(variant)
+        assert [layer.name for layer in model._flatten_layers() if not layer.built] == []
