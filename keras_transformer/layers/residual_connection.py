@@ -28,6 +28,7 @@ class ResidualConnection(ConfiguredLayer):
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
         output: float tensor `(B, T, D)`, the sublayer's output for `enter(x)`.
+        training: Whether to apply dropout. Defaults to False.
 
     Returns:
         A float tensor `(B, T, D)`.
@@ -58,6 +59,7 @@ class ResidualConnection(ConfiguredLayer):
         """Returns the sublayer's input: normalized `x` if pre-norm, otherwise `x`."""
         return self.norm(x) if self.norm_first else x
 
-    def call(self, x: Any, output: Any) -> Any:
-        total = x + self.dropout(output)
+    def call(self, x: Any, output: Any, training: bool = False) -> Any:
+        # On PyTorch, calling a Keras layer that does nothing takes as long as a small product.
+        total = x + (self.dropout(output, training=True) if training else output)
         return total if self.norm_first else self.norm(total)
