@@ -179,7 +179,7 @@ class Run:
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
-    """Returns the folders that are named `step-` and eight digits, oldest first."""
+    """Returns the folders named `step-` followed by eight digits, oldest first."""
     entries = Path(directory).glob("step-*")
     return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
 

@@ -160,7 +160,7 @@ class BatchPlan:
         return BatchShape(batch_size, source_length, target_length)
 
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
-        """Returns the number of pairs that each bucket keeps, and the slots of all batches.
+        """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
         Both are the same in every pass over the data. Pairs that do not fill a batch of their
         bucket are moved to the next wider bucket. Only the widest bucket has an incomplete batch.

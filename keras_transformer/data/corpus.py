@@ -168,7 +168,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     """Yields lists of the items that are available: at least one item, at most `most`.
 
     A thread reads the items into a queue of at most `most` items while the caller works on a chunk.
-    So each typed line is processed immediately, and a long file is processed in large chunks. If
+    So a line that a user types is processed immediately, and a long file in large chunks. If
     `items` raises an exception, that exception is raised after all earlier items were yielded.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)

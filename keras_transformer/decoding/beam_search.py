@@ -143,7 +143,7 @@ class BeamSearch:
         )
 
     def is_open(self, state: BeamState) -> Any:
-        """Returns a bool mask `(B,)`, True for sentences that are not closed."""
+        """Returns a bool mask `(B,)`, True for sentences whose search is not finished."""
         return ops.any(state.live.log_probabilities > IMPOSSIBLE, axis=-1)
 
     def advance(

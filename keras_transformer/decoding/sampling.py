@@ -219,8 +219,9 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 def _draw(weights: Any, numbers: Any) -> Any:
     """Returns the first tokens, int32 `(B, N)`, whose cumulative probability exceeds `numbers`.
 
-    It adds up the `weights` `(B, N, V)` of blocks, then those of the tokens of one block. With one
-    float32 sum over the vocabulary, tokens less probable than its rounding error would be lost.
+    The function adds up the `weights` `(B, N, V)`, first block by block to find the right block of
+    tokens, then token by token in this block. With one float32 sum over the vocabulary, tokens less
+    probable than its rounding error would be lost.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]

@@ -186,7 +186,7 @@ class Translator:
             options: The options of sampling. Defaults to `SamplingOptions()`: one sample from the
                 model's unchanged distribution.
             seed: Integer from 0 to 2**64 - 1. The same seed gives the same translations,
-                independent of batches. Defaults to 0.
+                however the sentences are batched. Defaults to 0.
             first_index: Index of `sentences[0]` in the whole text, if the text is translated in
                 several calls. Defaults to 0.
             progress: As in `translate`.

@@ -64,7 +64,7 @@ services:
 
 
 def operations(graph_def: Any) -> list[str]:
-    """Returns the names of all operations of a GraphDef and its functions, sorted."""
+    """Returns the sorted operation types of a GraphDef and its functions, such as `MatMul`."""
     nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
     functions = {function.signature.name for function in graph_def.library.function}
     return sorted({node.op for part in nodes for node in part} - functions)

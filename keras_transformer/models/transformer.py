@@ -234,7 +234,8 @@ class Transformer(keras.Model):
         """Returns the attention weights from target to source tokens (see `Searchable`).
 
         The float32 weights `(B, N, T, S)` are those of the last layer's cross-attention, averaged
-        over heads. Rows of real tokens sum to 1 over the source with eos. Padding has weight 0.
+        over heads. For each real target token, the weights over the source tokens (eos included)
+        sum to 1. Weights from or to padding are 0.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)
