@@ -306,7 +306,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--beam-size", type=int, help="default: the exported value")
     parser.add_argument("--length-penalty", type=float, help="default: the exported value")
-    parser.add_argument("--max-length", type=int, help="tokens; default: the source's length plus 50")
+    parser.add_argument(
+        "--max-length", type=int, help="tokens; default: the source's length plus 50"
+    )
     parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
     return parser.parse_args(words)
 

@@ -20,8 +20,9 @@ class ALiBiPositionalEncoding(PositionalEncoding):
     The bias of head h is -m_h |i - j| for query i and key j. If H is a power of two, the slopes m
     are 2^(-8 / H), 2^(-16 / H), ..., 2^-8. Otherwise, let P be the largest power of two below H:
     the first P slopes are those of P heads, and the other H - P are the 1st, 3rd, 5th, ... slope of
-    2P heads. There are no weights and no maximum length. The publication covers causal attention only. In an encoder, the bias is equal
-    for earlier and later keys, so the encoder cannot distinguish a sentence from its reverse.
+    2P heads. There are no weights and no maximum length. The publication covers causal attention
+    only. In an encoder, the bias is equal for earlier and later keys, so the encoder cannot
+    distinguish a sentence from its reverse.
 
     Example:
 
