@@ -1,6 +1,7 @@
 """Export of trained models: SavedModel, CTranslate2 and ONNX.
 
-A module is imported when its name is first used (PEP 562). So `onnx_translator` needs no Keras.
+Each module is imported when one of its names is first used (PEP 562). So users of `OnnxTranslator`
+need not wait for the import of Keras.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Runs signatures of a SavedModel in a process that cannot import Keras, like a model server.
 
-The process runs this file as a script. Its standard input is JSON, {"model": folder, "calls":
-[[signature, inputs], ...]}. It writes a list with the outputs of each call as one line of JSON.
+The process runs this file as a script. The script reads JSON from standard input: {"model": folder,
+"calls": [[signature, inputs], ...]}. It prints the list of the calls' outputs as one line of JSON.
 """
 
 import importlib.util
@@ -56,7 +56,7 @@ def _main() -> None:
 
 
 def _sentencepiece_library() -> str:
-    """Finds the SentencePiece library without importing tensorflow-text and so Keras."""
+    """Finds the SentencePiece library; does not import tensorflow-text, which imports Keras."""
     spec = importlib.util.find_spec("tensorflow_text")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tensorflow-text is not installed")

@@ -24,7 +24,7 @@ from keras_transformer.export.source_model import (
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
 
-# Maps activations of Keras to those of CTranslate2. GELU in Keras is exact, not approximated.
+# Maps activations of Keras to those of CTranslate2. "GELU" is the exact function, as in Keras.
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -33,7 +33,8 @@ ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-# Bias of forbidden tokens: float16 can hold it, and it makes the float32 probability 0.
+# Bias on the logits of forbidden tokens. In float32, their probability becomes 0. Float16 can
+# represent this number.
 FORBIDDEN = -1e4
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
@@ -50,15 +51,15 @@ def export_ctranslate2(
 
     The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns pieces;
     it adds eos to the source and bos to the target. Like this package, the exported model never
-    predicts padding or bos. But it gives their probability to the other tokens: it subtracts
-    log(1 - p(padding) - p(bos)) from the log-probability of each token.
+    predicts padding or bos. Unlike this package, it divides the probabilities of the other tokens
+    by 1 - p(padding) - p(bos), so that their sum is 1.
 
-    The search options of CTranslate2 differ from those of this package. To get the translations of
-    this package with `length_penalty=0` (except for ties), set `length_penalty=1e-9` and
-    `min_decoding_length=0` in CTranslate2, and the same beam size and maximum length. With
-    `length_penalty=0`, CTranslate2 searches until the most probable hypothesis has ended, even if
-    `beam_size` other hypotheses have ended. With other values (its default is 1), CTranslate2
-    divides by n ** length_penalty, where n does not count eos.
+    The search options of CTranslate2 differ from those of this package. CTranslate2 divides the
+    log-probability of a hypothesis by n ** length_penalty (default 1), where n is the number of
+    tokens without eos. To get the translations that this package finds with `length_penalty=0`
+    (except for ties), set `length_penalty=1e-9` and `min_decoding_length=0` in CTranslate2, and use
+    the same beam size and maximum length. With `length_penalty=0` instead of 1e-9, CTranslate2
+    would search until the most probable hypothesis has ended, even if `beam_size` others have.
 
     Example:
 
@@ -67,14 +68,16 @@ def export_ctranslate2(
     >>> translator.translate_batch([["▁A", "▁dog", "▁runs", "."]], beam_size=4)[0].hypotheses[0]
 
     Args:
-        model: A `Transformer` with full attention; not with concatenated positions, ALiBi or T5.
+        model: A `Transformer` with full attention. The position encodings with `_concatenated` in
+            their names, `alibi` and `t5` are not supported.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If the export fails, nothing is written.
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
-            PyTorch), `"int16"` or `"int8"`. Only linear layers and embeddings become integers;
-            `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set the type of the other
-            weights. Defaults to None: unchanged. `ctranslate2.Translator` converts the weights when
-            it loads them, to its `compute_type` or if the processor does not support their type.
+            PyTorch), `"int16"` or `"int8"`. Only the weights of linear layers and embeddings are
+            stored as integers; `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set
+            the type of the other weights. Defaults to None: float32. When `ctranslate2.Translator`
+            loads the weights, it converts them to its `compute_type`, or to a type that the
+            processor supports.
         sentences: Source sentences. Their greedy translations by CTranslate2 and by the model are
             compared. Defaults to None: no comparison.
 
@@ -143,7 +146,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
         "activation": specs.Activation[ACTIVATIONS[model.activation]],
     }
     if isinstance(model.positions, RotaryPositionalEncoding):
-        # 0: rotates the whole head. Interleaved: features 2i and 2i + 1 form a pair.
+        # `rotary_dim` 0 rotates all features of a head. Features 2i and 2i + 1 form a pair.
         sizes = {**sizes, "rotary_dim": 0, "rotary_interleave": True}
     encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
     decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
@@ -187,7 +190,7 @@ def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def _encodings(model: Transformer) -> np.ndarray:
-    """Returns the position table; zeros if there is none, because CTranslate2 always adds one."""
+    """Returns the position table; zeros if the model adds none, because CTranslate2 needs one."""
     table = position_table(model)
     return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 
@@ -215,7 +218,7 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:
-    """Sets the weights of a linear layer: those of `layers`, concatenated along the output."""
+    """Makes one linear layer of `layers`, by concatenation along the output axis."""
     spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
     spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 
@@ -227,7 +230,7 @@ def _set_norm(spec: Any, layer: Any) -> None:
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
-    """Compares greedy translations of export and model; scores are log-probabilities per token."""
+    """Compares greedy translations by export and model; a score is a log-probability per token."""
     from ctranslate2 import Translator as CTranslator
 
     texts = [
@@ -259,6 +262,7 @@ def _compare(
         [[pair] for pair in zip(tokenizer.decode_target(found), scores, strict=True)],
         tolerance=TOLERANCE,
         is_exact=exact,
-        # The scores of an untrained model differ: its padding and bos are not improbable.
+        # Scores differ if padding or bos are probable, as in an untrained model: the export gives
+        # their probability to the other tokens (see `export_ctranslate2`).
         compares_scores=False,
     )

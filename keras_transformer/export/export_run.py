@@ -11,7 +11,7 @@ from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
 
-SENTENCES = 32  # maximum number for the comparison of the export with the model
+SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
 
 class Exported(NamedTuple):
@@ -42,9 +42,9 @@ def export_run(
             SavedModel, `beam_size` and `length_penalty` for ONNX, none for CTranslate2.
 
     Raises:
-        UserError: If the format does not support the model or an option, its package is not
-            installed, the results of the export differ from those of the model, the folder is not
-            empty or the disk is full. Nothing is written then.
+        UserError: If the format does not support the model or an option, a package for the export
+            is not installed, the results of the export differ from those of the model, the folder
+            is not empty or the disk is full. Nothing is written then.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
@@ -93,7 +93,7 @@ def _export_onnx(
     return Exported(directory, str(comparison))
 
 
-# The exporter of each format, and the options that it takes.
+# Maps each format to its exporter, and to the options that the exporter takes.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
     "saved_model": (_export_saved_model, tuple(SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),

@@ -27,14 +27,15 @@ from keras_transformer.models import Transformer
 QUANTIZATIONS = ("float32", "int8")
 WEIGHTS = "weights.bin"
 
-# Constants of fewer bytes are stored in the graphs, others in the file of weights. Their offsets in
-# this file are multiples of this number of bytes, so that they can be memory-mapped.
+# A constant of fewer bytes is stored in its graph, a larger one in the file `WEIGHTS`. Offsets in
+# this file are multiples of `PAGE`, so that the constants can be memory-mapped.
 PAGE = 4096
 
-# The largest difference of scores that is due to rounding, in nats. GPUs round to 1e-3 by default.
+# Scores are equal if they differ by at most this number of nats. On GPUs, the products of matrices
+# can have relative errors of 1e-3.
 TOLERANCE = 1e-2
 
-SENTENCES = 16  # number of random sentences for the comparison with the model
+SENTENCES = 16  # number of random sentences that export and model translate for the comparison
 
 
 def export_onnx(
@@ -46,18 +47,20 @@ def export_onnx(
     beam_size: int = 4,
     length_penalty: float = 0.6,
 ) -> Comparison:
-    """Writes a model as a folder of ONNX models, and compares their translations with its own.
+    """Exports a model to a folder with two ONNX models; compares its translations before and after.
 
         encoder.onnx      the encoder, and the keys and values of cross-attention
         step.onnx         one step of the decoder, with a cache of keys and values
-        weights.bin       large constants of both graphs; equal ones are stored once
+        weights.bin       large constants of both graphs; equal constants are stored once
         config.json       special ids, sizes, and search defaults
         tokenizer/        written by `Tokenizer.save`
         translate.py      beam search with NumPy, onnxruntime and sentencepiece: `OnnxTranslator`
 
-    `python translate.py < in.txt` does not need this package. To write another search, use these
-    inputs and outputs. Integers are int64, the mask is bool, other tensors are float32. B, S, N, N'
-    and T may have any value; `{i}` is the number of the layer, counted from 1.
+    `python translate.py < in.txt` does not need this package. To write your own search, use the
+    inputs and outputs below. Integers are int64, the mask is bool, other tensors are float32. N is
+    the number of hypotheses per sentence, and N' that of the previous step. T is the number of past
+    target tokens. B, S, N, N' and T may have any value. `{i}` is the number of the layer, counted
+    from 1.
 
     `encoder.onnx`:
 
@@ -65,7 +68,7 @@ def export_onnx(
     - outputs `source_mask` `(B, 1, 1, S)`, `memory_key_{i}` `(B, H, K, S)` and
       `memory_value_{i}` `(B, H, S, K)`; `step.onnx` has inputs with the same names
 
-    `step.onnx`, for N hypotheses per sentence, all of the same length:
+    `step.onnx`, for hypotheses that all have the same number of tokens:
 
     - input `token_ids` `(B, N)`: the newest token of each hypothesis; bos in the first step
     - input `parents` `(B, N)`: for each hypothesis, the index of the hypothesis of the previous
@@ -74,11 +77,12 @@ def export_onnx(
     - inputs `past_key_{i}`, `past_value_{i}` `(B, N', H, T, K)`: `key_{i}` and `value_{i}` of the
       previous step; empty in the first step, with N' = 1 and T = 0
     - outputs `logits` `(B, N, V)`; `key_{i}` and `value_{i}` `(B, N, H, T + 1, K)`;
-      `candidate_ids` and `candidate_log_probabilities` (in nats) `(B, N, C)`: the next tokens
-      except padding and bos, the most probable first.
+      `candidate_ids` and `candidate_log_probabilities` (in nats) `(B, N, C)`: the C most probable
+      next tokens of each hypothesis, the most probable first. The log-probability of padding and
+      bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. The table of positions
-    has `model.max_length` rows.
+    The graphs are built from the weights, on any backend, without tracing. They contain a table of
+    `model.max_length` positions.
 
     Example:
 
@@ -91,7 +95,8 @@ def export_onnx(
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If export or comparison fails, nothing is written.
         quantization: `"float32"`, or `"int8"`: dynamic quantization of linear layers and
-            embeddings, per column where onnxruntime supports it. Defaults to `"float32"`.
+            embeddings, with one scale per column where onnxruntime supports it. Defaults to
+            `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None: random sentences.
         beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
         length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.
@@ -171,7 +176,7 @@ def _quantized(graph: Any) -> Any:
     import onnx
     from onnxruntime import quantization
 
-    # Skips onnxruntime's preparation: these graphs need no constant folding or shape inference.
+    # Prevents a warning that asks for preprocessing, which these graphs do not need.
     onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"
@@ -180,7 +185,7 @@ def _quantized(graph: Any) -> Any:
 
 
 def _save(graphs: dict[str, Any], directory: Path) -> None:
-    """Writes the graphs to files of their own, and their large constants to one common file."""
+    """Writes each graph to a file, and the large constants of all graphs to another file."""
     from onnx import numpy_helper
     from onnx.external_data_helper import set_external_data
 

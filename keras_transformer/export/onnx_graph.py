@@ -1,7 +1,8 @@
 """Builds two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
 
 The graphs are built node by node, not traced. So they have dynamic axes and are the same on every
-backend. The functions add nodes to a `_Graph`, and represent a value in it by its name (a string).
+backend. The functions below add nodes to a `_Graph`. They take and return the names of values in
+this graph (strings).
 """
 
 import math
@@ -22,7 +23,7 @@ from keras_transformer.models import Transformer
 # Operator set 17 introduced LayerNormalization, 20 introduced Gelu.
 OPERATOR_SET, IR_VERSION = 20, 10
 
-# Maps activations of Keras to ONNX operators. GELU in Keras is exact, not approximated.
+# Maps activations of Keras to ONNX operators. "Gelu" is the exact function, as in Keras.
 ACTIVATIONS = {
     "relu": ("Relu",),
     "gelu": ("Gelu",),
@@ -35,7 +36,7 @@ ACTIVATIONS = {
 }
 
 
-# Names of the cosines and signed sines of rotary positions; None for other position encodings.
+# Names of two values for rotary positions: the cosines, and the sines with signs. Otherwise None.
 Rotation = tuple[str, str] | None
 
 
@@ -111,10 +112,10 @@ class _Graph:
         self.constants: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
-        self.names: dict[str, str] = {}  # maps names of values to names of outputs
+        self.names: dict[str, str] = {}  # maps names of values to their names as graph outputs
 
     def add(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
-        """Adds a node and returns the name of its output; makes constants of arrays."""
+        """Adds a node and returns the name of its output; arrays become constants of the graph."""
         return self.add_several(operator, 1, *inputs, **attributes)[0]
 
     def add_several(
@@ -136,7 +137,7 @@ class _Graph:
         return name
 
     def output(self, name: str, value: str, dtype: int, shape: Sequence[str | int]) -> None:
-        """Makes a value an output of the graph, and names the output `name`."""
+        """Makes `value` an output of the graph with the name `name`."""
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
         self.names[value] = name
 
@@ -159,7 +160,11 @@ class _Graph:
 
 
 def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str | int, ...]]:
-    """Returns names and shapes of a layer's keys and values; prefix "memory_", "past_" or ""."""
+    """Returns a dict from the names of the keys and values of decoder layer `number` to shapes.
+
+    `prefix` is "memory_" for cross-attention, and for self-attention "past_" (the cache before the
+    step) or "" (the cache after the step).
+    """
     heads, width = model.num_heads, model.d_model // model.num_heads
     memory = ("batch", heads, width, "source_length"), ("batch", heads, "source_length", width)
     past = ("batch", "past_beams", heads, "past_length", width)
@@ -169,7 +174,7 @@ def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str
 
 
 def _inputs(graph: _Graph, model: Transformer, prefix: str) -> list[list[str]]:
-    """Creates inputs for keys and values of all decoder layers; returns two names per layer."""
+    """Creates inputs for the keys and values of all decoder layers; returns two names a layer."""
     shapes = [_shapes(model, prefix, i + 1) for i in range(model.decoder.num_layers)]
     return [
         [graph.input(name, TensorProto.FLOAT, shape) for name, shape in layer.items()]
@@ -194,7 +199,7 @@ def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
 def _predict(
     graph: _Graph, x: str, token_ids: str, num_candidates: str, model: Transformer, bos_id: int
 ) -> None:
-    """Outputs the logits, and the most probable next tokens except padding and bos."""
+    """Adds the outputs: the logits, and the most probable next tokens except padding and bos."""
     embeddings = array(model.target_embedding.embeddings)
     vocabulary_size = len(embeddings)
     rows = graph.add("Reshape", x, np.array([-1, model.d_model]))
@@ -204,7 +209,8 @@ def _predict(
     logits = graph.add("Reshape", logits, shape)
     forbidden = np.zeros(vocabulary_size, "float32")
     forbidden[[model.pad_id, bos_id]] = -np.inf
-    # TopK, then ReduceLogSumExp would need less memory, but is much slower in onnxruntime.
+    # TopK of the logits, minus their ReduceLogSumExp, would need less memory, but is much slower in
+    # onnxruntime.
     allowed = graph.add("Add", graph.add("LogSoftmax", logits, axis=-1), forbidden)
     values, ids = graph.add_several("TopK", 2, allowed, num_candidates, axis=-1)
     shape_of_candidates = ("batch", "beams", "candidates")
@@ -217,11 +223,11 @@ def _predict(
 
 
 def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: Any) -> str:
-    """Returns embeddings plus positions; `rows` selects the rows of the position table."""
+    """Returns embeddings plus positions; `rows` selects the needed rows of the position table."""
     x = graph.add("Gather", array(embedding.embeddings), ids)
     x = graph.add("Mul", x, np.array(math.sqrt(model.d_model), "float32"))
     if getattr(model.positions, "concatenate", False):
-        # [x; features] W = x W_x + features W_features; the last term is the position table.
+        # [x; features] W = x W_x + features W_features. `position_table` returns the last term.
         x = graph.add("MatMul", x, array(model.positions.projection.kernel)[: model.d_model])
     table = position_table(model)
     return x if table is None else graph.add("Add", x, rows(table))
@@ -248,7 +254,7 @@ def _rotate(graph: _Graph, heads: str, rotation: Rotation, width: int) -> str:
 def _encoder_self_attention(
     graph: _Graph, x: str, layer: Any, mask: str, rotation: Rotation
 ) -> str:
-    """Returns self-attention of the encoder, `(B, S, D)` to `(B, S, D)`."""
+    """Returns the encoder's self-attention `(B, S, D)` for inputs `x` `(B, S, D)`."""
     attention = layer.self_attention
     queries, keys, values = (
         _split_heads(graph, part, attention) for part in _project(graph, x, attention)
@@ -260,7 +266,7 @@ def _encoder_self_attention(
 
 
 def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) -> list[str]:
-    """Returns queries, keys and values `(B, N, H, 1, K)` of one position."""
+    """Returns queries, keys and values `(B, N, H, 1, K)` of the new position of N hypotheses."""
     shape = np.array([0, 0, attention.num_heads, 1, attention.d_k])
     parts = [graph.add("Reshape", part, shape) for part in _project(graph, x, attention)]
     return [*(_rotate(graph, part, rotation, attention.d_k) for part in parts[:2]), parts[2]]
@@ -269,7 +275,7 @@ def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) ->
 def _decoder_self_attention(
     graph: _Graph, queries: str, keys: str, values: str, attention: Any
 ) -> str:
-    """Returns self-attention of the decoder for one new position, `(B, N, D)`."""
+    """Returns the decoder's self-attention `(B, N, D)` for the new position of N hypotheses."""
     keys = graph.add("Transpose", keys, perm=(0, 1, 2, 4, 3))
     heads = _attention(graph, queries, keys, values, None, attention)
     joined = graph.add("Reshape", heads, np.array([0, 0, attention.d_model]))
@@ -287,7 +293,7 @@ def _cross_attention(
 def _attention(
     graph: _Graph, queries: str, keys: str, values: str, mask: str | None, attention: Any
 ) -> str:
-    """Returns scaled dot-product attention (equation 1 of the paper); keys are transposed."""
+    """Returns scaled dot-product attention (equation 1); `keys` have the shape `(..., K, S)`."""
     scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
     scores = graph.add("MatMul", graph.add("Mul", queries, scale), keys)
     if mask is not None:
@@ -341,7 +347,7 @@ def _norm(graph: _Graph, x: str, layer: Any) -> str:
 
 
 def _linear(graph: _Graph, x: str, *layers: Any) -> str:
-    """Applies linear layers to `x` by one matrix product; concatenates their outputs."""
+    """Returns the concatenated outputs of linear layers for `x`, by one matrix product."""
     kernel = np.concatenate([array(layer.kernel) for layer in layers], axis=-1)
     bias = np.concatenate([array(layer.bias) for layer in layers])
     return graph.add("Add", graph.add("MatMul", x, kernel), bias)

@@ -1,12 +1,12 @@
 """Translates with an exported ONNX model; needs only NumPy, onnxruntime and sentencepiece.
 
-`export_onnx` puts a copy of this file into each folder, as `translate.py`:
+`export_onnx` copies this file to `translate.py` in the folder that it writes:
 
     pip install numpy onnxruntime sentencepiece
     python FOLDER/translate.py < in.txt > out.txt
     python -m keras_transformer.export.onnx_translator --model FOLDER in.txt --beam-size 1
 
-This file imports nothing of the package, so the copy runs without it.
+This file imports no module of keras_transformer, so the copy runs without keras_transformer.
 """
 
 import argparse
@@ -116,11 +116,12 @@ class OnnxTranslator:
     Args:
         directory: A folder written by `export_onnx`.
         beam_size: Number of beams per sentence; 1 is greedy search. Defaults to the exported value.
-        length_penalty: Exponent of the length penalty ((5 + n) / 6) ** alpha (Wu et al. 2016), at
-            least 0. Defaults to the exported value.
-        max_length: Maximum length of a translation in tokens, eos included; at most the maximum
-            length of the model. Defaults to None: the length of the source plus 50.
-        tokens_per_batch: Maximum number of source tokens in a batch, with padding. Default: 1024.
+        length_penalty: Exponent alpha of the length penalty ((5 + n) / 6) ** alpha for n tokens (Wu
+            et al. 2016), at least 0. Defaults to the exported value.
+        max_length: Maximum number of tokens of a translation, eos included; at most `max_length` in
+            `config.json`. Defaults to None: 50 tokens more than the source.
+        tokens_per_batch: Maximum number of source tokens in a batch, padding included. Default:
+            1024.
         num_threads: Number of threads per operation. Defaults to 0: one thread per core.
 
     Raises:
@@ -166,7 +167,7 @@ class OnnxTranslator:
     def translate(self, sentences: Sequence[str]) -> list[str]:
         """Returns the best translation of each sentence; "" if the sentence is blank.
 
-        If a sentence is longer than the model's maximum length, it is truncated with a warning.
+        A sentence with more tokens than the model supports is truncated with a warning.
         """
         return [text for text, _ in self.translate_with_scores(sentences)]
 
@@ -187,10 +188,13 @@ class OnnxTranslator:
         return [next(results) if ids else ("", 0.0) for ids in pieces]
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[Translation]:
-        """Translates sources: ids of pieces, then eos; at most the model's maximum length."""
+        """Translates token ids. A source has the ids of its pieces, then eos.
+
+        No source may have more tokens than `max_length` in `config.json`.
+        """
         found: dict[int, Translation] = {}
         order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
-        while order:  # a batch has sources of similar length; the longest are first
+        while order:  # sources of similar length form a batch; the longest sources are first
             rows = max(1, self.tokens_per_batch // len(sources[order[0]]))
             indices, order = order[:rows], order[rows:]
             batch = [sources[index] for index in indices]
@@ -206,7 +210,7 @@ class OnnxTranslator:
     def _beam_search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[Translation]:
         """Returns the best hypothesis of each source, as `keras_transformer.beam_search` does.
 
-        `source_ids` is int64 `(B, S)`. `limits` `(B,)` is the maximum length of each translation.
+        `source_ids` is int64 `(B, S)`. `limits` `(B,)` has the maximum length of each translation.
         """
         config, beams, batch = self.model.config, self.beam_size, len(source_ids)
         shape = (batch, beams, 1 + int(limits.max()))
@@ -239,7 +243,7 @@ class OnnxTranslator:
 
 
 class _Best:
-    """The best finished hypothesis of each sentence, and its number of finished hypotheses."""
+    """For each sentence, the best finished hypothesis and the number of finished hypotheses."""
 
     def __init__(self, batch: int, length: int, pad_id: int) -> None:
         self._pad_id = pad_id
@@ -250,7 +254,10 @@ class _Best:
     def update(
         self, candidates: np.ndarray, totals: np.ndarray, ends: np.ndarray, beams: int, divisor: Any
     ) -> None:
-        """Counts the finished hypotheses among the first N candidates, and keeps the best one."""
+        """Counts each sentence's finished hypotheses, and keeps the best of them.
+
+        Only the first `beams` candidates of a sentence count.
+        """
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
         chosen = np.argmax(scores, axis=-1)
@@ -259,7 +266,11 @@ class _Best:
         self._scores[rows] = scores[rows, chosen[rows]]
 
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
-        """Returns True if fewer than N hypotheses are finished and another may score higher."""
+        """Returns True for each sentence whose search must go on.
+
+        Fewer than `beams` of its hypotheses are finished, and an unfinished one may score higher.
+        `bounds` are the highest scores that the unfinished hypotheses can reach.
+        """
         return (bounds > self._scores) & (self._counts < beams)
 
     def translations(self) -> list[Translation]:
@@ -270,7 +281,7 @@ class _Best:
 def _candidates(
     totals: np.ndarray, step: Step, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns log-probabilities, parents and tokens of the best continuations, `(B, count)`."""
+    """Returns log-probabilities, parents and tokens `(B, count)` of the best continuations."""
     batch, _, per_beam = step.ids.shape
     all_totals = (totals[:, :, None] + step.log_probabilities).reshape(batch, -1)
     order, totals = _most_probable(all_totals, count)
@@ -278,7 +289,10 @@ def _candidates(
 
 
 def _most_probable(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns indices and values of the largest columns of each row; equal values keep order."""
+    """Returns indices and values of the `count` largest numbers in each row, largest first.
+
+    Equal numbers keep their order.
+    """
     order = np.argsort(-totals, axis=-1, kind="stable")[:, :count]
     return order, np.take_along_axis(totals, order, axis=-1)
 
@@ -302,12 +316,12 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("file", nargs="?", metavar="FILE")
     parser.add_argument(
-        "--model", default=Path(__file__).parent, help="folder; default: that of this file"
+        "--model", default=Path(__file__).parent, help="default: the folder of this file"
     )
     parser.add_argument("--beam-size", type=int, help="default: the exported value")
     parser.add_argument("--length-penalty", type=float, help="default: the exported value")
     parser.add_argument(
-        "--max-length", type=int, help="tokens; default: the source's length plus 50"
+        "--max-length", type=int, help="in tokens; default: 50 more than the source"
     )
     parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
     return parser.parse_args(words)
@@ -329,7 +343,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _chunks(path: str | None) -> Iterator[list[str]]:
-    """Yields lists of at most `LINES` lines; yields the lines before an error, then raises it."""
+    """Yields lists of at most `LINES` lines. Yields the lines before an error, then raises it."""
     chunk: list[str] = []
     try:
         for line in _lines(path):
@@ -346,9 +360,10 @@ def _chunks(path: str | None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | None) -> Iterator[str]:
-    r"""Yields the lines of a UTF-8 file or standard input, which may be gzipped, without its BOM.
+    r"""Yields the lines of a UTF-8 file or of standard input; both may be gzipped.
 
-    Only "\n" and "\r\n" end a line: "\r" and other line separators of Unicode are text.
+    A byte order mark is removed. Only "\n" and "\r\n" end a line: "\r" and other line separators of
+    Unicode are text.
 
     Raises:
         ValueError: If a line is not UTF-8, or the gzip file is damaged.

@@ -32,10 +32,10 @@ from keras_transformer.export.source_model import (
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
-# Largest difference of scores that is due to rounding, in nats, by compute dtype.
+# For each compute dtype: scores are equal if they differ by at most this number of nats.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
-SENTENCES = 16  # maximum number for the comparison of the export with the model
+SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
 
 
 class SavedModelExport(NamedTuple):
@@ -43,8 +43,8 @@ class SavedModelExport(NamedTuple):
 
     directory: Path  # the folder of the new version
     operations: list[str]  # names of all operations of the graph, sorted
-    min_consumer: int  # TensorFlow must support this version of graphs, or a newer one
-    comparison: str  # of its translations with those of the model, as text
+    min_consumer: int  # the server's TensorFlow must support at least this GraphDef version
+    comparison: str  # how far the translations of export and model agree, as text
 
 
 def export_saved_model(
@@ -61,21 +61,22 @@ def export_saved_model(
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
     A stock `tensorflow_model_server` has all operations of the graph. The graph sorts the sentences
-    of a request by length and decodes a limited number of tokens at a time. The new version is
-    loaded in a process without Keras and compared with `Translator` before it gets its final name.
+    of a request by length and decodes a limited number of tokens at a time. Before the folder of
+    the new version gets its final name, a process without Keras loads the version, and its
+    translations are compared with those of `Translator`.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 
     - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
-      `score`, float32 `(B,)`, as defined by `Hypothesis`.
+      `score`, float32 `(B,)` (see `Hypothesis`).
     - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. The value -1 of an option stands for the exported option; if
-      the server supports default inputs, a request can leave out options. Outputs, where N is the
-      largest beam size in the batch: `translations` string and `scores` float32 `(B, N)`, best
-      first, padded with "" and minus infinity; `pieces` string `(B, N, T)`, padded with "";
-      `alignments` int32 `(B, N, T)`, padded with -1: for each target piece, the position (from 0)
-      of the source piece with the largest attention weight in the decoder's last layer. The result
-      of a row does not depend on the other rows.
+      `max_length` int32, all `(B,)`. Pass -1 to use the exported option; if the server supports
+      default inputs, a request can leave out options. The best hypotheses are the first. Outputs,
+      where N is the largest beam size in the batch: `translations` string `(B, N)`, padded with "";
+      `scores` float32 `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded
+      with ""; `alignments` int32 `(B, N, T)`, padded with -1: for each target piece, the position
+      (from 0) of the source piece with the largest attention weight in the decoder's last layer.
+      The result of a row does not depend on the other rows.
     - `score`: inputs `source` and `target`, string `(B,)`. Outputs `log_probability` float32
       `(B,)`, in nats, eos included (NaN if source or target exceeds the model's maximum length),
       and `length` int32 `(B,)`, the number of target tokens, eos included.
@@ -84,8 +85,9 @@ def export_saved_model(
       vocabulary. The request fails if no row is valid, or if S or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
-    beam size exceeds `max_beam_size`, or a maximum length `model.max_length`, the limit is used.
+    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. In a
+    request, a `beam_size` above `max_beam_size` is reduced to `max_beam_size`, and a `max_length`
+    above `model.max_length` to `model.max_length`.
 
     Example:
 
@@ -94,25 +96,26 @@ def export_saved_model(
     Args:
         model: A `Transformer`, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: The folder of the model's versions. The first version is 1, and each new one is
-            the largest plus 1. The files `models.config`, `batching_parameters.txt` and
+        directory: The folder of the model's versions. The first version is 1; each new version has
+            the largest number plus 1. The files `models.config`, `batching_parameters.txt` and
             `docker-compose.yml` are also written to this folder if they do not exist.
         name: The model's name on the server. Defaults to None: the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None: `SearchOptions()`.
         max_beam_size: Maximum beam size of a request. Defaults to 16.
-        sentences: For the comparison and warm-up requests. Defaults to (): random sentences.
+        sentences: Source sentences for the comparison and for warm-up requests. Defaults to ():
+            random sentences.
 
     Raises:
         UserError: If the graph needs an operation that a stock server lacks, translations of the
-            new version differ from the model's, or the disk is full. No version is added.
+            new version differ from the model's, or the disk is full. Then no version is added.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
             "A SavedModel is written with KERAS_BACKEND=tensorflow; `export_run_saved_model` "
-            f"starts a process with it. Received: {keras.config.backend()!r}"
+            f"starts a process with this backend. Received: {keras.config.backend()!r}"
         )
     from keras_transformer.export.translation_graph import TranslationGraph
 
@@ -240,7 +243,7 @@ def _in_new_process(
     )
     lines = process.stdout.splitlines()
     if process.returncode or not lines:
-        raise RuntimeError(f"the process that writes the SavedModel ended by {process.returncode}")
+        raise RuntimeError(f"the process for the SavedModel ended with code {process.returncode}")
     answer = json.loads(lines[-1])
     if "error" in answer:
         raise UserError(answer["error"])

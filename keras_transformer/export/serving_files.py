@@ -1,4 +1,4 @@
-"""Checks operations and writes files and warm-up requests for TensorFlow Serving."""
+"""Checks a graph's operations, and writes files and warm-up requests for TensorFlow Serving."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,7 +64,7 @@ services:
 
 
 def operations(graph_def: Any) -> list[str]:
-    """Returns the sorted operation types of a GraphDef and its functions, such as `MatMul`."""
+    """Returns the names of all operations (such as `MatMul`) in a GraphDef and its functions."""
     nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
     functions = {function.signature.name for function in graph_def.library.function}
     return sorted({node.op for part in nodes for node in part} - functions)

@@ -1,4 +1,4 @@
-"""Functions of all exporters: they check and read a model, and compare its export with it."""
+"""Functions of all exporters, which check a model, read its weights and test its export."""
 
 import itertools
 import warnings
@@ -30,7 +30,7 @@ def check_is_free(directory: str | Path) -> None:
 
 
 def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
-    """Raises ValueError if the model is not a float `Transformer` with this tokenizer."""
+    """Raises ValueError if `model` is no `Transformer`, is quantized or needs another tokenizer."""
     if not isinstance(model, Transformer):
         raise ValueError(f"`model` must be a Transformer. Received: model={model}")
     if any(weight.dtype == "int8" for weight in model.weights):
@@ -63,12 +63,12 @@ def check_attention(model: Transformer, format: str) -> None:
 
 
 def array(tensor: Any) -> np.ndarray:
-    """Returns a weight or tensor of any dtype and backend as float32."""
+    """Returns a weight or tensor of any dtype and backend as a float32 NumPy array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def in_float32(model: Transformer) -> Transformer:
-    """Returns the model itself if it computes in float32, else a float32 copy of it."""
+    """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
     exact = Transformer.from_config({**model.get_config(), "dtype": "float32"})
@@ -77,9 +77,10 @@ def in_float32(model: Transformer) -> Transformer:
 
 
 def position_table(model: Transformer) -> np.ndarray | None:
-    """Returns what is added to the embeddings, float32 `(model.max_length, D)`; None if nothing.
+    """Returns the table that is added to embeddings, float32 `(model.max_length, D)`, or None.
 
-    If the model concatenates positions, the table contains the projected positions.
+    If the model concatenates positions, the table contains the projected positions. The result is
+    None if positions do not change the embeddings.
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
@@ -95,13 +96,13 @@ class Comparison(NamedTuple):
 
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
-    largest_difference: float  # between two scores of an identical translation, in nats
+    largest_difference: float  # in nats, between export's and model's score of equal translations
 
     def __str__(self) -> str:
         share = self.identical / self.sentences if self.sentences else 1.0
         return (
-            f"{share:.1%} of {self.sentences} translations are the model's, their scores within "
-            f"{self.largest_difference:.1g} nats"
+            f"{share:.1%} of {self.sentences} translations equal the model's; their scores differ "
+            f"by at most {self.largest_difference:.1g} nats"
         )
 
 
@@ -120,14 +121,15 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by each signature of the export. `identical` counts the first.
-        tolerance: Largest difference of scores that is due to rounding.
+        *answers: Translations by the export, one argument for each signature. The result counts the
+            identical translations of the first signature.
+        tolerance: Scores that differ by at most this number are equal, because of rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
-        compares_scores: Whether the scores of an exact export must equal the model's. If False, a
-            translation may differ from the model's if its score is the same (a tie).
+        compares_scores: If True, translations must be equal or tie, and scores must be equal. If
+            False, it is enough if a translation or its score equals the model's.
 
     Raises:
-        UserError: If `is_exact` and a score differs, or a translation differs that is not a tie.
+        UserError: If `is_exact` is True and a result breaks the rule of `compares_scores`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation: the export also truncates
@@ -161,7 +163,11 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 
 
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
-    """Returns True if a translation is among several hypotheses or ties with the last one."""
+    """Returns True if a translation is among `hypotheses`, with the same score.
+
+    Also returns True if there are several hypotheses and the translation ties with the last, which
+    the model may have kept instead of it.
+    """
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True
     return any(
@@ -171,7 +177,7 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
 
 
 def run_sentences(run: Run, count: int) -> list[str]:
-    """Returns the first sentences of a run's validation text; random ones if it is missing."""
+    """Returns the first sentences of a run's validation text; random texts if it is missing."""
     try:
         sources = (source.strip() for source, _ in run.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))

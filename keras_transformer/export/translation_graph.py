@@ -1,4 +1,4 @@
-"""Builds TensorFlow graphs that translate strings, including tokenizer and beam search."""
+"""Builds TensorFlow graphs that translate strings; they contain tokenizer and beam search."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.models import Transformer
 
-# Maximum number of tokens computed at a time. A search counts source tokens times beams; scoring
-# counts rows times the maximum length of sources and targets.
+# Maximum number of tokens computed at a time. For a search, this is the number of source tokens
+# times the beam size. For `score`, it is the number of rows times the longest source or target.
 SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
 
-# All white space that Python's `str.strip` removes; TensorFlow's removes only ASCII white space.
+# All white space that `str.strip` removes. `tf.strings.strip` removes only ASCII white space.
 _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
 _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
@@ -53,7 +53,7 @@ class TranslationGraph:
         self._options, self._max_beam_size = options, max_beam_size
 
     def signatures(self) -> dict[str, Any]:
-        """Returns a dict of functions. If a request leaves out an option, its value is -1."""
+        """Returns the functions by name. An option that a request leaves out has the value -1."""
         unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
 
         def translate_nbest(
@@ -99,7 +99,7 @@ class TranslationGraph:
         length_penalty: tf.Tensor,
         max_length: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` for all texts."""
+        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` if equal for all."""
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
@@ -114,14 +114,14 @@ class TranslationGraph:
         ) -> SearchResult:
             own = {"length_penalties": penalties}
             if options.num_beam_groups > 1:
-                message = "A search with groups of beams has the beam size of the export."
+                message = "With groups of beams, beam_size must be that of the export."
                 tf.debugging.assert_equal(beam_sizes, options.beam_size, message)
                 return self._search(source_ids, limits, n_best=options.beam_size, **own)
             own["beam_sizes"] = beam_sizes
             return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
-        # Not -1: TensorFlow would make one row of an empty batch without tokens.
+        # Not [-1, ...], because TensorFlow would not infer 0 rows for an empty batch without tokens.
         shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
         texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
         return {
@@ -208,14 +208,14 @@ class TranslationGraph:
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
     def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds bos before ragged rows, and eos after them; returns both results, padded."""
+        """Returns the ragged rows with bos before them, and with eos after them; both padded."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
         target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
         return target_ids, labels
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
-        """Returns the maximum length of each translation; 1 if the source is blank (only eos)."""
+        """Returns the maximum length of each translation; 1 for a blank source, which is only eos."""
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
@@ -231,7 +231,11 @@ class TranslationGraph:
         n_best: Any,
         align: bool = False,
     ) -> "_Found":
-        """Returns the best hypotheses of each source; `search` also takes `options` `(B,)`."""
+        """Returns the `n_best` best hypotheses of each source.
+
+        `search` takes some of the source ids and the `options`, tensors `(B,)`, of these sources.
+        The first option is the maximum length of the translations.
+        """
 
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
             source_ids = source_ids[:, : options[-1]]
@@ -253,7 +257,7 @@ class TranslationGraph:
         return self._finished(_Found(*found), sources.lengths > 1)
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the position of the most attended source piece `(B, N, T)`; -1 for padding."""
+        """Returns each target piece's most attended source position `(B, N, T)`; -1 for padding."""
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -263,7 +267,7 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes empty columns; gives a blank text one empty translation with score 0."""
+        """Removes columns of padding; gives a blank text one empty translation with score 0."""
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
@@ -276,7 +280,7 @@ class TranslationGraph:
 
 
 def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns True for each row whose ids are all from 0 to `size - 1`; bool `(B,)`."""
+    """Returns a bool tensor `(B,)`, True for each row whose ids are all from 0 to `size - 1`."""
     return tf.reduce_all((ids >= 0) & (ids < size), axis=1)
 
 
@@ -318,11 +322,11 @@ class GraphTokenizer(tf.Module):
         self._target_pieces = tokenizer.target_pieces
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Strips white space around source texts `(B,)`, and returns the ids of their pieces."""
+        """Returns the ids of the pieces of source texts `(B,)`, without white space around them."""
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Does what `encode_source` does, for target texts."""
+        """Returns the ids of the pieces of target texts, as `encode_source` does for sources."""
         return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
@@ -349,11 +353,13 @@ def map_length_chunks(
     Only one chunk and the results are in memory at a time.
 
     Args:
-        function: Takes R rows of each of `tensors`, and their maximum length, int32 `()`. Returns a
-            tensor `(R, ...)` for each of `results`, on no axis larger than it.
+        function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
+            `()`. Returns one tensor `(R, ...)` for each of `results`. The other axes of this tensor
+            may be shorter than those of the result.
         tensors: Tensors `(B, ...)`.
-        lengths: int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum of rows times maximum length; a chunk has at least one row.
+        lengths: The length of each row, int32 `(B,)`, at least 1.
+        tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A single row
+            may exceed it.
         results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
 
     Returns:
@@ -379,7 +385,7 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads values `(R, ...)` to the size of `results`, with the old values of these rows."""
+    """Pads `values` `(R, ...)` to the axes of `results` by the old values of rows `rows`."""
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

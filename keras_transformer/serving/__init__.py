@@ -1,6 +1,7 @@
 """A client for exported models on TensorFlow Serving; it needs neither Keras nor model files.
 
-The client raises `UserError`. It catches `TemporaryError` and `NotFoundError` of its endpoint.
+The client raises `UserError`. It handles `TemporaryError` and `NotFoundError`, which the classes of
+`endpoint.py` raise.
 """
 
 from keras_transformer.serving.client import ServingClient, Translation, connect

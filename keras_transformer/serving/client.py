@@ -49,8 +49,8 @@ def connect(
         protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None: the newest version.
         timeout: Maximum duration of a request in seconds, including connection and answer.
-        retries: How often a request is repeated if the server is unreachable, slow, overloaded or
-            still loading the model.
+        retries: How many times a request is repeated if the server is unreachable, slow, overloaded
+            or still loading the model.
 
     Raises:
         UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed.
@@ -81,10 +81,12 @@ class ServingClient:
         self._retries = retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[Translation]:
-        """Sends one request; returns the best translation of each sentence by the exported search.
+        """Sends one request; returns the best translation of each sentence.
+
+        The server uses the exported search options.
 
         Args:
-            texts: Sentences; bytes need not be UTF-8.
+            texts: Sentences as str or bytes. Bytes need not be UTF-8.
 
         Raises:
             UserError: If the server cannot be reached, does not serve the model, refuses the
@@ -108,11 +110,11 @@ class ServingClient:
         """Sends one request; returns several translations of each sentence, best first.
 
         Args:
-            texts: Sentences; bytes need not be UTF-8.
+            texts: Sentences as str or bytes. Bytes need not be UTF-8.
             n_best: Maximum number of translations per sentence, at most the beam size.
             beam_size: Number of beams. Defaults to None: the exported value.
             length_penalty: Exponent of the length penalty. Defaults to None: the exported value.
-            max_length: Maximum length in tokens, eos included. Defaults to None: as exported.
+            max_length: Maximum number of tokens, eos included. Defaults to None: as exported.
 
         Raises:
             UserError: As in `translate`, or if the search has fewer beams than `n_best`.
@@ -171,7 +173,7 @@ class ServingClient:
     def _columns(
         self, outputs: dict[str, list[Any]], names: Sequence[str], count: int
     ) -> list[list[Any]]:
-        """Returns the outputs `names`; each must have one value for each of `count` sentences."""
+        """Returns the outputs `names`; checks that each has `count` values, one per sentence."""
         if not isinstance(outputs, dict):
             outputs = {}
         for name in names:
@@ -193,7 +195,7 @@ class ServingClient:
         return Translation(text, score)
 
     def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
-        """Returns the first translations of a row, without padding (score minus infinity)."""
+        """Returns the `n_best` first translations; omits padding (its score is minus infinity)."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
         if len(texts) != len(scores):

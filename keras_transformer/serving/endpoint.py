@@ -16,7 +16,7 @@ from keras_transformer.errors import UserError
 REST_ADDRESS, GRPC_ADDRESS = "http://localhost:8501", "localhost:8500"
 # HTTP status: too many requests, bad gateway, service unavailable, gateway timeout.
 _TEMPORARY = (429, 502, 503, 504)
-# By default, gRPC refuses messages over 4 MiB, and its pauses between reconnections grow.
+# By default, gRPC refuses messages over 4 MiB and makes ever longer pauses before it reconnects.
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -32,7 +32,7 @@ class TemporaryError(Exception):
 
 
 class NotFoundError(Exception):
-    """The server does not serve this model or version now; `Endpoint.states` shows why."""
+    """The server does not serve this model or version now; `Endpoint.states` tells why."""
 
 
 class VersionState(NamedTuple):
@@ -58,8 +58,8 @@ class Endpoint(Protocol):
 
         Args:
             signature: Name of the signature.
-            inputs: Maps the name of each input to its values. All inputs have equally many values.
-                Bytes need not be UTF-8; integers become int32, floats become float32.
+            inputs: Maps the name of each input to its values. All inputs have the same number of
+                values. Bytes need not be UTF-8; integers become int32, floats become float32.
 
         Returns:
             A dict from names of outputs to nested lists. Bytes that are not UTF-8 become U+FFFD.
@@ -131,8 +131,8 @@ class RestEndpoint:
     def _request(self, method: str, url: str, body: Any) -> requests.Response:
         """Sends a request and waits for the whole answer, at most `timeout` seconds.
 
-        The time-out of the package requests restarts with every byte. So a daemon thread waits for
-        the answer. After a time-out, this method does not wait for the thread.
+        The time-out of the package `requests` restarts with every byte. So a daemon thread waits
+        for the answer, and this method waits at most `timeout` seconds for the thread.
         """
         answer: Future[requests.Response] = Future()
         session = self._session
@@ -171,7 +171,7 @@ def _json_values(values: Values) -> Sequence[Any]:
 
 
 def _json_text(value: bytes) -> str | dict[str, str]:
-    """Returns a string, or base64 if the bytes are not UTF-8 (JSON strings must be text)."""
+    """Returns bytes as a string; encodes them as base64 if they are not UTF-8, as JSON requires."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:

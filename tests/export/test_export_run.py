@@ -63,7 +63,7 @@ def fails(*arguments):
 
 def test_onnx_is_written_into_the_run(run):
     assert succeeds(run, "--format", "onnx").startswith(
-        f"{run / 'onnx'}: 100.0% of 32 translations are the model's, their scores within "
+        f"{run / 'onnx'}: 100.0% of 32 translations equal the model's; their scores "
     )
     translator = OnnxTranslator(run / "onnx")
     assert (translator.beam_size, translator.length_penalty) == (4, 0.6)  # the recipe's
@@ -81,7 +81,7 @@ def test_onnx_takes_type_place_and_search(run, tmp_path):
 
 def test_ctranslate2_is_compared_on_the_validation_text(run):
     shown = succeeds(run, "--format", "ctranslate2")
-    assert shown.startswith(f"{run / 'ctranslate2'}: 100.0% of 32 translations are the model's, ")
+    assert shown.startswith(f"{run / 'ctranslate2'}: 100.0% of 32 translations equal the model's; ")
     assert ctranslate2.contains_model(str(run / "ctranslate2"))
 
 
@@ -92,7 +92,7 @@ def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantiza
         pytest.importorskip("torch", reason="CTranslate2 needs PyTorch to write bfloat16")
     shown = succeeds(run, "--format", "ctranslate2", "--quantization", quantization)
     assert shown.startswith(f"{run / 'ctranslate2'}-{quantization}: ")
-    assert "% of 32 translations are the model's, " in shown
+    assert "% of 32 translations equal the model's; " in shown
 
 
 @pytest.mark.slow

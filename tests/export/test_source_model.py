@@ -134,7 +134,7 @@ def test_equal_translations_are_counted_and_their_scores_compared():
     assert found[:2] == (2, 2)
     assert found.largest_difference == pytest.approx(5e-4)
     assert str(found) == (
-        "100.0% of 2 translations are the model's, their scores within 0.0005 nats"
+        "100.0% of 2 translations equal the model's; their scores differ by at most 0.0005 nats"
     )
     assert str(Comparison(0, 0, 0.0)).startswith("100.0% of 0 ")
 

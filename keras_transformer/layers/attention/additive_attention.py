@@ -11,17 +11,17 @@ from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveAttention(ConfiguredLayer):
-    """Attends with the scores v^T tanh(W_q q + W_k k) instead of dot products (§3.2.1).
+    """Computes attention whose scores are v^T tanh(W_q q + W_k k) instead of q^T k (§3.2.1).
 
-    As in Bahdanau et al. 2015, query and key may have different widths, and W_q, W_k and v are
-    learned. `keras.layers.AdditiveAttention` has no projections W_q and W_k.
+    As in Bahdanau et al. 2015, W_q, W_k and v are learned, and a query q and a key k may have
+    different widths. `keras.layers.AdditiveAttention` has no matrices W_q and W_k.
 
     Example:
 
     >>> context = AdditiveAttention(units=32)(query=decoder_state, key=encoder_states)
 
     Args:
-        units: Width of the hidden layer.
+        units: Width of the hidden layer tanh(W_q q + W_k k).
 
     Call arguments:
         query: float tensor `(B, T, D_q)`.

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-# Maps names to classes. Each pattern's file registers its class.
+# Maps names to classes. The file of each class adds the class.
 ATTENTION_PATTERNS: dict[str, Any] = {}
 
 
 def attention_pattern(name: str) -> Callable[[type], type]:
-    """Returns a decorator that registers an `AttentionPattern` under a name."""
+    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`."""
 
     def register(pattern: type) -> type:
         ATTENTION_PATTERNS[name] = pattern
@@ -25,7 +25,7 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
 
     Args:
         name: A registered name, or None for no pattern.
-        window: Window or stride in tokens if the pattern has one, otherwise None.
+        window: The window or stride in tokens; None if the pattern has neither.
 
     Raises:
         ValueError: If the name is not registered, or `window` is missing or not allowed.
@@ -52,8 +52,9 @@ class AttentionPattern:
     """Base class of the attention patterns of `MultiHeadAttention` for long sequences (§4).
 
     A pattern defines at which distances a query attends to a key. It computes attention without
-    storing the scores of all pairs. It has no weights, so the weights of a `MultiHeadAttention` can
-    be used with any pattern. Patterns are dataclasses whose fields are sizes in tokens, at least 1.
+    storing the scores of all pairs of query and key. A pattern has no weights, so the weights of a
+    `MultiHeadAttention` can be used with any pattern. Patterns are dataclasses; their fields are
+    sizes of at least 1 token.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -66,13 +67,14 @@ class AttentionPattern:
         training: Whether to apply dropout. Defaults to False.
 
     Returns:
-        A float tensor `(B, H, T, K_v)`. It is finite even for queries whose keys are all masked.
+        A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
 
     Raises:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the first field is a window or stride, which has no default.
+        needs_window: Whether the pattern has a window or stride. This is then its first field, and
+            it has no default.
     """
 
     needs_window = False
@@ -112,9 +114,9 @@ class AttentionPattern:
 
 
 def fitting_size(size: int, length: Any) -> Any:
-    """Returns the block size: `size`, or `length` if `length` is known and smaller.
+    """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
-    When JAX infers shapes, the length is symbolic. The whole sequence is then one block.
+    When JAX infers shapes, `length` is symbolic. The whole sequence is then one block.
     """
     if isinstance(length, int):
         return max(1, min(size, length))
@@ -122,16 +124,16 @@ def fitting_size(size: int, length: Any) -> Any:
 
 
 def split_blocks(x: Any, size: Any) -> Any:
-    """Pads `x`, `(B, H, T, K)`, with zeros and splits it into `(B, H, T / size, size, K)`."""
+    """Splits `x` `(B, H, T, K)` into blocks `(B, H, M, size, K)`; zeros fill up the last block."""
     batch, heads, length, width = ops.shape(x)
-    # A symbolic length equals the size of the single block (see `fitting_size`).
+    # If the length is symbolic, there is a single block of this length (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
     x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
 def join_blocks(blocks: Any, length: Any) -> Any:
-    """Joins blocks `(B, H, M, b, K)` to a sequence `(B, H, length, K)`."""
+    """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`."""
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
 
@@ -139,8 +141,9 @@ def join_blocks(blocks: Any, length: Any) -> Any:
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     """Joins each block with the previous one and, if not causal, with the next one.
 
-    The shape `(B, H, M, b, K)` becomes `(B, H, M, 2 b, K)` if causal, otherwise
-    `(B, H, M, 3 b, K)`. The missing neighbours of the first and the last block are zeros.
+    `blocks` has the shape `(B, H, M, b, K)`. The result has the shape `(B, H, M, 2 b, K)` if
+    causal, otherwise `(B, H, M, 3 b, K)`. The first block has no previous block and the last block
+    has no next one; zeros take their place.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -150,7 +153,11 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query position minus key position in a block, int32 `(b, 2 b)` or `(b, 3 b)`."""
+    """Returns the query's position minus the key's, int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
+
+    The queries are those of one block of `size` = b positions. The keys are those of this block and
+    its neighbours (see `with_neighbours`).
+    """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys
 
@@ -158,7 +165,7 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
 def key_marks(key: Any, padding_mask: Any) -> Any:
     """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
 
-    `split_blocks` appends zeros to the marks, so the keys that it appends are masked too.
+    `split_blocks` fills up the marks with zeros, so the keys that it appends count as padding.
     """
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")

@@ -16,7 +16,8 @@ from keras_transformer.layers.attention.attention_pattern import (
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.dropout import keep_mask
 
-# Lower than a masked score, so that the last block's padding never gets an attention weight.
+# Score of the zeros that fill up the last block of keys. If all keys of a query are masked, they
+# get equal weights; these zeros get no weight, because their score is even lower.
 ABSENT_SCORE = 2 * MASKED_SCORE
 
 
@@ -24,12 +25,14 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FullAttention(AttentionPattern):
-    """Attends to all positions, with memory linear in the length (§3.2.1).
+    """Attends to all positions, with memory linear in the sequence length (§3.2.1).
 
-    The result equals that of `MultiHeadAttention` without a pattern. If the backend has a fused
-    kernel for the arguments, this kernel is used, otherwise `blockwise_attention`. The time
-    is quadratic. On 2 cores, this is faster than computing all scores at once for at least 2,000
-    tokens on PyTorch and about 4,000 tokens on JAX; on TensorFlow, both take the same time.
+    `MultiHeadAttention` gives the same result with this pattern as without a pattern. If the
+    backend has a fused kernel (one that does not store the scores) for the arguments, this pattern
+    uses the kernel, otherwise `blockwise_attention`. The time is quadratic in the sequence length.
+    Measured on 2 CPU cores, this pattern is faster than computing all scores at once if a sequence
+    has at least 2,000 tokens on PyTorch, or about 4,000 on JAX. On TensorFlow, both are equally
+    fast.
 
     Example:
 
@@ -80,8 +83,9 @@ class _Rules(NamedTuple):
     """Arguments of `blockwise_attention` that have no gradient.
 
     Attributes:
-        num_keys: Number of keys S, not counting the padding of the last block.
-        is_real: The padding mask, bool `(B, 1, 1, S)`, or None. S is padded to whole blocks.
+        num_keys: Number of keys S, without the zeros that fill up the last block.
+        is_real: The padding mask, bool `(B, 1, 1, S')`, or None. S' is S rounded up to whole
+            blocks.
     """
 
     block_size: int
@@ -105,13 +109,14 @@ def blockwise_attention(
 ) -> Any:
     """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
-    A new block may raise a row's largest score; the row's earlier sums are then rescaled. The
-    backward pass recomputes the scores of each block (Dao et al., appendix B.4). Both passes store
-    the scores of one block at a time. The softmax runs in float32.
+    For each query, the forward pass keeps the largest score so far, and sums of exponentials
+    relative to this score. When a block has a larger score, the sums are rescaled. The backward
+    pass recomputes the scores of each block (Dao et al., appendix B.4). Both passes store the
+    scores of only one block at a time. The softmax runs in float32.
 
     `block_size` is the number of keys per block. `seed`, an int tensor `(2,)`, determines the
-    dropout mask. It is required if `dropout_rate` is above 0. The other arguments and the result
-    are those of `AttentionPattern`.
+    dropout mask; it is required if `dropout_rate` is above 0. For the other arguments and the
+    result, see `AttentionPattern`.
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
@@ -139,7 +144,7 @@ def blockwise_attention(
 
 
 def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any, Any]:
-    """Returns the float32 output, and each row's largest score and sum of exponentials."""
+    """Returns the float32 output, and the largest score and sum of exponentials of each query."""
 
     def body(block: Any, output: Any, largest: Any, total: Any) -> tuple[Any, ...]:
         scores, _ = _scores(query, key, block, rules)
@@ -195,7 +200,7 @@ def _backward(
 
 
 def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
-    """Returns a block's float32 scores `(B, H, T, block_size)`, and its mask."""
+    """Returns the float32 scores `(B, H, T, block_size)` of a block of keys, and its mask."""
     scores = ops.matmul(query, ops.swapaxes(_block(key, block, rules), -1, -2))
     keys = block * rules.block_size + ops.arange(rules.block_size, dtype="int32")
     exists = keys < rules.num_keys
@@ -211,7 +216,7 @@ def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
 
 
 def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
-    """Applies dropout. A block's mask is the same in the forward and the backward pass."""
+    """Applies dropout. The mask of a block is the same in the forward and in the backward pass."""
     if not rules.dropout_rate:
         return weights
     seed = ops.cast(rules.seed, "int32") + ops.stack([ops.cast(block, "int32"), 0])

@@ -31,17 +31,17 @@ class LocalAttention(AttentionPattern):
     """Attends to positions at most `window` positions away: restricted self-attention (§4).
 
     The sequence is split into blocks of `window` positions, or of 64 positions if `window` is less
-    than 64. The queries of a block are multiplied by the keys of this block and of the two
-    neighbouring blocks. Time and memory are linear in length and window. Information moves `window`
-    positions per layer.
+    than 64. The queries of a block are multiplied by the keys of this block and of the neighbouring
+    blocks. Time and memory are proportional to the sequence length times `window`. In each layer,
+    information moves by at most `window` positions.
 
     Example:
 
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
 
     Args:
-        window: Largest distance r in tokens, at least 1. It applies to both sides; with a causal
-            mask, only to earlier positions.
+        window: Largest distance between query and key in tokens (r in the paper), at least 1. Keys
+            before and after the query are attended to; with a causal mask, only those before it.
 
     Raises:
         ValueError: If `window` is less than 1. In a call: if the numbers of queries and keys

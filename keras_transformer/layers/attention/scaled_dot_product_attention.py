@@ -12,7 +12,8 @@ from keras import ops
 
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 
-# Finite, so that a fully masked row gives equal weights instead of NaN; scores are float32.
+# Replaces masked scores. It is finite: if all keys of a query are masked, they get equal weights
+# instead of NaN.
 MASKED_SCORE = -1e9
 
 
@@ -60,8 +61,8 @@ def scaled_dot_product_attention(
 ) -> tuple[Any, Any]:
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
-    The softmax runs in float32 under every dtype policy. A query whose keys are all masked gets
-    equal weights, so its output is finite. Callers ignore this output.
+    The softmax runs in float32 under every dtype policy. If all keys of a query are masked, they
+    get equal weights, so the output for this query is finite. Callers ignore it.
 
     Args:
         query: float tensor `(..., T, K)`.
@@ -69,8 +70,8 @@ def scaled_dot_product_attention(
         value: float tensor `(..., S, K_v)`.
         attention_mask: bool tensor broadcastable to `(..., T, S)`, True = may attend. Defaults to
             None: every query attends to every key.
-        use_scale: Whether to divide the scores by sqrt(d_k). Unscaled scores have variance d_k and
-            saturate the softmax. Defaults to True.
+        use_scale: Whether to divide the scores by sqrt(d_k). Without this division, the variance of
+            the scores is about d_k, which saturates the softmax. Defaults to True.
         dropout: Function applied to the weights, such as a `Dropout`. Defaults to None.
         key_is_transposed: Whether `key` is `(..., K, S)`, as in a cache. Defaults to False.
         score_bias: float tensor broadcastable to `(..., T, S)`, added to the scaled scores.

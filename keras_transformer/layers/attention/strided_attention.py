@@ -1,4 +1,4 @@
-"""Strided self-attention, computed in blocks."""
+"""Self-attention to neighbours and to every l-th position, computed in blocks."""
 
 import math
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class StridedAttention(AttentionPattern):
 
     Neighbours are at most `stride` positions away. In every head, one softmax covers both kinds of
     positions ("merged head" in Child et al.). Time and memory for a sequence of length T are
-    proportional to T * (3 * stride + T / stride), which is T^1.5 if the stride is about sqrt(T).
-    Two layers can pass information between any two positions.
+    proportional to T * (3 * stride + T / stride). This grows as T^1.5 if the stride is about
+    sqrt(T). Two layers together can pass information between any two positions.
 
     Example:
 
@@ -93,14 +93,20 @@ class StridedAttention(AttentionPattern):
 
 
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
-    """Returns True for keys that are closer than the stride and not in the query's column."""
+    """Returns a bool mask: True for keys nearer than the stride, except the query's own position.
+
+    The other keys are in the query's column: their distance is a multiple of the stride.
+    """
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance
     return ops.logical_and(farthest > 0, farthest < stride)
 
 
 def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
-    """Computes float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`."""
+    """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
+
+    A score is masked if its key is padding or `allowed` is False. `allowed` None allows all keys.
+    """
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
     mask = ops.swapaxes(marks, -1, -2) > 0
     if allowed is not None:

@@ -1,4 +1,4 @@
-"""Encodes positions as a score penalty that is linear in the distance (ALiBi)."""
+"""Encodes positions by lowering attention scores in proportion to the distance (ALiBi)."""
 
 from typing import Any
 
@@ -17,12 +17,13 @@ from keras_transformer.layers.positions.positional_encoding import (
 class ALiBiPositionalEncoding(PositionalEncoding):
     """Lowers the scores of each head in proportion to the distance between query and key.
 
-    The bias of head h is -m_h |i - j| for query i and key j. If H is a power of two, the slopes m
-    are 2^(-8 / H), 2^(-16 / H), ..., 2^-8. Otherwise, let P be the largest power of two below H:
-    the first P slopes are those of P heads, and the other H - P are the 1st, 3rd, 5th, ... slope of
-    2P heads. There are no weights and no maximum length. The publication covers causal attention
-    only. In an encoder, the bias is equal for earlier and later keys, so the encoder cannot
-    distinguish a sentence from its reverse.
+    For a query at position i and a key at position j, the bias of head h is -m_h |i - j|. If the
+    number of heads H is a power of two, the slopes m_1, ..., m_H are 2^(-8/H), 2^(-16/H), ...,
+    2^-8. If H is not a power of two, let P be the largest power of two below H. The first P heads
+    have the slopes of a layer with P heads. The other H - P heads have the 1st, 3rd, 5th, ... slope
+    of a layer with 2P heads. ALiBi has no weights and no maximum length. The publication covers
+    causal attention only. In an encoder, earlier and later keys at the same distance have the same
+    bias, so the encoder cannot distinguish a sentence from its reverse.
 
     Example:
 

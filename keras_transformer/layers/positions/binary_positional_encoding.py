@@ -13,7 +13,7 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("binary_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
-    """Uses the binary digits of the index, lowest first, as features (see `concatenate`).
+    """Uses the binary digits of the position, lowest digit first, as features.
 
     The digits are bounded, but neighbouring positions can have distant vectors: from 7 (1110) to 8
     (0001), every digit changes. The paper's sinusoids are a smooth version of such digits.
@@ -23,11 +23,11 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
     >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Number of positions, in tokens, that need distinct digits. There are n =
-            `ceil(log2(max_length))` digits; position 2^n has the same digits as position 0.
+        max_length: Maximum sequence length in tokens. A position has n = `ceil(log2(max_length))`
+            digits, so all positions below 2^n differ. Position 2^n has the digits of position 0.
         concatenate: See `IndexPositionalEncoding`.
 
-    Call arguments and result are those of `PositionalEncoding`.
+    For the call arguments and the result, see `PositionalEncoding`.
     """
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:

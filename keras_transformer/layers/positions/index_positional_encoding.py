@@ -16,18 +16,18 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """Uses the raw index, which is unbounded and can be much larger than the embeddings.
+    """Uses the position's index (0, 1, 2, ...), which can be much larger than the embeddings.
 
     Example:
 
     >>> IndexPositionalEncoding(concatenate=True)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        concatenate: If False, the index is added to every feature. If True, it is concatenated
-            to the embeddings, and a learned matrix projects them back to width D. Defaults to
-            False.
+        concatenate: If False, the index is added to every feature of the embedding. If True, the
+            index is appended to the embedding as another feature, and a learned matrix projects
+            the result back to width D. Defaults to False.
 
-    Call arguments and result are those of `PositionalEncoding`.
+    For the call arguments and the result, see `PositionalEncoding`.
     """
 
     def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
@@ -43,7 +43,7 @@ class IndexPositionalEncoding(PositionalEncoding):
 
     @property
     def num_features(self) -> int:
-        """Number of features per position."""
+        """Number of features that encode a position."""
         return 1
 
     def features(self, indices: Any) -> Any:
@@ -60,7 +60,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """Pads features with zeros or truncates them to width D. A single feature is kept."""
+        """Pads or truncates features to width D; a single feature will be added to all columns."""
         if self.num_features == 1:
             return features
         padding = max(d_model - self.num_features, 0)

@@ -24,10 +24,11 @@ class LearnedPositionalEncoding(PositionalEncoding):
     Args:
         max_length: Number of positions, in tokens, that have a vector.
 
-    Call arguments and result are those of `PositionalEncoding`. `offset + T <= max_length`.
+    For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
-        ValueError: If the sequence is longer than `max_length`. Unknown lengths are not checked.
+        ValueError: If `offset` + T exceeds `max_length`. This is not checked if one of the two is
+            unknown while a graph is compiled.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """

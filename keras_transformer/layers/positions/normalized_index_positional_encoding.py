@@ -12,9 +12,9 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("normalized_index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
-    """Divides the index by `max_length`: the result is bounded, but neighbours hardly differ.
+    """Uses the position's index divided by `max_length`, so neighbouring positions hardly differ.
 
-    With a maximum of 1,000 tokens, two neighbouring positions differ by 0.001.
+    With a `max_length` of 1,000 tokens, two neighbouring positions differ by 0.001.
 
     Example:
 
@@ -24,7 +24,7 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
         max_length: Divisor of the index, in tokens.
         concatenate: See `IndexPositionalEncoding`.
 
-    Call arguments and result are those of `PositionalEncoding`.
+    For the call arguments and the result, see `PositionalEncoding`.
     """
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Base class and registry of the position encodings, and angles of sinusoids and rotations."""
+"""Base class of the position encodings, a registry of their names, and the sinusoids' angles."""
 
 import inspect
 import math
@@ -10,12 +10,15 @@ from keras import ops
 
 from keras_transformer.layers.base import ConfiguredLayer
 
-# Maps names to classes and constructor arguments. Each encoding's file registers its class.
+# Maps names to classes and constructor arguments. The file of each class adds the class.
 POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
 
 
 def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
-    """Returns a decorator that registers a `PositionalEncoding` with `arguments` under a name."""
+    """Returns a decorator that registers a subclass of `PositionalEncoding` under `name`.
+
+    `arguments` are passed to the constructor of the subclass.
+    """
 
     def register(encoding: type) -> type:
         POSITION_ENCODINGS[name] = (encoding, arguments)
@@ -31,7 +34,7 @@ def new_position_encoding(
 
     Args:
         encoding: A registered name.
-        sizes: `max_length` and `num_heads`, passed to the constructors that take them.
+        sizes: A dict with `max_length` and `num_heads`. The constructor gets those that it takes.
         **kwargs: Arguments that all encodings take: `name`, `dtype`.
 
     Raises:
@@ -56,7 +59,7 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, shape `(T, ceil(width / 2))`.
 
-    They are float32 under every dtype policy, because in bfloat16, positions 256 and 257 are equal.
+    The angles are float32 under every dtype policy. In bfloat16, 256 and 257 would be equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[:, None] * rates
@@ -68,9 +71,9 @@ class PositionalEncoding(ConfiguredLayer):
     """Base class of the position encodings. A subclass overrides one or more of three methods.
 
     `call` adds positions to the embeddings. In self-attention, `rotate` rotates queries and keys,
-    and `score_bias` returns a bias for the scores. The base class changes nothing.
-    `call` and `rotate` take the position of the first token as `offset`, so that decoding one token
-    at a time gives the same results as decoding all tokens at once.
+    and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
+    The argument `offset` of `call` and `rotate` is the position of the first token. With this
+    argument, decoding one token at a time gives the same results as decoding all tokens at once.
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.
@@ -88,7 +91,8 @@ class PositionalEncoding(ConfiguredLayer):
         return embeddings
 
     def compute_output_shape(self, embeddings_shape: Any) -> Any:
-        # Without this method, Keras would use `call` with a length that may exceed the maximum.
+        # Without this method, Keras would infer the shape by `call`, possibly with a sequence that
+        # is longer than the maximum.
         return embeddings_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
@@ -96,7 +100,7 @@ class PositionalEncoding(ConfiguredLayer):
 
         Args:
             heads: float tensor `(..., T, K)`.
-            offset: Position of the first row along T, an int or a 0-d int tensor.
+            offset: Position of the first token, an int or a 0-d int tensor.
 
         Returns:
             A float tensor of the same shape and dtype.
@@ -110,7 +114,8 @@ class PositionalEncoding(ConfiguredLayer):
             distance: int32 tensor of any shape, the query's position minus the key's.
 
         Returns:
-            A float32 tensor `(H, ...)`, the bias of each head at each distance, or None.
+            A float32 tensor `(H, ...)`, the bias of each head at each distance. None if the
+            encoding has no bias.
         """
         return None
 
@@ -123,10 +128,10 @@ class PositionalEncoding(ConfiguredLayer):
         """Raises `ValueError` if `length` exceeds the number of positions."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the encoding for the decoder. By default, encoder and decoder share `self`."""
+        """Returns the decoder's encoding: `self`, unless a subclass needs another one there."""
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:
-        """Adds `encoding`, float32 `(T, D)`, to `embeddings`, `(B, T, D)`, in float32."""
+        """Adds `encoding` `(T, D)` to `embeddings` `(B, T, D)` in float32."""
         total = ops.cast(embeddings, "float32") + encoding
         return ops.cast(total, self.compute_dtype)

@@ -1,4 +1,4 @@
-"""Encodes positions as a learned score bias for each range of distances."""
+"""Encodes positions by adding a learned bias for each range of distances to the scores."""
 
 import functools
 from typing import Any
@@ -16,12 +16,14 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("t5")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativePositionBias(PositionalEncoding):
-    """Adds a learned scalar per head and bucket of distances to the scores, as in T5.
+    """Adds a learned bias to the attention scores, as in T5.
 
-    Each short distance has its own bucket. Longer distances share buckets whose widths grow
-    geometrically up to `max_distance`. All greater distances share the last bucket. An encoder
-    uses half of the buckets for each direction; a decoder uses all buckets for earlier keys. All
-    layers of a stack share one object; encoder and decoder have different objects.
+    Distances between query and key are grouped into buckets; each head learns one bias per bucket.
+    Each short distance has its own bucket. Longer distances share buckets, and the ranges of these
+    buckets grow geometrically. All distances of at least `max_distance` share the last bucket. An
+    encoder uses half of the buckets for keys before the query, and half for keys after it. A
+    decoder uses all buckets for keys before the query. The layers of an encoder share one
+    `RelativePositionBias`, and the layers of a decoder share another.
 
     Example:
 
@@ -32,9 +34,9 @@ class RelativePositionBias(PositionalEncoding):
         num_heads: Number of attention heads H.
         bidirectional: Whether keys after the query have their own buckets. If False, they share
             the bucket of distance 0. Defaults to True.
-        num_buckets: Number of buckets, an even number of at least 4. Defaults to 32.
-        max_distance: Distances of at least this many tokens share a bucket. The number must
-            be more than `num_buckets / 2`. Defaults to 128.
+        num_buckets: Number of buckets, even and at least 4. Defaults to 32.
+        max_distance: Distances of at least this many tokens share the last bucket. Must be more
+            than `num_buckets / 2`. Defaults to 128.
 
     Raises:
         ValueError: If `num_buckets` or `max_distance` is out of range.
@@ -89,8 +91,10 @@ class RelativePositionBias(PositionalEncoding):
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
-    The first half of the buckets contain one distance each. Bucket `single + k` starts at distance
-    single * (max_distance / single)^(k / shared). Integers are compared to avoid rounding errors.
+    The first half of the buckets (`single` in number) contain one distance each. The other `shared`
+    buckets contain ranges of distances: bucket `single + k` starts at distance
+    single * (max_distance / single)^(k / shared). The code compares the `shared`-th powers of the
+    distances, which are integers, to avoid rounding errors.
     """
     single = count // 2
     shared = count - single

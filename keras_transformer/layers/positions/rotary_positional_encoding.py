@@ -15,11 +15,11 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("rotary")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositionalEncoding(PositionalEncoding):
-    """Rotates each pair of features of queries and keys by an angle that grows with the position.
+    """Rotates pairs of features of queries and keys by angles proportional to the position.
 
-    The dot product of a rotated query and a rotated key depends on their relative position only.
-    The embeddings do not change; `MultiHeadAttention` calls `rotate` of its `position_encoding`.
-    Angles and rotation are float32 under every dtype policy.
+    So the positions of query and key change their dot product only through their distance. The
+    embeddings do not change: `MultiHeadAttention` calls the method `rotate` instead. The angles and
+    the rotation are float32 under every dtype policy.
 
     Example:
 
@@ -27,7 +27,7 @@ class RotaryPositionalEncoding(PositionalEncoding):
     >>> attention = MultiHeadAttention(d_model=64, num_heads=4, position_encoding=rotary)
 
     Raises:
-        ValueError: If the width of the heads is odd.
+        ValueError: If the width K of a head is odd.
 
     Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
     """

@@ -21,9 +21,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
-    computes the table in float32 for the length of its input, so there is no maximum length and no
-    weight. `keras_hub.layers.SinePositionEncoding` computes its table in the compute dtype. In
-    bfloat16, that table has equal rows for neighbouring positions such as 256 and 257.
+    computes these values in float32 for as many positions as the embeddings have, so there is no
+    maximum length and no weight. `keras_hub.layers.SinePositionEncoding` computes the values in the
+    compute dtype. With bfloat16, it gives neighbouring positions such as 256 and 257 equal values.
 
     Example:
 
@@ -31,9 +31,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
 
     Args:
         layout: `"interleaved"` (the paper: sine at even, cosine at odd features) or `"half_split"`
-            (all sines, then all cosines, of the same angles). Defaults to `"interleaved"`.
+            (first all sines, then all cosines). Defaults to `"interleaved"`.
 
-    Call arguments and result are those of `PositionalEncoding`.
+    For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
         ValueError: If `layout` is unknown.
