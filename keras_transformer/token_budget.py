@@ -1,6 +1,7 @@
 """The search for the largest number of tokens per batch that fits into memory.
 
-To save memory, the search does not import Keras. It is not in `training`, which imports Keras.
+To save memory, the process of the search does not import Keras. So this module is not in the
+package `training`, which imports Keras.
 """
 
 import json
@@ -21,7 +22,7 @@ from keras_transformer.recipe import Recipe
 
 FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
-# Messages of the backends and the operating system if there is not enough memory.
+# Parts of the messages of backends and operating system if memory is not sufficient.
 _OUT_OF_MEMORY = re.compile(
     "out of memory|resource_?exhausted|bad_alloc|memoryerror|can't allocate memory|"
     "failed to allocate",
@@ -30,7 +31,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class Try(NamedTuple):
-    """Holds memory and time of a training step; both are None if the step did not fit.
+    """Holds memory and time of a training step; both are None if the memory was not sufficient.
 
     Attributes:
         tokens: The tested value of `training.tokens_per_batch`.
@@ -57,13 +58,13 @@ def find_token_budget(
     """Finds `training.tokens_per_batch` within 10 % of the largest value that fits into memory.
 
     Tests each value by training steps in a new process. No text is needed, because the ids are
-    random. The source length is `data.max_length` and the target length is half of it. No batch
-    of `BatchPlan` needs more memory.
+    random. The tested batch has source length `data.max_length` and half of this as target length.
+    With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more memory.
 
     Args:
         recipe: The recipe. If it uses several devices, the result is for one device.
-        memory: Limit in MiB for the whole process on a CPU. Defaults to None: the available memory.
-            On a GPU, the limit is the memory of the device.
+        memory: Limit in MiB for the main memory of the process. Defaults to None: the available
+            memory. On a GPU, the step must also fit into the memory of the device.
         report: Function that is called with every `Try`.
 
     Raises:
@@ -109,7 +110,7 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
 
 
 def longest_lengths(recipe: Recipe) -> tuple[int, int]:
-    """Returns the source and target length of the batch that needs most memory, with eos."""
+    """Returns S and T of the batch that needs most memory; both include eos and padding."""
     multiple = recipe.training.length_multiple
     source = -(-(recipe.data.max_length + 1) // multiple) * multiple
     return source, -(-source // (2 * multiple)) * multiple
@@ -123,7 +124,7 @@ def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
 
 
 def available_mebibytes() -> float:
-    """Returns the available memory of the machine, or of the container if that is smaller."""
+    """Returns the available memory in MiB: of the machine, or of the container if less."""
     meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if meminfo.is_file():
         (line,) = (x for x in meminfo.read_text().splitlines() if x.startswith("MemAvailable"))
@@ -184,7 +185,7 @@ def _resident_mebibytes(process: int) -> float:
 
 
 class _Vocabularies(NamedTuple):
-    """Has the attributes of a `Tokenizer` that a model needs."""
+    """Replaces a `Tokenizer`: has the attributes that the making of a model needs."""
 
     source_vocabulary_size: int
     target_vocabulary_size: int

@@ -19,8 +19,9 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
     The backward pass recomputes all other activations. The results do not change, because both
-    passes use the same dropout masks. `keras.RematScope` cannot be used: it loses keyword arguments
-    on TensorFlow, leaks tracers of seeds on JAX and draws new dropout masks on PyTorch.
+    passes use the same dropout masks. `keras.RematScope` would not work: it loses keyword arguments
+    on TensorFlow, fails on JAX because seeds leak out of a trace, and draws new dropout masks in
+    the backward pass on PyTorch.
 
     Args:
         is_on: Whether to use gradient checkpointing. Defaults to True.
@@ -44,7 +45,8 @@ def checkpointable(call: Call) -> Call:
 
     @functools.wraps(call)
     def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        is_own = getattr(type(layer).call, "__wrapped__", None) is call  # False in `super().call`
+        # False if the `call` of a subclass calls this method.
+        is_own = getattr(type(layer).call, "__wrapped__", None) is call
         if is_own and _is_on.get():
             return _checkpointed(layer, args, kwargs)
         return call(layer, *args, **kwargs)
@@ -88,7 +90,7 @@ def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
 
 
 def _tied_to(x: Any, seeds: Sequence[Any]) -> list[Any]:
-    """Makes the seeds depend on `x`; otherwise, TensorFlow would store the dropout masks."""
+    """On TensorFlow, makes the seeds depend on `x`, so that the dropout masks are not stored."""
     if keras.config.backend() != "tensorflow":
         return list(seeds)
     first = ops.reshape(x, (-1,))[0]
@@ -109,9 +111,10 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `jax.checkpoint`, because XLA on CPUs removes its recomputation as a duplicate.
+    """Does what `jax.checkpoint` does, and keeps XLA from removing the recomputation on CPUs.
 
-    To prevent this, the inputs of the recomputation are made to depend on the gradient.
+    With `jax.checkpoint`, XLA on CPUs finds that the recomputation repeats the forward pass, and
+    stores the activations instead. Here, the inputs of the recomputation depend on the gradient.
     """
     import jax
     from jax import numpy as jnp

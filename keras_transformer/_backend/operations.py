@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# XLA multiplies one row by a matrix in a slow loop, but eight rows in a fast matrix product.
+# XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
 
 
@@ -15,8 +15,9 @@ def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool
     """Computes x * scale + shift; on TensorFlow, computes the gradients by matrix products.
 
     The gradients of `scale` and `shift` are sums over all tokens. On TensorFlow, XLA takes six
-    times as long for such a sum as for a matrix product with ones (2,048 tokens of width 512, 2
-    cores). The sums would take 5 % of the base model's training step. Other backends use sums.
+    times as long for such a sum as for the product of a matrix of ones with the tokens (measured on
+    2 CPU cores with 2,048 tokens of width 512). The sums would take 5 % of the base model's
+    training step. Other backends use sums.
 
     Args:
         x: float tensor `(..., D)`.
@@ -64,11 +65,12 @@ def fused_attention(
 ) -> Any:
     """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
 
-    PyTorch has a kernel for every device. It takes a padding mask or a causal mask; both together
-    would need a `(B, 1, T, S)` mask. JAX has a kernel for half precision on GPUs and TPUs, which
-    takes no padding mask. TensorFlow has no kernel. Values and keys must have the same width.
+    PyTorch has a kernel for every device. This kernel takes a padding mask or a causal mask; for
+    both together, it would need a `(B, 1, T, S)` mask. JAX has a kernel for half precision on GPUs
+    and TPUs, which takes no padding mask. TensorFlow has no kernel. Values and keys must have the
+    same width.
 
-    The arguments are the call arguments of `AttentionPattern`.
+    For the arguments, see the call arguments of `AttentionPattern`.
 
     Returns:
         A float tensor `(B, H, T, K_v)`, or None if no kernel supports these arguments.
@@ -84,7 +86,8 @@ def fused_attention(
             mask=None if padding_mask is None else padding_mask[:, None, None, :],
             scale=1.0 / math.sqrt(query.shape[-1]) if use_scale else 1.0,
             is_causal=use_causal_mask,
-            # PyTorch selects a good kernel. Other backends may select one that stores all scores.
+            # PyTorch selects a good kernel itself. Other backends must not select a kernel that
+            # stores all scores.
             flash_attention=None if backend == "torch" else True,
         )
     except (ImportError, RuntimeError, ValueError):
@@ -122,7 +125,7 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
 
 
 def of_unknown_shape(tensor: Any) -> Any:
-    """Makes the sizes of the first axis and of all empty axes unknown in a TensorFlow graph.
+    """Makes the size of the first axis and of all axes of size 0 unknown in a TensorFlow graph.
 
     A loop may then change these sizes. On other backends, returns the tensor unchanged.
     """

@@ -1,4 +1,4 @@
-"""Assigns sentences to batches, and chooses the few shapes that batches are padded to."""
+"""Assigns sentence pairs to batches, and chooses the few shapes that batches are padded to."""
 
 import functools
 import itertools
@@ -12,11 +12,12 @@ from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
+# The source and target length that the sentence pairs of a batch are padded to.
 Width = tuple[int, int]
 
-_MAX_LEVELS = 48  # most widths to choose from on each side; limits the time of `choose_buckets`
-_REFINEMENTS = 2
-_TARGET_COST = 2  # relative to a source position, which needs no output projection and softmax
+_MAX_LEVELS = 48  # most lengths to choose from, per side; limits the time of `choose_buckets`
+_REFINEMENTS = 2  # how many times each width is replaced by a better one
+_TARGET_COST = 2  # of a target token; a source token costs 1, because it needs no logits
 
 
 class BatchShape(NamedTuple):
@@ -28,7 +29,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rows of a batch that a process gets: parts `begin` to `end` - 1 of `parts` parts."""
+    """The rows of a batch that a process gets: of `parts` equal parts, `begin` to `end` - 1."""
 
     begin: int = 0
     end: int = 1
@@ -36,7 +37,7 @@ class Shard(NamedTuple):
 
 
 class BatchPlan:
-    """Groups sentences of similar length into batches of about equally many tokens (§5.1).
+    """Groups sentences of similar length into batches of similar numbers of tokens (§5.1).
 
     The sentences of a step depend only on the seed and the step, so any process can compute any
     step in any order. Each pass over the data uses every sentence exactly once, in a new order.
@@ -51,16 +52,17 @@ class BatchPlan:
 
     Args:
         store: The encoded text.
-        tokens_per_batch: Maximum number of target positions of a micro-batch, eos and padding
-            included. The maximum number of source positions is twice as large.
+        tokens_per_batch: Maximum number of target tokens of a micro-batch, eos and padding
+            included. The number of source tokens can be twice as large.
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
-        accumulation_steps: Micro-batches per optimizer step. Defaults to 1.
-        length_multiple: Source and target widths are multiples of this number. Defaults to 8.
-        shuffle: If False, sentences are always in the same order, shortest first. Default: True.
+        accumulation_steps: Number of micro-batches per optimizer step. Defaults to 1.
+        length_multiple: The S and T of all batches are multiples of this number. Defaults to 8.
+        shuffle: If False, every pass has the same order, with the shortest batches first. Defaults
+            to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The rows of every batch that this process gets, if several processes train together.
-            All parts have the same number of rows; some rows may be only padding. The weights are
-            computed from the whole batch. Defaults to None: all rows.
+            All parts of a batch have the same number of rows; some rows may be only padding. The
+            sample weights are computed from the whole batch. Defaults to None: all rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -90,22 +92,25 @@ class BatchPlan:
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         self._kept, self._slots = self._lay_out()
-        # The micro-batches of one step can belong to two passes over the data.
+        # Keeps the orders of two passes, because the micro-batches of a step can be in two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
 
     @property
     def shapes(self) -> list[BatchShape]:
-        """All batch shapes, narrowest first."""
+        """All batch shapes, those of the shortest sentences first."""
         return list(dict.fromkeys(slot.shape for slot in self._slots))
 
     @property
     def batches_per_pass(self) -> int:
-        """Micro-batches per pass over the data."""
+        """Number of micro-batches per pass over the data."""
         return len(self._slots)
 
     @property
     def steps_per_pass(self) -> float:
-        """Optimizer steps per pass over the data; a fraction if a step can be in two passes."""
+        """Number of optimizer steps per pass over the data, not always an integer.
+
+        If it is a fraction, some steps have micro-batches of two passes.
+        """
         return self.batches_per_pass / self.accumulation_steps
 
     def tokens(self, step: int) -> int:
@@ -123,10 +128,10 @@ class BatchPlan:
         Returns:
             `(inputs, labels, sample_weight)`: inputs `{"source_ids": int32 (B, S), "target_ids":
             int32 (B, T)}`, labels int32 (B, T), sample_weight float32 (B, T). Rows without a
-            sentence contain only padding. The weight is 0 on padding; on a real token it is
-            `accumulation_steps` divided by the number of real target tokens of the whole step. If
-            the loss is the weighted sum, the mean of the micro-batches' gradients is the gradient
-            of the mean loss over the step's tokens.
+            sentence contain only padding. The weight of padding is 0. The weight of a real token is
+            `accumulation_steps` divided by the number of real target tokens of the whole step. With
+            these weights and a loss that sums over tokens, the mean of the micro-batches' gradients
+            is the gradient of the mean loss over the step's real tokens.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
@@ -162,8 +167,9 @@ class BatchPlan:
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
         """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
-        Both are the same in every pass over the data. Pairs that do not fill a batch of their
-        bucket are moved to the next wider bucket. Only the widest bucket has an incomplete batch.
+        A bucket contains the sentence pairs that are padded to the same lengths. Pairs that do not
+        fill a batch of their bucket are moved to the next wider bucket. Only the widest bucket has
+        an incomplete batch. Both results are the same in every pass over the data.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -178,7 +184,7 @@ class BatchPlan:
         return kept, slots
 
     def _wider(self, bucket: int) -> int:
-        """Returns the next wider bucket that all sentences of `bucket` fit into."""
+        """Returns the next wider bucket whose lengths suffice for all pairs of `bucket`."""
         _, source_length, target_length = self._shapes[bucket]
         for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
             if source >= source_length and target >= target_length:
@@ -186,7 +192,10 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns all pairs for one pass over the data (slots index them), and the slots' order."""
+        """Returns two orders for one pass over the data: of all sentence pairs, and of the slots.
+
+        Each `_Slot` is a range of the first result.
+        """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
         order = []
@@ -200,7 +209,7 @@ class BatchPlan:
         return np.concatenate(order), rng.permutation(slots) if self.shuffle else slots
 
     def _slot(self, step: int, micro: int) -> tuple[BatchShape, np.ndarray]:
-        """Returns the shape and the pairs of a micro-batch."""
+        """Returns the shape of a micro-batch and the indices of its sentence pairs."""
         if step < 0 or not 0 <= micro < self.accumulation_steps:
             raise ValueError(
                 f"step must be >= 0 and micro in range({self.accumulation_steps}). "
@@ -234,7 +243,7 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and the range `begin` to `end` - 1 of its pairs in `_order`."""
+    """A micro-batch: its shape, and the range `begin` to `end` - 1 of the pairs in `_order`."""
 
     shape: BatchShape
     begin: int
@@ -267,14 +276,21 @@ def choose_buckets(
     length_multiple: int,
     max_shapes: int,
 ) -> tuple[list[Width], np.ndarray]:
-    """Chooses (source, target) widths that need little padding, and assigns each pair to one.
+    """Chooses widths that need little padding, and assigns each sentence pair to one of them.
 
-    It starts with the widest width and adds the one that saves most padding, up to `max_shapes`
-    widths. Then it replaces each width by a better one. Lengths are integers (pairs,).
+    A width is a source length and a target length that sentence pairs are padded to. The search
+    starts with the width that every pair fits into. It adds the width that saves most padding,
+    until there are `max_shapes` widths. Then it replaces each width by a better one.
+
+    Args:
+        source_lengths: Number of source tokens of each pair, int (pairs,).
+        target_lengths: Number of target tokens of each pair, int (pairs,).
+        length_multiple: All lengths of widths are multiples of this number.
+        max_shapes: Maximum number of widths.
 
     Returns:
-        The widths, narrowest first (every pair fits into the last one); and, for each pair, the
-        index of the narrowest width that it fits into, uint8 (pairs,).
+        The widths, narrowest first (every pair fits into the last one), and, for each pair, the
+        index of the narrowest width that the pair fits into, uint8 (pairs,).
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -288,7 +304,10 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns multiples of `multiple` up to `longest`; omits some long ones if there are many."""
+    """Returns the lengths to choose from: multiples of `multiple`, the last at least `longest`.
+
+    If there would be more than `_MAX_LEVELS`, some of the longer ones are omitted.
+    """
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
 
@@ -298,7 +317,11 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
-    """Returns the cells of the grid to whose lengths pairs are padded, cheapest first."""
+    """Returns the chosen cells of a grid (corners), cheapest first.
+
+    Cell (i, j) stands for the i-th source length and the j-th target length to choose from.
+    `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to it.
+    """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]
     for _ in range(max_shapes - 1):
@@ -311,7 +334,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds the corner that saves most padding; adds nothing if no corner saves any."""
+    """Adds the cell that saves most padding to the corners, if there is one that saves any."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)
@@ -324,7 +347,7 @@ def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Widt
 
 
 def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
-    """Returns the index of the cheapest corner that each cell of the grid fits into: uint8."""
+    """Returns, for each cell of the grid, the index of the cheapest corner that it fits into."""
     owners = np.zeros(grid, np.uint8)
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index

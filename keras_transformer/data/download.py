@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from keras_transformer.errors import UserError
 
-# The largest parallel corpora in one file have a few gigabytes.
+# Limits of a download. The largest parallel corpora in one file have a few gigabytes.
 MOST_BYTES = 8 * 1024**3
 MOST_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS = 4 * 60 * 60.0, 10.0, 60.0
 MOST_REDIRECTS = 10
@@ -24,11 +24,12 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     """Downloads a file into the cache, unless it is there already.
 
     The cache is `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME` or `~/.keras`.
-    A file is moved there after its download is complete and verified. Every call verifies it again.
+    A file is moved into the cache after its download is complete and verified. Every call verifies
+    the file in the cache again.
 
     Args:
         name: Name of the file, without a folder.
-        folder_url: Address of its folder, http or https.
+        folder_url: Address of the folder that contains the file, http or https.
         sha256: SHA-256 of the file, 64 lower-case hex digits.
 
     Returns:
@@ -36,7 +37,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
 
     Raises:
         UserError: If the download fails or takes more than four hours, or the file is larger than
-            8 GiB or has a different SHA-256. The cache is then not changed.
+            8 GiB or has a different SHA-256. The cache does not change in these cases.
     """
     cache = _keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name
@@ -53,7 +54,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
 
 
 def _keras_home() -> Path:
-    """Returns Keras's download folder; does not import Keras, because the import takes seconds."""
+    """Returns Keras's folder for downloads, without the import of Keras, which takes seconds."""
     home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
@@ -74,7 +75,8 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
 def _fetch_in_time(url: str, file: BinaryIO) -> None:
     """Fetches in a thread, so that a slow server cannot exceed the time limit.
 
-    After a time-out, the caller closes the file. The next write of the thread fails and ends it.
+    After a time-out, the caller closes the file. The next write of the thread then fails, and the
+    thread ends.
     """
     failures: list[Exception] = []
 
@@ -98,7 +100,7 @@ def _fetch(url: str, file: BinaryIO) -> None:
         size = int(response.headers.get("Content-Length", 0))
         title = Path(file.name).name
         with tqdm(total=size or None, desc=title, unit="B", unit_scale=True) as bar:
-            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # still gzipped
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # does not unzip
                 bar.update(len(chunk))
                 if max(size, bar.n) > MOST_BYTES:
                     raise ValueError(f"it must have at most {MOST_BYTES:,} bytes. Received: more")
@@ -129,7 +131,7 @@ def _open(url: str) -> requests.Response:
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Returns the request unchanged; without this `auth`, `requests` sends `~/.netrc` passwords."""
+    """Returns the request unchanged. By default, `requests` sends passwords from `~/.netrc`."""
     return request
 
 

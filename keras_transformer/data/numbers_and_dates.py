@@ -1,4 +1,4 @@
-"""Generates a translation task without a corpus: numbers and dates in words of two languages."""
+"""Generates sentence pairs without a corpus: numbers and dates in the words of two languages."""
 
 import copy
 import datetime
@@ -18,9 +18,10 @@ DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
 
 _MISSING = "{} is missing: pip install keras3-transformer[quickstart]"
 _SHARE_OF_DATES = 0.25
-_SMALL_NUMBER = 1_000  # n is drawn with a probability proportional to 1 / (n + _SMALL_NUMBER)
+# The probability of drawing the number n is proportional to 1 / (n + _SMALL_NUMBER).
+_SMALL_NUMBER = 1_000
 
-# Rules to write days and years in words, because Babel writes them in digits.
+# Rules for days and years in words. Babel would write them in digits.
 _PATTERNS = {"de": "EEEE, 'der' d. MMMM y"}
 _ORDINAL_DAYS = {"en"}
 _ORDINAL_FIRST_DAYS = {"fr", "it"}
@@ -56,7 +57,10 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Draws distinct items: n is the number n; NUMBERS + n is the date n days after FIRST_DAY."""
+    """Draws distinct items. The item NUMBERS + n is the day n days after FIRST_DAY.
+
+    An item below NUMBERS is the number itself.
+    """
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)
     weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
@@ -115,13 +119,13 @@ class _Writer:
 
 
 def _converter(language: str) -> Any:
-    """Returns num2words' converter, four times as fast because it lacks words for huge numbers."""
+    """Returns num2words' converter without words for numbers over NUMBERS: four times as fast."""
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:
         raise UserError(_MISSING.format("num2words")) from None
     if language not in CONVERTER_CLASSES:
-        raise UserError(f"num2words must have the language. Received: language={language!r}")
+        raise UserError(f"num2words must support the language. Received: language={language!r}")
     converter = copy.copy(CONVERTER_CLASSES[language])
     if cards := getattr(converter, "cards", None):
         converter.cards = type(cards)((n, name) for n, name in cards.items() if n <= NUMBERS)
@@ -136,4 +140,5 @@ def _locale(language: str) -> "Locale":
     try:
         return Locale.parse(language)
     except (UnknownLocaleError, ValueError):
-        raise UserError(f"Babel must have the language. Received: language={language!r}") from None
+        message = f"Babel must support the language. Received: language={language!r}"
+        raise UserError(message) from None

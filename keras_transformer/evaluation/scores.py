@@ -13,7 +13,7 @@ from keras_transformer.run import Run, Split
 
 @dataclass(frozen=True)
 class Score:
-    """Holds the name of a metric, its value in percent, and the signature from sacrebleu."""
+    """The name of a metric, its value in percent, and sacrebleu's signature of its settings."""
 
     metric: str
     score: float
@@ -31,7 +31,8 @@ def evaluate_run(
         options: The search options. Defaults to None: uses those of the recipe.
 
     Returns:
-        BLEU and chrF in percent, and the percentage of exact matches if the text is generated.
+        BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the
+        percentage of translations that equal their references.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
@@ -48,7 +49,7 @@ def evaluate_run(
 def score(
     translations: Sequence[str], references: Sequence[str], settings: Evaluation
 ) -> list[Score]:
-    """Computes BLEU, chrF and exact matches in percent, with one reference per sentence.
+    """Computes BLEU, chrF and the share of exact matches in percent, with one reference each.
 
     `settings` specifies the tokenization and case sensitivity of BLEU.
     """

@@ -121,7 +121,7 @@ class TranslationGraph:
             return self._search(source_ids, limits, beam_size=most, **own)
 
         found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
-        # Not [-1, ...], because TensorFlow would not infer 0 rows for an empty batch without tokens.
+        # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
         shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
         texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
         return {
@@ -215,7 +215,7 @@ class TranslationGraph:
         return target_ids, labels
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
-        """Returns the maximum length of each translation; 1 for a blank source, which is only eos."""
+        """Returns the maximum length of each translation; 1 for a blank source (only eos)."""
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)

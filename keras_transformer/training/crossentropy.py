@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy over real tokens (§5.4), of all logits or slice by slice."""
+"""Label-smoothed cross-entropy over real tokens (§5.4), for all tokens at once or in slices."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Optional float weights (B, T) or (B,).
 
     Returns:
-        float32 scalar, by default in nats per real target token; see `reduction`.
+        float32 scalar, the mean in nats per real target token. `reduction` may change this.
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not one of the above.
@@ -85,8 +85,8 @@ class MaskedCrossentropy(keras.losses.Loss):
 def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
     """Computes the cross-entropy in nats, float32 (B, T), of labels (B, T) and logits (B, T, V).
 
-    Label smoothing gives the label the probability 1 - ε + ε/V and every other token ε/V. The loss
-    for logits z and label y is logsumexp(z) - (1 - ε) z_y - ε mean(z).
+    Label smoothing gives the label the probability 1 - ε + ε/V, and every other token the
+    probability ε/V. The loss for logits z and label y is logsumexp(z) - (1 - ε) z_y - ε mean(z).
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
@@ -99,7 +99,10 @@ def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
-    """Returns `sample_weight` (B, T) or (B,), default 1, as float32 (B, T) with 0 for padding."""
+    """Returns a weight for each token, float32 (B, T): `sample_weight` or 1, and 0 for padding.
+
+    `sample_weight` has the shape (B, T) or (B,).
+    """
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
         return mask
@@ -119,27 +122,30 @@ def sliced_crossentropy(
     r_drop: float = 0.0,
     needs_gradient: bool = True,
 ) -> Any:
-    """Projects states to the vocabulary and sums their losses, one slice of tokens at a time.
+    """Computes logits and the sum of the losses from states, one slice of tokens at a time.
 
-    Each iteration computes the loss and the gradient of a slice, then discards its logits. Only the
-    logits of `slice_size` tokens are in memory. No matrix product is computed twice.
+    Each iteration computes the loss and the gradient of a slice, then discards the slice's logits.
+    So only the logits of `slice_size` tokens are in memory. No matrix product is computed twice.
 
     Args:
         states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, (2M, D): the
             states of the first forward pass, then those of the second.
         embeddings: Float tensor (V, D) in the dtype of `states`, the output projection.
         labels: Integer tensor (M,).
-        weights: float32 tensor (M,), at least 0; 0 for padding. It has no gradient.
+        weights: The weight of each token's loss, float32 (M,), at least 0; 0 for padding. No
+            gradient is computed for this argument.
         slice_size: Tokens per slice, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop; 0 turns it off. The loss of a token is its mean loss over two
-            forward passes with different dropout masks, plus α/4 times the sum of both KL
-            divergences between their output distributions (half of Liang et al., 2021, eq. 4).
+        r_drop: Weight α of R-Drop; 0 turns it off. With R-Drop, two forward passes with different
+            dropout masks give two distributions p and q for each token. The token's loss is the
+            mean of both losses plus α/4 (KL(p, q) + KL(q, p)). This is half of eq. 4 of Liang et
+            al., 2021.
         needs_gradient: If False, the gradients are not computed, which saves two matrix products.
 
     Returns:
-        float32 tensor (3,), weighted sums over the tokens: the smoothed loss (nats), the
-        unsmoothed cross-entropy (nats) and the correct predictions. Only the loss has a gradient.
+        float32 tensor (3,) of weighted sums over the tokens: the smoothed loss (nats), the
+        unsmoothed cross-entropy (nats) and the number of correct predictions. Only the loss has a
+        gradient.
     """
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(weights), 1e-30)
@@ -171,7 +177,10 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """Returns the three sums and, if `needs_gradient`, the float32 gradients of the loss."""
+    """Returns the result of `sliced_crossentropy` and, if `needs_gradient`, two gradients.
+
+    The float32 gradients are those of the loss with respect to states and embeddings.
+    """
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
@@ -216,7 +225,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """Returns the three sums of a slice and the gradient of the loss with respect to the logits."""
+    """Returns the sums of `sliced_crossentropy` for one slice, and the loss's logit gradients."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -240,7 +249,11 @@ def _sums(
 
 
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
-    """Returns KL(p, q) + KL(q, p) of each token, repeated for p and q, and the logit gradients."""
+    """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
+
+    The arguments are of M states of the first forward pass (p), then M of the second (q). So the
+    result also has 2M rows: the divergence is the same in both halves.
+    """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)
     difference = first - second

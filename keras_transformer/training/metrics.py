@@ -11,7 +11,8 @@ from keras_transformer.training.crossentropy import token_crossentropy, token_we
 class TokenMean(keras.metrics.Metric):
     """Computes the mean of a value over the real target tokens of all batches.
 
-    Subclasses define `token_values(y_true, y_pred)`, returning float32 (B, T). Sums are float32.
+    Subclasses define `token_values(y_true, y_pred)`, which returns the value of each token, float32
+    (B, T). The values are summed in float32.
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
@@ -43,7 +44,9 @@ class TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
-    """Computes the share of real target tokens whose label has the highest logit; 0 without tokens.
+    """Computes the share of real target tokens whose label has the highest logit.
+
+    The result is 0 if there are no tokens.
 
     Example:
 
@@ -74,7 +77,9 @@ class MaskedAccuracy(TokenMean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenMean):
-    """Computes exp(mean unsmoothed cross-entropy per real target token); 1 if there are no tokens.
+    """Computes the exponential of the mean cross-entropy over real target tokens.
+
+    There is no label smoothing. The result is 1 if there are no tokens.
 
     Example:
 

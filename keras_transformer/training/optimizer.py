@@ -18,12 +18,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
-    With `peak`, the curve has the same shape. Its highest rate, before `scale`, is `peak`:
+    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`:
 
         rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
-    `TransformerAdam`: Keras's optimizers call the schedule with the number of micro-batches.
+    `TransformerAdam`. Keras's optimizers would call the schedule with the number of micro-batches.
 
     Example:
 
@@ -33,7 +33,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         d_model: Integer, width of the model. Pass either `d_model` or `peak`.
-        warmup_steps: Integer >= 1, warm-up steps; the last has the highest rate. Defaults to 4000.
+        warmup_steps: Integer >= 1, number of steps until the highest rate. Defaults to 4000.
         peak: Float, the highest learning rate, before multiplication by `scale`.
         scale: Float, factor on the learning rate at all steps. Defaults to 1.
 
@@ -97,13 +97,13 @@ class TransformerAdam(_BackendAdam):
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
     - It passes a schedule the number of optimizer steps. Keras passes the number of micro-batches.
-    - `gradient_norm` is the global norm of the last step's gradient, before clipping.
-    - If a batch contains a token twice, the gradients of its embedding are summed before they are
-      squared. Keras on TensorFlow does not sum them first.
+    - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
+    - If a batch contains a token twice, both gradients of the token's embedding are summed before
+      the sum is squared. Keras on TensorFlow squares each of them.
     - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
     - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
-      toward the initial weights. After t steps, the weights of step i have the factor
-      `ema_momentum ** (t - i)`, divided by the sum of these factors.
+      toward the initial weights. After t steps, they are weighted means: the weights after step i
+      count `ema_momentum ** (t - i)`.
 
     Example:
 
@@ -152,7 +152,10 @@ class TransformerAdam(_BackendAdam):
         return super()._get_current_learning_rate()
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Clips the accumulated gradients. Keras calls this once per optimizer step."""
+        """Sums gradients over replicas, stores their norm, and clips them.
+
+        Keras uses the result once per optimizer step, for the accumulated gradients.
+        """
         if self.reduce_gradients:
             grads = self.reduce_gradients(grads)
         flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
@@ -167,20 +170,23 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Returns reduced gradients unchanged; Keras on TensorFlow would sum them again."""
+        """Does nothing with `reduce_gradients`: Keras on TensorFlow would sum a second time."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        # A sparse gradient of TensorFlow may contain a row twice. `reshape` makes the gradient
-        # dense, which sums such rows before `update_step` squares them.
+        # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the
+        # gradient dense, which sums these two. Then `update_step` squares the sum.
         super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)
 
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
-        """Updates weights and averages. Keras reverts this unless the micro-batch ends a step."""
+        """Updates weights and moving averages.
+
+        On JAX, Keras reverts these updates if the micro-batch does not end an optimizer step.
+        """
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:
             self._update_averages()
@@ -193,11 +199,11 @@ class TransformerAdam(_BackendAdam):
             average.assign(average + ops.cast(rate, average.dtype) * difference)
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
-        """Does nothing: Keras calls this per micro-batch; `_update_averages` runs once per step."""
+        """Does nothing, because Keras calls it per micro-batch; see `_update_averages`."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)
-        if self.use_ema:  # Without a copy, weight and average share a buffer that JAX donates twice
+        if self.use_ema:  # Otherwise, JAX would donate a buffer that weight and average share twice
             for _, average in averaged_weights(self):
                 average.assign(ops.copy(average))
 
@@ -227,5 +233,5 @@ def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def inner_optimizer(model: Any) -> Any:
-    """Returns the optimizer of a compiled model, without the float16 loss-scaling wrapper."""
+    """Returns the optimizer of a compiled model, without the `LossScaleOptimizer` around it."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)

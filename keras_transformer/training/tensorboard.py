@@ -11,8 +11,8 @@ from typing import Any
 class TensorBoardWriter:
     """Writes scalars and texts to a new TensorBoard event file in `directory`.
 
-    If a run is resumed, TensorBoard hides values of older files whose optimizer step is at least
-    `first_step`.
+    `first_step` is the first optimizer step of this file. TensorBoard hides the values of this step
+    and of later steps in older files, which matters if a run is resumed.
     """
 
     def __init__(self, directory: str | Path, first_step: int = 0) -> None:
@@ -26,7 +26,7 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes scalars and Markdown texts of an optimizer step; `values` maps names to them."""
+        """Writes the values of an optimizer step: a dict of scalars and Markdown texts by name."""
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
     def _write(self, **content: Any) -> None:

@@ -16,12 +16,13 @@ _SAMPLES = 5
 
 
 class TranslationValidation:
-    """Validates a `SlicedLogitsTrainer` on the validation split of a run; for `fit(validation=)`.
+    """Validates the model of a `SlicedLogitsTrainer` on the validation split of a run.
 
-    Loss (without label smoothing), perplexity and accuracy are means over real target tokens. If
-    `training.validation_bleu_sentences` is above 0, greedy search translates that many sentences.
-    The results then contain `"bleu"`, in percent, and `"translations"`, a Markdown table of a few
-    examples. `batches` are the result of `evaluation_batches`.
+    It is passed to `fit` as the argument `validation`. `batches` are the result of
+    `evaluation_batches`. Loss (without label smoothing), perplexity and accuracy are means over
+    real target tokens. If `training.validation_bleu_sentences` is above 0, this number of sentences
+    is translated by greedy search. The results then also contain `"bleu"`, in percent, and
+    `"translations"`, a Markdown table of a few examples.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:

@@ -1,4 +1,4 @@
-"""Training on several devices and in several processes. No other package handles replicas."""
+"""Training on several devices and in several processes."""
 
 from keras_transformer.training.distribution.distribution import Distribution, start
 

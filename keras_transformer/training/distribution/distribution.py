@@ -27,17 +27,18 @@ _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
 class Distribution:
     """Trains in one process on one device; the base class of the other distributions.
 
-    Every replica gets a shard of the rows of each global batch. The loss of a replica is a weighted
-    sum over its tokens. The weights come from the global batch, so the sum of all replicas'
-    gradients is the gradient of the mean over the real tokens of the step. Clipping, learning rate
-    and number of steps are the same as on one device.
+    A replica is a copy of the model; it gets a shard of the rows of each batch. The loss of a
+    replica is a weighted sum over its tokens. The token weights are computed from the whole batch,
+    so the sum of all replicas' gradients is the gradient of the mean loss over the real tokens of
+    the step. Clipping, learning rate and number of steps are the same as on one device.
 
     One process is the chief. Only the chief writes to the run folder and prints.
 
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
-        shard: Tells which rows of every batch this process gets.
-        gradient_parts: Number of parts of the loss whose gradients are summed in a step.
+        shard: The rows of every batch that this process gets.
+        gradient_parts: Number of replicas that each compute a part of the loss and sum their
+            gradients. 1 on JAX, where the whole loss is computed at once.
     """
 
     rank = 0
@@ -61,7 +62,7 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch, or None for the default."""
+        """Returns a function that trains on an iterator's next batch, or None to use Keras's."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
@@ -69,11 +70,14 @@ class Distribution:
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        """Returns the metrics over all replicas. All processes must call this, then reset them."""
+        """Returns the metrics over all replicas.
+
+        All processes must call this method, and then reset the metrics.
+        """
         return trainer.get_metrics_result()
 
     def local(self, trainer: Any) -> Any:
-        """Returns a model on one device for the actions of the chief (see `on_chief`)."""
+        """Returns the model on which the chief runs its actions (see `on_chief`), on one device."""
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
@@ -88,7 +92,7 @@ class Distribution:
         """Waits for the other processes."""
 
     def chief_first(self, action: Callable[[], T]) -> T:
-        """Calls a function in the chief, then in the other processes, which can read the files."""
+        """Calls a function in the chief, then in the others, which can read what it has written."""
         if self.is_chief:
             result = action()
             self.barrier()
@@ -111,8 +115,9 @@ def on_copy(
     """Returns an action that copies the trained model, then runs `action` on the copy in the chief.
 
     In the chief, `copy` is a compiled model with the architecture of the trained model. In other
-    processes, it is None. All processes call `read`, which returns the whole value of a variable.
-    The chief assigns the values to the copy and runs `action` in the context that `alone` returns.
+    processes, `copy` is None. All processes call `read`, which returns the whole value of a
+    variable, even if several devices hold parts of it. The chief assigns the values to the copy and
+    runs `action`, both in the context that `alone` returns.
     """
 
     def variables(trainer: Any) -> list[Any]:

@@ -20,9 +20,9 @@ BATCH, MODEL = "batch", "model"
 class JaxMesh(Distribution):
     """Trains on a mesh of all devices of all processes, with `keras.distribution`.
 
-    XLA splits the training step of the global batch over the mesh, so loss, gradients, clipping,
-    accumulation and dropout masks are the same as on one device. With `model_shards` > 1, the
-    weights are also split, over `model_shards` devices; see `layout_map`.
+    XLA splits the training step of the whole batch over the mesh, so loss, gradients, clipping,
+    accumulation and dropout masks are the same as on one device. With `model_shards` > 1, each copy
+    of the weights is also split over `model_shards` devices (see `layout_map`).
 
     For several processes, set the environment variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
     `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`.
@@ -59,8 +59,9 @@ class JaxMesh(Distribution):
     ) -> Any:
         """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
 
-        Without this method, XLA would compute every slice of the logits in every replica. If
-        the weights are also split, XLA cannot compile it, so this calls `sliced_crossentropy`.
+        Otherwise, XLA would compute every slice of the logits in every replica. XLA cannot compile
+        this if the weights are also split (`model_shards` > 1). In this case, the method calls
+        `sliced_crossentropy` for the whole batch.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
@@ -81,7 +82,7 @@ class JaxMesh(Distribution):
             out_specs=whole,
             check_vma=False,
         )
-        passes = (-1, labels.shape[0], width)  # axis 0 has size 2 with R-Drop
+        passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
         return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
 
     def local(self, trainer: Any) -> Any:
@@ -118,9 +119,9 @@ class JaxMesh(Distribution):
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
-    """Returns the shard of a process whose `devices` devices are adjacent in the mesh.
+    """Returns the rows of a batch that a process gets, if each process has `devices` devices.
 
-    Each group of `model_shards` devices shares one copy of the weights and the same rows.
+    Each group of `model_shards` devices shares one copy of the weights and gets the same rows.
     """
     if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
         raise UserError(
@@ -136,9 +137,9 @@ def shard_of(process: int, processes: int, devices: int, model_shards: int) -> S
 def layout_map(mesh: Any) -> Any:
     """Returns the layout of a `Transformer`'s weights on a mesh with axes `batch` and `model`.
 
-    Heads, inner units of the feed-forward networks and rows of the embeddings are split. Each
-    sublayer then needs one all-reduce in the forward pass and one in the backward pass. All other
-    weights are replicated (Shoeybi et al., 2019, Megatron-LM, §3).
+    The weights are split by attention heads, by inner units of the feed-forward networks and by
+    rows of the embeddings. Each sublayer then needs one all-reduce in the forward pass and one in
+    the backward pass. All other weights are replicated (Shoeybi et al., 2019, Megatron-LM, §3).
     """
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)

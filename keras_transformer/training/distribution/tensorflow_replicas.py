@@ -12,9 +12,9 @@ from keras_transformer.training.distribution.distribution import Action, Distrib
 class TensorFlowReplicas(Distribution):
     """Trains with `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
-    The model is made in the strategy's scope, but `fit` runs outside it. In the scope, Keras would
+    The model is made in the strategy's scope, but `fit` runs outside the scope. Inside, Keras would
     clip each replica's gradient before summing the gradients, and would fail with several workers.
-    Therefore every replica runs the training step on its rows of the process's batch.
+    Instead, the function that `train_function` returns runs the training step in every replica.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TensorFlowReplicas(Distribution):
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """Returns the rows of the process's batch that the device with this index trains on."""
+        """Returns the rows of this process's batch that its device number `index` trains on."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 
@@ -96,6 +96,6 @@ class TensorFlowReplicas(Distribution):
 
 
 def _rank(resolver: Any) -> int:
-    """Returns the rank of this process. If there is a chief, worker 0 has rank 1."""
+    """Returns the rank of this process. If `TF_CONFIG` has a `chief`, worker 0 has rank 1."""
     chiefs = resolver.cluster_spec().as_dict().get("chief", [])
     return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)

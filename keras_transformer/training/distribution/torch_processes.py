@@ -30,7 +30,8 @@ class TorchProcesses(Distribution):
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}  # the chief validates alone
+        # The other processes wait while the chief validates.
+        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}
         if "WORLD_SIZE" not in os.environ:
             settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
         distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
@@ -48,8 +49,8 @@ class TorchProcesses(Distribution):
         state.assign([(seed + self.rank) % 2**31, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        # Each replica computes a part of the loss, so the losses are summed. The loss tracker
-        # divides by the number of rows of one replica, so the numbers of rows are not summed.
+        # The sums and counts of all replicas are summed, except the loss tracker's count of rows:
+        # the losses of the replicas are parts of one loss, so their sum must not be averaged.
         rows = trainer._loss_tracker.count
         sums = [variable.value for variable in trainer.metrics_variables if variable is not rows]
         for total, value in zip(sums, self._sum(sums), strict=True):
