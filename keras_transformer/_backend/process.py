@@ -25,8 +25,8 @@ def keep_freed_memory() -> bool:
     again. If glibc returns this memory to the system, the system fills each page with zeros before
     the process can use it again. For the paper's base model, this takes a sixth of a training step
     on JAX, and a third or more on PyTorch. This function saves that time, but the process then
-    keeps the memory of its peak until it ends. Call this function before the first training step;
-    `train` calls it.
+    keeps its peak memory until it ends. Call this function before the first training step; `train`
+    calls it.
 
     Example:
 

@@ -334,7 +334,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds the cell that saves most padding to the corners, if there is one that saves any."""
+    """Adds the cell that saves most padding to the corners, if any cell saves padding."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)

@@ -131,7 +131,7 @@ def _open(url: str) -> requests.Response:
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Returns the request unchanged. By default, `requests` sends passwords from `~/.netrc`."""
+    """Returns the request unchanged; otherwise, `requests` would add passwords of `~/.netrc`."""
     return request
 
 

@@ -59,7 +59,8 @@ def export_ctranslate2(
     tokens without eos. To get the translations that this package finds with `length_penalty=0`
     (except for ties), set `length_penalty=1e-9` and `min_decoding_length=0` in CTranslate2, and use
     the same beam size and maximum length. With `length_penalty=0` instead of 1e-9, CTranslate2
-    would search until the most probable hypothesis has ended, even if `beam_size` others have.
+    would search until the most probable hypothesis has ended, even if `beam_size` other hypotheses
+    have ended.
 
     Example:
 

@@ -27,12 +27,12 @@ from keras_transformer.models import Transformer
 QUANTIZATIONS = ("float32", "int8")
 WEIGHTS = "weights.bin"
 
-# A constant of fewer bytes is stored in its graph, a larger one in the file `WEIGHTS`. Offsets in
-# this file are multiples of `PAGE`, so that the constants can be memory-mapped.
+# A constant of less than `PAGE` bytes is stored in its graph, a larger one in the file `WEIGHTS`.
+# Offsets in this file are multiples of `PAGE`, so that the constants can be memory-mapped.
 PAGE = 4096
 
-# Scores are equal if they differ by at most this number of nats. On GPUs, the products of matrices
-# can have relative errors of 1e-3.
+# Scores count as equal if they differ by at most this number of nats. On GPUs, matrix products can
+# have relative errors of 1e-3.
 TOLERANCE = 1e-2
 
 SENTENCES = 16  # number of random sentences that export and model translate for the comparison
@@ -47,7 +47,7 @@ def export_onnx(
     beam_size: int = 4,
     length_penalty: float = 0.6,
 ) -> Comparison:
-    """Exports a model to a folder with two ONNX models; compares its translations before and after.
+    """Writes a model as two ONNX models, and compares translations before and after the export.
 
         encoder.onnx      the encoder, and the keys and values of cross-attention
         step.onnx         one step of the decoder, with a cache of keys and values
@@ -81,8 +81,8 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. They contain a table of
-    `model.max_length` positions.
+    The graphs are built from the weights, on any backend, without tracing. Their table of positions,
+    if any, has `model.max_length` rows, so S and T + 1 must not be larger.
 
     Example:
 

@@ -268,8 +268,8 @@ class _Best:
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
         """Returns True for each sentence whose search must go on.
 
-        Fewer than `beams` of its hypotheses are finished, and an unfinished one may score higher.
-        `bounds` are the highest scores that the unfinished hypotheses can reach.
+        The search must go on if fewer than `beams` hypotheses are finished, and an unfinished one
+        may score higher. `bounds` are the highest scores that the unfinished hypotheses can reach.
         """
         return (bounds > self._scores) & (self._counts < beams)
 
@@ -316,7 +316,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("file", nargs="?", metavar="FILE")
     parser.add_argument(
-        "--model", default=Path(__file__).parent, help="default: the folder of this file"
+        "--model", default=Path(__file__).parent, help="folder; default: the folder of this file"
     )
     parser.add_argument("--beam-size", type=int, help="default: the exported value")
     parser.add_argument("--length-penalty", type=float, help="default: the exported value")

@@ -32,7 +32,7 @@ from keras_transformer.export.source_model import (
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 
-# For each compute dtype: scores are equal if they differ by at most this number of nats.
+# For each compute dtype: scores count as equal if they differ by at most this number of nats.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
 SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
@@ -71,8 +71,8 @@ def export_saved_model(
       `score`, float32 `(B,)` (see `Hypothesis`).
     - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
       `max_length` int32, all `(B,)`. Pass -1 to use the exported option; if the server supports
-      default inputs, a request can leave out options. The best hypotheses are the first. Outputs,
-      where N is the largest beam size in the batch: `translations` string `(B, N)`, padded with "";
+      default inputs, a request can leave out options. Outputs, where N is the largest beam
+      size in the batch, best hypotheses first: `translations` string `(B, N)`, padded with "";
       `scores` float32 `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded
       with ""; `alignments` int32 `(B, N, T)`, padded with -1: for each target piece, the position
       (from 0) of the source piece with the largest attention weight in the decoder's last layer.

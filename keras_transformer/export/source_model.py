@@ -123,7 +123,7 @@ def compare(
         sentences: Source sentences.
         *answers: Translations by the export, one argument for each signature. The result counts the
             identical translations of the first signature.
-        tolerance: Scores that differ by at most this number are equal, because of rounding.
+        tolerance: Scores count as equal if they differ by at most this number, by rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, translations must be equal or tie, and scores must be equal. If
             False, it is enough if a translation or its score equals the model's.
@@ -165,8 +165,8 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
     """Returns True if a translation is among `hypotheses`, with the same score.
 
-    Also returns True if there are several hypotheses and the translation ties with the last, which
-    the model may have kept instead of it.
+    Also returns True if there are several hypotheses and the translation ties with the last one:
+    the model may have kept that hypothesis instead of the translation.
     """
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True

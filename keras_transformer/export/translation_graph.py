@@ -53,7 +53,10 @@ class TranslationGraph:
         self._options, self._max_beam_size = options, max_beam_size
 
     def signatures(self) -> dict[str, Any]:
-        """Returns the functions by name. An option that a request leaves out has the value -1."""
+        """Returns a dict from names of signatures to functions.
+
+        An option that a request leaves out has the value -1.
+        """
         unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
 
         def translate_nbest(
@@ -208,7 +211,7 @@ class TranslationGraph:
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
     def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the ragged rows with bos before them, and with eos after them; both padded."""
+        """Returns two padded tensors: the ragged rows after bos, and the ragged rows before eos."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
         target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
@@ -359,7 +362,7 @@ def map_length_chunks(
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
         tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A single row
-            may exceed it.
+            may have more tokens.
         results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
 
     Returns:
@@ -385,7 +388,7 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the axes of `results` by the old values of rows `rows`."""
+    """Pads `values` `(R, ...)` to the size of `results`, with the old values of the rows `rows`."""
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

@@ -225,7 +225,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """Returns the sums of `sliced_crossentropy` for one slice, and the loss's logit gradients."""
+    """Returns a slice's three sums, and the gradient of the loss with respect to the logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -251,8 +251,8 @@ def _sums(
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
-    The arguments are of M states of the first forward pass (p), then M of the second (q). So the
-    result also has 2M rows: the divergence is the same in both halves.
+    The arguments contain the tokens of the first forward pass (p), then those of the second (q).
+    The results do so too; a token has the same divergence in both passes.
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

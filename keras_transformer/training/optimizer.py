@@ -102,8 +102,8 @@ class TransformerAdam(_BackendAdam):
       the sum is squared. Keras on TensorFlow squares each of them.
     - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
     - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
-      toward the initial weights. After t steps, they are weighted means: the weights after step i
-      count `ema_momentum ** (t - i)`.
+      toward the initial weights. After t steps, a moving average is a mean of the variable's values
+      after steps 1 to t, where value i has the factor `ema_momentum ** (t - i)`.
 
     Example:
 
@@ -170,7 +170,7 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Does nothing with `reduce_gradients`: Keras on TensorFlow would sum a second time."""
+        """If `reduce_gradients` is set, does nothing; Keras on TensorFlow would sum again."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)

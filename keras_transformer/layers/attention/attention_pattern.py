@@ -73,8 +73,8 @@ class AttentionPattern:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the pattern has a window or stride. This is then its first field, and
-            it has no default.
+        needs_window: Whether the pattern has a window or stride, which is then the first field and
+            has no default.
     """
 
     needs_window = False

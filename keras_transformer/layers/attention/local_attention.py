@@ -40,8 +40,8 @@ class LocalAttention(AttentionPattern):
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
 
     Args:
-        window: Largest distance between query and key in tokens (r in the paper), at least 1. Keys
-            before and after the query are attended to; with a causal mask, only those before it.
+        window: Largest distance between query and key in tokens, in both directions (r in the
+            paper), at least 1. A causal mask excludes all later keys.
 
     Raises:
         ValueError: If `window` is less than 1. In a call: if the numbers of queries and keys

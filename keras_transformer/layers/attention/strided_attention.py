@@ -95,7 +95,7 @@ class StridedAttention(AttentionPattern):
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
     """Returns a bool mask: True for keys nearer than the stride, except the query's own position.
 
-    The other keys are in the query's column: their distance is a multiple of the stride.
+    That position is in the query's column, whose scores are computed separately.
     """
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance
@@ -105,7 +105,7 @@ def _is_near(stride: Any, use_causal_mask: bool) -> Any:
 def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
     """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
 
-    A score is masked if its key is padding or `allowed` is False. `allowed` None allows all keys.
+    A score is masked if its key is padding or `allowed` is False. None allows all keys.
     """
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
     mask = ops.swapaxes(marks, -1, -2) > 0

@@ -60,7 +60,10 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """Pads or truncates features to width D; a single feature will be added to all columns."""
+        """Pads features with zeros to width D, or truncates them.
+
+        A single feature is not padded, so that it is added to every feature of the embedding.
+        """
         if self.num_features == 1:
             return features
         padding = max(d_model - self.num_features, 0)

@@ -59,7 +59,7 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, shape `(T, ceil(width / 2))`.
 
-    The angles are float32 under every dtype policy. In bfloat16, 256 and 257 would be equal.
+    The angles are float32 under every dtype policy. In bfloat16, positions 256 and 257 are equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[:, None] * rates
@@ -128,7 +128,7 @@ class PositionalEncoding(ConfiguredLayer):
         """Raises `ValueError` if `length` exceeds the number of positions."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the decoder's encoding: `self`, unless a subclass needs another one there."""
+        """Returns the encoding for the decoder: `self`, unless a subclass overrides this method."""
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:

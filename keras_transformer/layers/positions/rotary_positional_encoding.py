@@ -17,9 +17,9 @@ from keras_transformer.layers.positions.positional_encoding import (
 class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates pairs of features of queries and keys by angles proportional to the position.
 
-    So the positions of query and key change their dot product only through their distance. The
-    embeddings do not change: `MultiHeadAttention` calls the method `rotate` instead. The angles and
-    the rotation are float32 under every dtype policy.
+    The dot product of a query and a key then depends on the distance between them, but not on their
+    absolute positions. The embeddings do not change: `MultiHeadAttention` calls the method `rotate`
+    instead. The angles and the rotation are float32 under every dtype policy.
 
     Example:
 

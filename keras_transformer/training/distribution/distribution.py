@@ -92,7 +92,10 @@ class Distribution:
         """Waits for the other processes."""
 
     def chief_first(self, action: Callable[[], T]) -> T:
-        """Calls a function in the chief, then in the others, which can read what it has written."""
+        """Calls a function in the chief, then in the other processes.
+
+        The other processes can then read the files that the chief has written.
+        """
         if self.is_chief:
             result = action()
             self.barrier()
