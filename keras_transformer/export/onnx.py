@@ -81,7 +81,7 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. Their table of positions,
+    The graphs are built from the weights, on any backend, without tracing. Their position table,
     if any, has `model.max_length` rows, so S and T + 1 must not be larger.
 
     Example:
