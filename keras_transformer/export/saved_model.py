@@ -96,8 +96,8 @@ def export_saved_model(
     Args:
         model: A `Transformer`, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: The folder of the model's versions. The first version is 1; each new version has
-            the largest number plus 1. The files `models.config`, `batching_parameters.txt` and
+        directory: The folder that contains a folder for each version of the model. The first
+            version is 1; each new version has the largest number plus 1. The files `models.config`, `batching_parameters.txt` and
             `docker-compose.yml` are also written to this folder if they do not exist.
         name: The model's name on the server. Defaults to None: the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
@@ -149,7 +149,8 @@ def export_run_saved_model(
 
     Args:
         run_directory: The folder of a run that has a model.
-        output: The folder of the model's versions. Defaults to None: `saved_models/<run>`.
+        output: The argument `directory` of `export_saved_model`. Defaults to None:
+            `saved_models/<run>`.
         options: The default search options. Defaults to None: those of the recipe.
         max_beam_size: As in `export_saved_model`.
 

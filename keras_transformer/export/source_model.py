@@ -49,7 +49,7 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def check_attention(model: Transformer, format: str) -> None:
-    """Raises ValueError if the model has sparse self-attention or adds a bias to the scores."""
+    """Raises ValueError for local or strided attention, and for a position bias on the scores."""
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} does not support local or strided attention; a SavedModel does. "
@@ -92,7 +92,7 @@ def position_table(model: Transformer) -> np.ndarray | None:
 
 
 class Comparison(NamedTuple):
-    """Result of a comparison of translations by an export with those by the model."""
+    """Tells how far translations by an export equal translations by the model."""
 
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation

@@ -185,7 +185,7 @@ def _reason(error: Exception) -> str:
 
 
 class GrpcEndpoint:
-    """Sends requests over gRPC, without encryption. It imports TensorFlow.
+    """Sends requests over gRPC, without encryption. This class imports TensorFlow.
 
     Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
