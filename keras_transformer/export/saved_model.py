@@ -97,8 +97,9 @@ def export_saved_model(
         model: A `Transformer`, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: The folder that contains a folder for each version of the model. The first
-            version is 1; each new version has the largest number plus 1. The files `models.config`, `batching_parameters.txt` and
-            `docker-compose.yml` are also written to this folder if they do not exist.
+            version is 1; each new version has the largest number plus 1. The files `models.config`,
+            `batching_parameters.txt` and `docker-compose.yml` are also written to this folder if
+            they do not exist.
         name: The model's name on the server. Defaults to None: the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None: `SearchOptions()`.
