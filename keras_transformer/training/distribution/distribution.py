@@ -12,7 +12,6 @@ import numpy as np
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
-from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run
 from keras_transformer.training.crossentropy import sliced_crossentropy
@@ -194,8 +193,7 @@ def _check(recipe: Recipe, backend: str) -> None:
 
 
 def _check_sizes(recipe: Recipe) -> None:
-    sizes = {**PRESETS[recipe.model.preset], **recipe.model.overrides}
-    sizes["vocabulary_size"] = recipe.tokenizer.vocabulary_size
+    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
     shards = recipe.training.model_shards
     for name in ("num_heads", "d_model", "d_ff", "vocabulary_size"):
         if sizes[name] % shards:
