@@ -93,6 +93,11 @@ class Data(_Section):
             raise ValueError("give either files for train, validation and test, or a generator")
         if self.generator is not None and files != (None, None, None):
             raise ValueError("give files or a generator, not both")
+        if self.generator is not None and self.source_language == self.target_language:
+            raise ValueError(
+                "target_language must differ from source_language. "
+                f"Received: {self.target_language!r} for both"
+            )
         return self
 
 
