@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
 from support.local_server import answer, local_server
+from support.locking_process import locked_by_another_process
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
@@ -212,32 +212,6 @@ def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
         seen |= pairs
     again = Run.create(tmp_path / "again", load_recipe(path))
     assert again.text("test")[0].read_bytes() == run.text("test")[0].read_bytes()
-
-
-LOCKING = """
-import sys, time
-from pathlib import Path
-from keras_transformer.run import training_lock
-with training_lock(Path(sys.argv[1])):
-    print("locked", flush=True)
-    time.sleep(600)
-"""
-
-
-@contextmanager
-def locked_by_another_process(directory):
-    child = subprocess.Popen(
-        [sys.executable, "-c", LOCKING, str(directory)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert child.stdout.readline() == "locked\n"
-        yield
-    finally:
-        child.kill()
-        child.wait()
 
 
 def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_path):
