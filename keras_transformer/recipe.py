@@ -12,12 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from keras_transformer._files import is_plain_name
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.models import ARCHITECTURES
+from keras_transformer.models import ARCHITECTURES, PRESETS
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
 # Recipes of the package have about 2 KiB. PyYAML takes seconds to parse a file of 256 KiB.
 _MOST_BYTES = 256 * 1024
+# Sizes and counts must fit into int32. Names of checkpoints have eight digits.
+_MOST, _MOST_STEPS = 2**31 - 1, 10**8 - 1
+_HIGHEST_LEARNING_RATE = 10.0
 
 
 class _Section(BaseModel):
@@ -63,9 +66,9 @@ class Download(_Section):
 class Generator(_Section):
     """Numbers of generated sentence pairs (numbers and dates in words), used instead of files."""
 
-    train: int = Field(40_000, gt=0, description="Training pairs.")
-    validation: int = Field(500, gt=0, description="Validation pairs.")
-    test: int = Field(1_000, gt=0, description="Test pairs. A pair is in only one split.")
+    train: int = Field(40_000, gt=0, le=_MOST, description="Training pairs.")
+    validation: int = Field(500, gt=0, le=_MOST, description="Validation pairs.")
+    test: int = Field(1_000, gt=0, le=_MOST, description="Test pairs. A pair is in only one split.")
 
 
 class Data(_Section):
@@ -79,7 +82,9 @@ class Data(_Section):
     generator: Generator | None = None
     directory: Path | None = Field(None, description="Folder of the files, set by --data-dir.")
     download: Download | None = None
-    max_length: int = Field(256, gt=0, description="Maximum pieces; longer pairs are dropped.")
+    max_length: int = Field(
+        256, gt=0, le=2**20, description="Maximum pieces; longer pairs are dropped."
+    )
 
     @model_validator(mode="after")
     def _files_or_generator(self) -> "Data":
@@ -88,6 +93,11 @@ class Data(_Section):
             raise ValueError("give either files for train, validation and test, or a generator")
         if self.generator is not None and files != (None, None, None):
             raise ValueError("give files or a generator, not both")
+        if self.generator is not None and self.source_language == self.target_language:
+            raise ValueError(
+                "target_language must differ from source_language. "
+                f"Received: {self.target_language!r} for both"
+            )
         return self
 
 
@@ -95,7 +105,9 @@ class TokenizerSettings(_Section):
     """Settings of the SentencePiece model, which is trained on the training split."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
-    vocabulary_size: int = Field(37_000, gt=4, description="Pieces, including special ones.")
+    vocabulary_size: int = Field(
+        37_000, gt=4, le=_MOST, description="Pieces, including special ones."
+    )
     joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
 
@@ -105,20 +117,28 @@ class ModelSettings(_Section):
 
     architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = "base"
-    num_layers: int | None = Field(None, gt=0)
-    d_model: int | None = Field(None, gt=0)
-    num_heads: int | None = Field(None, gt=0)
-    d_ff: int | None = Field(None, gt=0)
+    num_layers: int | None = Field(None, gt=0, le=1_000)
+    num_decoder_layers: int | None = Field(None, gt=0, le=1_000)
+    d_model: int | None = Field(None, gt=0, le=_MOST)
+    num_heads: int | None = Field(None, gt=0, le=_MOST)
+    d_ff: int | None = Field(None, gt=0, le=_MOST)
     dropout_rate: float | None = Field(None, ge=0, lt=1)
+    attention_dropout_rate: float | None = Field(None, ge=0, lt=1)
     position_encoding: str | None = None
     activation: str | None = None
     norm_first: bool | None = None
-    max_length: int | None = Field(None, gt=0, description="For learned or normalized positions.")
+    norm_epsilon: float | None = Field(None, gt=0, le=1)
+    max_length: int | None = Field(
+        None, gt=0, le=_MOST, description="For learned or normalized positions."
+    )
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
         None, description="Attention for long sequences. Default: full, with all scores in memory."
     )
     attention_window: int | None = Field(
-        None, gt=0, description="Window of local or stride of strided attention, in tokens."
+        None,
+        gt=0,
+        le=_MOST,
+        description="Window of local or stride of strided attention, in tokens.",
     )
 
     @field_validator("architecture")
@@ -138,6 +158,20 @@ class ModelSettings(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_heads(self) -> "ModelSettings":
+        heads, width = self.sizes["num_heads"], self.sizes["d_model"]
+        if width % heads:
+            raise ValueError(
+                f"num_heads must divide d_model. Received: num_heads={heads}, d_model={width}"
+            )
+        return self
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Returns the settings of the preset, with those that replace them."""
+        return {**PRESETS[self.preset], **self.overrides}
+
     @property
     def overrides(self) -> dict[str, Any]:
         """Returns the settings as keyword arguments for `from_preset` of the architecture."""
@@ -151,13 +185,24 @@ class Training(_Section):
         None,
         description="Finished run to fine-tune. Training starts with its tokenizer and weights.",
     )
-    steps: int = Field(100_000, gt=0, description="Total number of optimizer steps.")
-    tokens_per_batch: int = Field(
-        25_000, gt=0, description="Maximum target tokens per micro-batch, with eos and padding."
+    steps: int = Field(
+        100_000, gt=0, le=_MOST_STEPS, description="Total number of optimizer steps."
     )
-    accumulation_steps: int = Field(1, gt=0, description="Micro-batches per optimizer step.")
-    length_multiple: int = Field(8, gt=0, description="Batch lengths are multiples of this.")
-    warmup_steps: int = Field(4_000, gt=0, description="Optimizer steps of learning-rate warm-up.")
+    tokens_per_batch: int = Field(
+        25_000,
+        gt=0,
+        le=_MOST,
+        description="Maximum target tokens per micro-batch, with eos and padding.",
+    )
+    accumulation_steps: int = Field(
+        1, gt=0, le=10_000, description="Micro-batches per optimizer step."
+    )
+    length_multiple: int = Field(
+        8, gt=0, le=2**20, description="Batch lengths are multiples of this."
+    )
+    warmup_steps: int = Field(
+        4_000, gt=0, le=_MOST_STEPS, description="Optimizer steps of learning-rate warm-up."
+    )
     learning_rate_scale: float = Field(1.0, gt=0, description="Factor on the learning rate.")
     peak_learning_rate: float | None = Field(
         None, gt=0, description="Highest learning rate. Default: that of the paper for d_model."
@@ -168,7 +213,7 @@ class Training(_Section):
     )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-9, gt=0)
+    adam_epsilon: float = Field(1e-9, gt=0, le=1)
     global_clipnorm: float | None = Field(
         None, gt=0, description="Clip gradients to this global norm. Default: no clipping."
     )
@@ -181,24 +226,36 @@ class Training(_Section):
     )
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
-    logits_mebibytes: int = Field(16, ge=0, description="Memory for a slice of the logits.")
+    logits_mebibytes: int = Field(
+        16, ge=0, le=2**20, description="Memory for a slice of the logits."
+    )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
         "none", description="Parallel training on several devices or processes."
     )
-    model_shards: int = Field(1, gt=0, description="Shards of the weights, for model_parallel.")
-    checkpoint_every: int = Field(1_000, gt=0, description="Optimizer steps between checkpoints.")
-    keep_checkpoints: int = Field(5, gt=0, description="Number of newest checkpoints to keep.")
+    model_shards: int = Field(
+        1, gt=0, le=_MOST, description="Shards of the weights, for model_parallel."
+    )
+    checkpoint_every: int = Field(
+        1_000, gt=0, le=_MOST_STEPS, description="Optimizer steps between checkpoints."
+    )
+    keep_checkpoints: int = Field(
+        5, gt=0, le=_MOST_STEPS, description="Number of newest checkpoints to keep."
+    )
     early_stopping_patience: int | None = Field(
         None,
         gt=0,
+        le=_MOST_STEPS,
         description="Stop after this many checkpoints without a lower validation loss. The model "
         "averages the checkpoints with the lowest losses. Default: no early stopping.",
     )
     validation_bleu_sentences: int = Field(
-        100, ge=0, description="Validation sentences to translate for BLEU at each checkpoint."
+        100,
+        ge=0,
+        le=_MOST,
+        description="Validation sentences to translate for BLEU at each checkpoint.",
     )
 
     @model_validator(mode="before")
@@ -215,7 +272,10 @@ class Evaluation(SearchOptions):
     """Checkpoint averaging, search options and scoring of the finished model."""
 
     average_last: int = Field(
-        5, gt=0, description="Last checkpoints to average; with early stopping, best checkpoints."
+        5,
+        gt=0,
+        le=_MOST_STEPS,
+        description="Last checkpoints to average; with early stopping, best checkpoints.",
     )
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
@@ -253,6 +313,20 @@ class Recipe(_Section):
             raise ValueError(
                 "training.keep_checkpoints must be at least evaluation.average_last. "
                 f"Received: keep_checkpoints={kept}, average_last={averaged}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_learning_rate(self) -> "Recipe":
+        training = self.training
+        peak = training.peak_learning_rate
+        if peak is None:
+            peak = (self.model.sizes["d_model"] * training.warmup_steps) ** -0.5
+        if peak * training.learning_rate_scale > _HIGHEST_LEARNING_RATE:
+            raise ValueError(
+                "training.peak_learning_rate, or by default that of the paper, times "
+                f"training.learning_rate_scale must be at most {_HIGHEST_LEARNING_RATE:g}. "
+                f"Received: {peak:g} times {training.learning_rate_scale:g}"
             )
         return self
 

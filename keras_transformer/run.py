@@ -3,11 +3,17 @@
 import hashlib
 import itertools
 import json
+import os
 import re
-from collections.abc import Iterable
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from filelock import FileLock, Timeout
 
 from keras_transformer._files import atomic_write, damaged_keras_file, read_config
 from keras_transformer.decoding.options import SearchOptions
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 Split = Literal["train", "validation", "test"]
 TextFiles = tuple[Path, Path | None]
 
+# Member of model.keras with the fingerprint of the tokenizer. Keras ignores it.
+TOKENIZER_MEMBER = "tokenizer.sha256"
+
 
 class Run:
     """Reads and writes the folder of a training run, which contains these files.
@@ -33,6 +42,8 @@ class Run:
         model.keras       the finished model
         logs/             event files for TensorBoard
         scores.json       all scores of this run
+        .lock             locked while a process trains
+        .write.lock       locked while a process writes model.keras or scores.json
 
     Example:
 
@@ -56,27 +67,52 @@ class Run:
         self.model_path = self.directory / "model.keras"
         self.logs_dir = self.directory / "logs"
         self.scores_path = self.directory / "scores.json"
+        self._older: set[Path] | None = None
 
     @classmethod
     def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Creates the folder of a new run.
 
         Raises:
-            UserError: If the folder already contains a run, or a file of the recipe is missing. The
-                folder is then not created.
+            UserError: If the folder already contains a run or cannot be created, or a file of the
+                recipe is missing. The folder is then not changed.
         """
         run = cls(directory, recipe)
-        if run.recipe_path.exists():
-            raise UserError(
-                f"{run.directory} already holds a run: continue it with --resume, remove it, "
-                "or choose another folder with --run"
-            )
         if recipe.data.generator is None:
             for split in get_args(Split):
                 run._files_of_recipe(split)
-        with atomic_write(run.recipe_path) as partial:
-            partial.write_text(recipe.to_yaml(), encoding="utf-8")
+        try:
+            older = {run.directory, *run.directory.iterdir()} if run.directory.exists() else set()
+            with training_lock(run.directory):
+                run._write_recipe()
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{directory} cannot be a run folder: {reason}") from None
+        run._older = older
         return run
+
+    def _write_recipe(self) -> None:
+        if self.recipe_path.exists():
+            raise UserError(
+                f"{self.directory} already holds a run: continue it with --resume, remove it, "
+                "or choose another folder with --run"
+            )
+        with atomic_write(self.recipe_path) as partial:
+            partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
+
+    def discard(self) -> None:
+        """Removes everything that a failed start has made, unless it has written a checkpoint.
+
+        Only for a run that `create` has returned; otherwise, nothing is removed.
+        """
+        if self._older is None or self.checkpoints():
+            return
+        with training_lock(self.directory):
+            if self.directory not in self._older:
+                shutil.rmtree(self.directory)
+                return
+            for path in set(self.directory.iterdir()) - self._older:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @classmethod
     def open(cls, directory: str | Path) -> "Run":
@@ -114,8 +150,37 @@ class Run:
         return Tokenizer.load(self.tokenizer_dir)
 
     def model(self) -> Any:
-        """Loads the finished model for inference."""
-        return load_model(self.model_path)
+        """Loads the finished model for inference.
+
+        Raises:
+            UserError: If the model is missing or damaged, or was trained with another tokenizer.
+        """
+        model = load_model(self.model_path)
+        if self.tokenizer_dir.is_dir():
+            self._check_tokenizer(model)
+        return model
+
+    def tokenizer_fingerprint(self) -> str:
+        """Returns the fingerprint of the tokenizer that the model was trained with.
+
+        Models of older releases do not contain it. It is then that of the tokenizer in the folder.
+        """
+        if self.model_path.is_file():
+            with zipfile.ZipFile(self.model_path) as archive:
+                if TOKENIZER_MEMBER in archive.namelist():
+                    return archive.read(TOKENIZER_MEMBER).decode()
+        return self.tokenizer().fingerprint
+
+    def _check_tokenizer(self, model: Any) -> None:
+        tokenizer = self.tokenizer()
+        found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
+        size = getattr(model, "vocabulary_size", found[0])
+        needed = (size, getattr(model, "target_vocabulary_size", found[1]) or size)
+        if found != needed or self.tokenizer_fingerprint() != tokenizer.fingerprint:
+            raise UserError(
+                f"{self.tokenizer_dir} is not the tokenizer that {self.model_path} was trained "
+                f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
+            )
 
     def pairs(self, split: Split) -> "Iterable[Pair]":
         """Returns the (source, target) sentences of a split, for one or more iterations."""
@@ -136,10 +201,20 @@ class Run:
         return folder / f"{split}.{sides[0]}", folder / f"{split}.{sides[1]}"
 
     def scores(self) -> list[dict[str, Any]]:
-        """Returns all entries of scores.json, oldest first."""
+        """Returns all entries of scores.json, oldest first.
+
+        Raises:
+            UserError: If scores.json is damaged.
+        """
         if not self.scores_path.exists():
             return []
-        return json.loads(self.scores_path.read_text(encoding="utf-8"))
+        try:
+            entries = json.loads(self.scores_path.read_bytes())
+        except (ValueError, RecursionError, OSError) as error:
+            raise UserError(f"{self.scores_path} cannot be read: {error}") from None
+        if not isinstance(entries, list):
+            raise UserError(f"{self.scores_path} must contain a list. Received: another type")
+        return entries
 
     def add_score(
         self, *, split: Split, metric: str, score: float, signature: str, options: SearchOptions
@@ -156,8 +231,18 @@ class Run:
             **options.model_dump(exclude_defaults=True),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        with atomic_write(self.scores_path) as partial:
+        with self.writing(), atomic_write(self.scores_path) as partial:
             partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
+
+    def check_scores(self) -> None:
+        """Raises `UserError` if scores.json is damaged or the folder is read-only."""
+        self.scores()
+        if not os.access(self.directory, os.W_OK):
+            raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
+
+    def writing(self) -> FileLock:
+        """Returns the lock for writing `model.keras` or `scores.json`; waits for other writers."""
+        return FileLock(self.directory / ".write.lock")
 
     def _files_of_recipe(self, split: Split) -> TextFiles:
         """Returns the files of a split in the recipe; downloads them if no folder is given."""
@@ -172,10 +257,38 @@ class Run:
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
-            raise UserError(f"no file {folder / name}: set the folder of the data with --data-dir")
+            hint = "give it as --data-dir"
+            if self.recipe_path.exists():
+                hint = f"write it to {self.recipe_path} (for `train --resume`, give --data-dir)"
+            raise UserError(
+                f"no file {folder / name}: data.directory must be the folder of the text; {hint}"
+            )
         from keras_transformer.data.download import download
 
         return download(name, data.download.url, data.download.sha256[name])
+
+
+@contextmanager
+def training_lock(directory: Path) -> Iterator[None]:
+    """Locks a folder, so that only one process trains in it; creates the folder if needed.
+
+    The operating system removes the lock of a killed process. A process can take the lock again.
+
+    Raises:
+        UserError: If another process has the lock.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / ".lock", timeout=0, is_singleton=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"another process is training in {directory}: wait for it, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:

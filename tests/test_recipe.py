@@ -265,3 +265,53 @@ def test_a_recipe_is_written_without_aliases(path):
     data = {"train": shared, "validation": shared, "test": shared}
     path.write_text(Recipe.model_validate({"name": "a", "data": data}).to_yaml())
     assert load_recipe(path).data.train == load_recipe(path).data.test
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "training.steps=100000000",
+        "training.tokens_per_batch=2147483648",
+        "model.d_model=9223372036854775808",
+        "model.num_decoder_layers=1001",
+        "data.max_length=1048577",
+        "data.generator.train=2147483648",
+        "tokenizer.vocabulary_size=1e999",
+        "training.adam_epsilon=1.0e+300",
+        "model.norm_epsilon=0",
+        "model.attention_dropout_rate=1",
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_key(path, setting):
+    with pytest.raises(UserError, match=f"{setting.partition('=')[0]}: Input should be"):
+        load_recipe(path, [setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "received"),
+    [
+        ("training.peak_learning_rate=1.0e+300", r"1e\+300 times 1"),
+        ("training.learning_rate_scale=1.0e+300", r"0.000698771 times 1e\+300"),
+    ],
+)
+def test_an_absurd_learning_rate_is_refused(path, setting, received):
+    with pytest.raises(UserError, match=f"learning_rate_scale must be at most 10. .*{received}$"):
+        load_recipe(path, [setting])
+
+
+@pytest.mark.parametrize("setting", ["model.num_heads=7", "model.d_model=500"])
+def test_heads_divide_the_width_also_if_the_preset_gives_one(path, setting):
+    with pytest.raises(UserError, match="model: num_heads must divide d_model"):
+        load_recipe(path, [setting])
+
+
+def test_a_generator_needs_two_languages(path):
+    with pytest.raises(UserError, match="data: target_language must differ from source_language"):
+        load_recipe(path, ["data.target_language=en"])
+
+
+def test_settings_of_the_model_reach_it(path):
+    expected = {"num_decoder_layers": 2, "attention_dropout_rate": 0.1, "norm_epsilon": 1e-5}
+    settings = [f"model.{name}={value:f}" for name, value in expected.items() if value < 2]
+    recipe = load_recipe(path, [*settings, "model.num_decoder_layers=2"])
+    assert recipe.model.overrides == expected

@@ -2,17 +2,23 @@
 
 import hashlib
 import json
+import os
+import shutil
+import subprocess
+import sys
 import zipfile
 from datetime import UTC, datetime
 
 import pytest
 from support.local_server import answer, local_server
+from support.locking_process import locked_by_another_process
 
+from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import load_recipe
-from keras_transformer.run import Run, load_model
+from keras_transformer.run import TOKENIZER_MEMBER, Run, load_model, training_lock
 
 FILES = """
 name: files
@@ -206,3 +212,126 @@ def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
         seen |= pairs
     again = Run.create(tmp_path / "again", load_recipe(path))
     assert again.text("test")[0].read_bytes() == run.text("test")[0].read_bytes()
+
+
+def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_path):
+    with locked_by_another_process(run.directory):
+        with pytest.raises(UserError, match=f"another process is training in {run.directory}"):
+            training_lock(run.directory).__enter__()
+        with pytest.raises(UserError, match="another process is training"):
+            Run.create(run.directory, recipe)
+        with pytest.raises(UserError, match="another process is training"):
+            run.discard()
+        assert Run.open(run.directory).recipe == recipe
+        add_score_of_a_model(run)
+    with training_lock(run.directory), training_lock(run.directory):
+        assert run.recipe_path.exists()
+
+
+def add_score_of_a_model(run):
+    run.model_path.write_bytes(b"weights")
+    add_score(run, 41.0)
+    assert [entry["score"] for entry in run.scores()] == [41.0]
+
+
+def test_a_failed_start_leaves_no_folder(run, tmp_path):
+    run.tokenizer_dir.mkdir()
+    run.discard()
+    assert not run.directory.exists()
+
+
+def test_a_failed_start_leaves_what_was_there_before(recipe, tmp_path):
+    folder = tmp_path / "mine"
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "notes.txt").write_text("years of work")
+    run = Run.create(folder, recipe)
+    (folder / "text").mkdir()
+    run.discard()
+    assert {path.name for path in folder.iterdir()} == {"tokenizer", "notes.txt"}
+
+
+def test_a_run_with_a_checkpoint_or_from_elsewhere_is_not_discarded(run):
+    Run.open(run.directory).discard()
+    assert run.recipe_path.exists()
+    (run.checkpoints_dir / "step-00000003").mkdir(parents=True)
+    run.discard()
+    assert run.recipe_path.exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "/proc/run"])
+def test_a_place_without_room_for_a_run_is_refused(recipe, tmp_path, place):
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(UserError, match=f"{place} cannot be a run folder: "):
+        Run.create(tmp_path / place, recipe)
+    assert (tmp_path / "file").read_text() == "text"
+
+
+@pytest.mark.parametrize("content", [b"[{", b"[" * 100_000, b"\xff", b"{}", b"3"])
+def test_damaged_scores_are_refused(run, content):
+    run.scores_path.write_bytes(content)
+    with pytest.raises(UserError, match="scores.json"):
+        run.check_scores()
+    assert run.scores_path.read_bytes() == content
+
+
+def test_a_read_only_run_is_refused_before_scoring(run, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(UserError, match=f"{run.directory} is read-only"):
+        run.check_scores()
+
+
+SCORING = """
+import sys
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.run import Run
+run = Run.open(sys.argv[1])
+for score in range(20):
+    run.add_score(split="test", metric="BLEU", score=score, signature="", options=SearchOptions())
+"""
+
+
+def test_scores_of_several_processes_are_all_kept(run):
+    run.model_path.write_bytes(b"weights")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCORING, str(run.directory)]
+    children = [subprocess.Popen(command, env=environment) for _ in range(3)]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    assert sorted(entry["score"] for entry in run.scores()) == sorted([*range(20)] * 3)
+
+
+def tokenizer_of(words, size, **options):
+    return Tokenizer.train([(words, words)], vocabulary_size=size, **options)
+
+
+def test_a_tokenizer_of_another_run_is_refused(run):
+    tokenizer = tokenizer_of("a b c d e f g", 16)
+    tokenizer.save(run.tokenizer_dir)
+    model = Transformer(16, num_layers=1, d_model=6, num_heads=2, d_ff=7)
+    model.save(run.model_path)  # as releases did that stored no fingerprint
+    assert run.model().vocabulary_size == 16
+    with zipfile.ZipFile(run.model_path, "a") as archive:
+        archive.writestr(TOKENIZER_MEMBER, tokenizer.fingerprint)
+    assert run.model().vocabulary_size == 16
+    others = {
+        "same sizes": tokenizer_of("h i j k l m n", 16),
+        "smaller": tokenizer_of("a b c d e f g", 15),
+        "separate": tokenizer_of("a b c d e f g", 16, joint=False),
+    }
+    for other in others.values():
+        shutil.rmtree(run.tokenizer_dir)
+        other.save(run.tokenizer_dir)
+        with pytest.raises(UserError, match="is not the tokenizer that .*model.keras was trained"):
+            run.model()
+
+
+def test_another_tokenizer_is_refused_by_its_size_alone(run):
+    tiny_model().save(run.model_path)
+    tokenizer_of("a b c d e f g", 16).save(run.tokenizer_dir)
+    with pytest.raises(UserError, match=r"vocabularies of \(11, 11\) ids. Received: \(16, 16\)"):
+        run.model()
+
+
+def test_text_that_has_moved_is_told_by_what_the_command_has(run, tmp_path):
+    shutil.move(tmp_path / "data", tmp_path / "moved")
+    with pytest.raises(UserError, match=f"test.en: .* write it to {run.recipe_path}"):
+        Run.open(run.directory).pairs("test")

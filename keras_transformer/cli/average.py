@@ -29,6 +29,8 @@ def command(run: Path, last: int) -> None:
     if len(paths) < last:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     previous = opened.directory / "model.previous.keras"
-    average_checkpoints(paths, opened.model_path, previous)
+    fingerprint = opened.tokenizer_fingerprint()
+    with opened.writing():
+        average_checkpoints(paths, opened.model_path, previous, fingerprint)
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

@@ -12,8 +12,19 @@ import click
 
 from keras_transformer._files import output_file
 
+
+class _RunFolder(click.Path):
+    """A path that must not be empty, because `Path("")` is the current folder."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "":
+            self.fail("a run folder must have a name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+run_folder = _RunFolder(path_type=Path)
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
-run_argument = click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+run_argument = click.argument("run", metavar="RUN", type=run_folder)
 file_argument = click.argument("file", type=existing_file, required=False)
 set_option = click.option(
     "--set",

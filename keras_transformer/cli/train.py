@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import set_option
+from keras_transformer.cli.common import run_folder, set_option
 
 
 @click.command("train")
 @click.argument("recipe")
 @click.option(
     "--run",
-    type=click.Path(path_type=Path),
+    type=run_folder,
     help="Run folder to create. Default: runs/NAME, where NAME is the name of the recipe.",
 )
 @click.option(
@@ -51,3 +51,6 @@ def command(
         words = ["train", recipe, "--run", str(directory), *options, "--resume"]
         click.echo(f"\nStopped. Continue with: keras-transformer {shlex.join(words)}", err=True)
         raise click.exceptions.Exit(130) from None
+    except Exception:
+        opened.discard()
+        raise

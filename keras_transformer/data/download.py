@@ -48,7 +48,9 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         if not path.is_file() or _sha256(path) != sha256:
             _fetch_verified(url, path, sha256)
     except Exception as error:  # requests, urllib3 and the system raise different types
-        message = f"{url} cannot be fetched (use --data-dir for a local folder): {error}"
+        message = (
+            f"{url} cannot be fetched (for local files, set data.directory of the recipe): {error}"
+        )
         raise UserError(" ".join(message.split())) from error
     return path
 

@@ -48,12 +48,21 @@ def generate_pairs(
         "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
 
     Raises:
-        UserError: If num2words or Babel is not installed, or does not support a language.
+        UserError: If there are not `count` different pairs, or num2words or Babel is not installed
+            or does not support a language.
     """
     if not 0 <= count <= NUMBERS + DAYS:
-        raise ValueError(f"count must be in 0 ... {NUMBERS + DAYS:,}. Received: count={count}")
+        raise UserError(
+            f"the generator has {NUMBERS + DAYS:,} different pairs. Received: {count:,} pairs"
+        )
     source, target = _Writer(source_language), _Writer(target_language)
-    return [(source.write(item), target.write(item)) for item in _draw(count, seed)]
+    try:
+        return [(source.write(item), target.write(item)) for item in _draw(count, seed)]
+    except Exception as error:  # num2words raises different errors for unfinished languages
+        raise UserError(
+            f"num2words cannot write all numbers and dates: {error}. "
+            f"Received: languages {source_language!r} and {target_language!r}"
+        ) from error
 
 
 def _draw(count: int, seed: int) -> list[int]:

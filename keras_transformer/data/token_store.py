@@ -22,6 +22,7 @@ SIDES = ("source", "target")
 
 _SUMMARY = "meta.json"
 _MOST_SUMMARY_BYTES = 64 * 1024  # `build` writes less than 1 KiB
+_DTYPES = ("<u2", "<u4")
 _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
 
@@ -30,7 +31,8 @@ class TokenStore:
 
     The folder contains `source.ids` and `target.ids` (the pieces of all sentences, concatenated;
     uint16 or uint32), `source.offsets` and `target.offsets` (the start of each sentence and the end
-    of the last; int64) and `meta.json`. Numbers are little-endian. bos and eos are not stored.
+    of the last; int64) and `meta.json` with the SHA-256 of these files. Numbers are little-endian.
+    bos and eos are not stored. Opening a store verifies the SHA-256.
 
     Example:
 
@@ -51,6 +53,7 @@ class TokenStore:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         summary = _read_summary(self.directory)
+        _verify(self.directory, summary["sha256"])
         self._size: int = summary["pairs"]
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
@@ -70,6 +73,7 @@ class TokenStore:
         tokenizer: Tokenizer,
         max_length: int = 256,
         progress: bool = True,
+        replace: bool = True,
     ) -> "TokenStore":
         """Encodes parallel text, unless the folder already contains the result.
 
@@ -84,6 +88,8 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
+            replace: Whether to replace a store of another text. If False, raises `UserError`.
+                Defaults to True.
 
         Returns:
             The store.
@@ -98,6 +104,11 @@ class TokenStore:
             store = cls(directory)
             if store.fingerprint == _fingerprint(pairs, tokenizer, max_length):
                 return store
+            if not replace:
+                raise UserError(
+                    f"{directory} was encoded from another text or with another tokenizer: restore "
+                    "the text files and the tokenizer of this run, or start a new run"
+                )
         elif directory.exists() and any(directory.iterdir()):
             raise UserError(f"{directory} is neither empty nor a token store")
         with atomic_write(directory) as partial:
@@ -158,11 +169,33 @@ def _read_summary(directory: Path) -> dict[str, Any]:
     path = directory / _SUMMARY
     try:
         with path.open("rb") as file:
-            return read_json(file, _MOST_SUMMARY_BYTES)
+            summary = read_json(file, _MOST_SUMMARY_BYTES)
     except FileNotFoundError:
         raise UserError(f"{directory} is not a token store: it has no {_SUMMARY}") from None
     except ValueError:
-        raise UserError(f"{path} is damaged. Remove {directory} to build it again") from None
+        raise _damaged(path) from None
+    types = {"pairs": int, "dtype": str, "fingerprint": str, "dropped": dict, "sha256": dict}
+    if isinstance(summary, dict):
+        summary = {"sha256": {}, **summary}  # stores of older releases have no SHA-256
+        if all(isinstance(summary.get(name), kind) for name, kind in types.items()):
+            if summary["dtype"] in _DTYPES:
+                return summary
+    raise _damaged(path)
+
+
+def _verify(directory: Path, digests: dict[str, str]) -> None:
+    for name, digest in digests.items():
+        try:
+            with (directory / name).open("rb") as file:
+                received = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            continue
+        if received != digest:
+            raise _damaged(directory / name)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged. Remove {path.parent} to build it again")
 
 
 def _write(
@@ -170,7 +203,7 @@ def _write(
 ) -> None:
     digest = _digest(tokenizer, max_length)
     largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-    dtype = np.dtype("<u2" if largest <= 2**16 else "<u4")
+    dtype = np.dtype(_DTYPES[largest > 2**16])
     dropped: Counter[str] = Counter()
     source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
     with source, target, tqdm(desc="encoding", unit=" pairs", disable=not progress) as bar:
@@ -187,6 +220,7 @@ def _write(
         )
     summary = {"pairs": source.count, "dtype": dtype.str}
     summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
+    summary["sha256"] = {**source.sha256, **target.sha256}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
@@ -196,19 +230,29 @@ class _SideWriter(ExitStack):
     def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
         super().__init__()
         self.count = self._end = 0
-        self._dtype = dtype
-        self._ids = self.enter_context((directory / f"{side}.ids").open("wb"))
-        self._offsets = self.enter_context((directory / f"{side}.offsets").open("wb"))
-        self._offsets.write(np.zeros(1, "<i8").tobytes())
+        self._side, self._dtype = side, dtype
+        names = (f"{side}.ids", f"{side}.offsets")
+        self._files = {name: self.enter_context((directory / name).open("wb")) for name in names}
+        self._digests = {name: hashlib.sha256() for name in names}
+        self._write(f"{side}.offsets", np.zeros(1, "<i8"))
 
     def append(self, sentences: list[list[int]]) -> None:
         lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
         ends = self._end + np.cumsum(lengths)
         ids = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype, lengths.sum())
-        self._ids.write(ids.tobytes())
-        self._offsets.write(ends.tobytes())
+        self._write(f"{self._side}.ids", ids)
+        self._write(f"{self._side}.offsets", ends)
         self._end += len(ids)
         self.count += len(sentences)
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """The SHA-256 of both files, in hex."""
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+    def _write(self, name: str, numbers: np.ndarray) -> None:
+        self._files[name].write(numbers.data)
+        self._digests[name].update(numbers.data)
 
 
 def _encode(

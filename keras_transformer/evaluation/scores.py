@@ -7,6 +7,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.errors import UserError
 from keras_transformer.recipe import Evaluation
 from keras_transformer.run import Run, Split
 
@@ -33,10 +34,18 @@ def evaluate_run(
     Returns:
         BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the
         percentage of translations that equal their references.
+
+    Raises:
+        UserError: Before translation, if the text is missing or empty, or `scores.json` is damaged
+            or cannot be written.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
-    sources, references = zip(*run.pairs(split), strict=True)
+    run.check_scores()
+    pairs = list(run.pairs(split))
+    if not pairs:
+        raise UserError(f"the {split} text of {run.directory} is empty")
+    sources, references = zip(*pairs, strict=True)
     translator = Translator(run.model(), run.tokenizer(), options)
     scores = score(translator.translate(list(sources), progress=True), references, settings)
     if run.recipe.data.generator is None:

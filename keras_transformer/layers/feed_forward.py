@@ -18,7 +18,7 @@ class FeedForward(ConfiguredLayer):
     Args:
         d_model: Width D of input and output.
         d_ff: Width F of the vectors between the two maps.
-        activation: Name of the activation. Defaults to `"relu"`, as in the paper.
+        activation: Name of a Keras activation. Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 
     Call arguments:
@@ -42,6 +42,13 @@ class FeedForward(ConfiguredLayer):
         self.supports_masking = True
         self.d_model = d_model
         self.d_ff = d_ff
+        try:
+            keras.activations.get(activation)
+        except ValueError:
+            raise ValueError(
+                "`activation` must be the name of an activation of Keras. "
+                f"Received: activation={activation!r}"
+            ) from None
         self.activation = activation
         self.kernel_initializer = initializer_config(kernel_initializer)
         options = {"kernel_initializer": self.kernel_initializer, "dtype": self.dtype_policy}

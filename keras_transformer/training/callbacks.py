@@ -1,5 +1,6 @@
 """Callbacks that count optimizer steps."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
+from keras_transformer.errors import UserError
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
@@ -88,7 +90,7 @@ class StepReports(StepCallback):
     """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
 
     Loss and metrics are means over the steps since the last report. They are copied from the device
-    only for a report.
+    only for a report. If the loss is infinite or NaN, raises `UserError`.
 
     Args:
         reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
@@ -128,6 +130,8 @@ class StepReports(StepCallback):
     def _report(self, steps: int) -> None:
         metrics = self.distribution.metrics(self.model)
         values = {name: float(value) for name, value in metrics.items()}  # waits for the device
+        if not math.isfinite(values["loss"]):
+            raise diverged("loss is", steps)
         seconds = time.perf_counter() - self._begin
         optimizer = inner_optimizer(self.model)
         values["learning_rate"] = float(optimizer.learning_rate)
@@ -140,6 +144,14 @@ class StepReports(StepCallback):
             values["steps_per_second"] = (steps - self._first) / seconds
         for reporter in self.reporters:
             reporter.report(steps, values)
+
+
+def diverged(what: str, step: int) -> UserError:
+    """Returns the error for a loss or weights that are infinite or NaN."""
+    return UserError(
+        f"training has diverged: the {what} infinite or NaN at step {step:,}. Use a lower learning "
+        "rate or clip the gradients. Earlier checkpoints are kept"
+    )
 
 
 class ProgressBar(StepCallback):

@@ -18,7 +18,7 @@ import numpy as np
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.run import checkpoint_folders
+from keras_transformer.run import TOKENIZER_MEMBER, checkpoint_folders
 
 _MODEL = "model.keras"
 _STATE = "state.json"
@@ -171,7 +171,10 @@ def verify_checkpoint(path: str | Path) -> int:
 
 
 def average_checkpoints(
-    paths: Sequence[str | Path], output: str | Path, previous: str | Path | None = None
+    paths: Sequence[str | Path],
+    output: str | Path,
+    previous: str | Path | None = None,
+    tokenizer: str | None = None,
 ) -> None:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
@@ -187,6 +190,8 @@ def average_checkpoints(
         paths: Folders of one or more checkpoints of the same model.
         output: The `.keras` file to write.
         previous: Path for a copy of the old `output`, if there is one. Defaults to None: no copy.
+        tokenizer: Fingerprint of the tokenizer, which is stored in `output`, so that `Run.model`
+            can refuse another tokenizer. Defaults to None: stores none.
 
     Raises:
         UserError: If `paths` is empty, a checkpoint is damaged, or the models differ.
@@ -204,6 +209,9 @@ def average_checkpoints(
     model.set_weights([total / len(paths) for total in totals])
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
+        if tokenizer:
+            with zipfile.ZipFile(partial, "a") as archive:
+                archive.writestr(TOKENIZER_MEMBER, tokenizer)
         if previous and Path(output).exists():
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer.data import fit_data
 from keras_transformer.errors import UserError
@@ -18,6 +19,7 @@ from keras_transformer.training.callbacks import (
     Reseed,
     StepReports,
     StopAfter,
+    diverged,
 )
 from keras_transformer.training.checkpoint import (
     ValidationHistory,
@@ -102,7 +104,9 @@ def fit(
         The validation losses of all checkpoints, including those before a stop.
 
     Raises:
-        UserError: If a checkpoint is damaged or of another model, or the disk is full.
+        UserError: If a checkpoint is damaged or of another model, the disk is full, another process
+            trains in `directory`, or the loss or a weight becomes infinite or NaN. Such weights
+            are not saved.
         ValueError: If an argument is out of range or has no effect, or if `batches` ends. On
             TensorFlow, batches that end cause an error of another type.
     """
@@ -111,13 +115,14 @@ def fit(
     directory, distribution = Path(directory), distribution or Distribution()
     _check(model, distribution, validation, patience, keep_best, **counts)
     folder = directory / "checkpoints"
-    step, history = _begin(model, folder, resume, distribution)
-    if step >= steps or history.is_over(patience):
-        return history
-    accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
-    counting = {"start_step": step, "accumulation_steps": accumulation}
-    local = distribution.local(model)
     with ExitStack() as stack:
+        stack.enter_context(distribution.training_lock(directory))
+        step, history = _begin(model, folder, resume, distribution)
+        if step >= steps or history.is_over(patience):
+            return history
+        accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
+        counting = {"start_step": step, "accumulation_steps": accumulation}
+        local = distribution.local(model)
         bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
         reporters: list[Any] = list(bars)
         if distribution.is_chief and tensorboard:
@@ -138,6 +143,7 @@ def fit(
                 Reseed(seed, distribution, **counting),
                 *bars,
                 StepReports(reporters, tokens, report_every, distribution, **counting),
+                AtCheckpoint(_check_weights, **counting),
                 AtCheckpoint(distribution.on_chief(measure, local), **counting),
                 *callbacks,
                 AtCheckpoint(distribution.on_chief(save, local), **counting),
@@ -218,6 +224,13 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 
     return action
+
+
+def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
+    """Raises `UserError` if a weight is infinite or NaN. All processes must call this."""
+    zeros = [ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.trainable_variables]
+    if not bool(ops.isfinite(sum(zeros))):
+        raise diverged("weights are", step)
 
 
 def _saving(folder: Path, *kept: Any) -> Action:

@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer._backend.process import keep_freed_memory, without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
+from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
+from keras_transformer.evaluation.scores import score
 from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run, Split
+from keras_transformer.token_budget import available_mebibytes
 from keras_transformer.training.checkpoint import (
     ValidationHistory,
     average_checkpoints,
@@ -46,16 +50,30 @@ def train(
         callbacks: Keras callbacks, passed to `fit`. Defaults to None: no callbacks.
 
     Raises:
-        UserError: If the text or a checkpoint is not usable, or the disk is full.
+        UserError: If the recipe, the text or a checkpoint is not usable, another process trains in
+            `run`, the text has changed since a start that is resumed, the loss or a weight becomes
+            infinite or NaN, or the disk is full.
     """
     keep_freed_memory()
+    distribution = start(run.recipe)
+    with distribution.training_lock(run.directory):
+        _train(run, resume, callbacks or [], distribution)
+
+
+def _train(
+    run: Run,
+    resume: bool,
+    callbacks: list[keras.callbacks.Callback],
+    distribution: Distribution,
+) -> None:
     recipe, settings = run.recipe, run.recipe.training
-    distribution = start(recipe)
+    if not resume:
+        check_settings(recipe)
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     tokenizer = distribution.chief_first(lambda: _tokenizer(run))
     plan = BatchPlan(
-        _store("train", run, tokenizer, distribution),
+        _store("train", run, tokenizer, distribution, resume),
         settings.tokens_per_batch,
         seed=recipe.seed,
         accumulation_steps=settings.accumulation_steps,
@@ -63,7 +81,7 @@ def train(
         shard=distribution.shard,
     )
     validation_batches = evaluation_batches(
-        _store("validation", run, tokenizer, distribution),
+        _store("validation", run, tokenizer, distribution, resume),
         settings.tokens_per_batch,
         settings.length_multiple,
     )
@@ -82,15 +100,50 @@ def train(
         keep_best=recipe.evaluation.average_last if patience else 0,
         validation=TranslationValidation(run, tokenizer, validation_batches),
         patience=patience,
-        callbacks=callbacks or [],
+        callbacks=callbacks,
         seed=recipe.seed,
         resume=resume,
         tokens=plan.tokens,
         distribution=distribution,
     )
     if distribution.is_chief:
-        average_checkpoints(_chosen(run, history), run.model_path)
+        with run.writing():
+            paths = _chosen(run, history)
+            average_checkpoints(paths, run.model_path, tokenizer=tokenizer.fingerprint)
     distribution.barrier()
+
+
+def check_settings(recipe: Recipe) -> None:
+    """Checks the settings that only Keras and sacrebleu can check, with a model of one small layer.
+
+    Raises:
+        UserError: If the model cannot be built, cannot have sequences as long as those of the data,
+            or does not fit into memory, or the tokenization of BLEU is not installed.
+    """
+    sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
+    width, layers = sizes["d_model"], sizes["num_layers"]
+    weights = width * (vocabulary + layers * (width + sizes["d_ff"]))
+    needed, available = 4 * weights / 2**20, available_mebibytes()
+    if needed > available:
+        raise UserError(
+            f"model and tokenizer.vocabulary_size: the weights need at least {needed:,.0f} MiB; "
+            f"{available:,.0f} MiB of memory are available"
+        )
+    multiple = recipe.training.length_multiple
+    length = -(-(recipe.data.max_length + 1) // multiple) * multiple
+    small = {name: 1 for name in ("num_layers", "num_decoder_layers", "d_ff") if sizes.get(name)}
+    try:
+        model = _new_model(recipe, 8, None, **small)
+        model.init_cache(np.ones((1, 2), "int32"), length)
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"the model cannot be built for sequences of {length} tokens (data.max_length, eos and "
+            f"padding): model: {error}"
+        ) from None
+    try:
+        score(["a"], ["a"], recipe.evaluation)
+    except RuntimeError as error:
+        raise UserError(f"evaluation.tokenize={recipe.evaluation.tokenize}: {error}") from None
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
@@ -127,10 +180,12 @@ def _tokenizer(run: Run) -> Tokenizer:
     return tokenizer
 
 
-def _store(split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution) -> TokenStore:
+def _store(
+    split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution, resume: bool
+) -> TokenStore:
     def build() -> TokenStore:
-        length = run.recipe.data.max_length
-        return TokenStore.build(run.store_dir / split, run.pairs(split), tokenizer, length)
+        folder, length = run.store_dir / split, run.recipe.data.max_length
+        return TokenStore.build(folder, run.pairs(split), tokenizer, length, replace=not resume)
 
     store = distribution.chief_first(build)
     if distribution.is_chief:
@@ -143,14 +198,8 @@ def new_trainer(
 ) -> SlicedLogitsTrainer:
     """Returns the compiled trainer for a recipe and a tokenizer, with random weights."""
     settings = recipe.training
-    model = architecture(recipe.model.architecture).from_preset(
-        recipe.model.preset,
-        tokenizer.source_vocabulary_size,
-        target_vocabulary_size=None if tokenizer.joint else tokenizer.target_vocabulary_size,
-        pad_id=tokenizer.pad_id,
-        dtype=settings.dtype_policy,
-        **recipe.model.overrides,
-    )
+    target_size = None if tokenizer.joint else tokenizer.target_vocabulary_size
+    model = _new_model(recipe, tokenizer.source_vocabulary_size, target_size)
     trainer = SlicedLogitsTrainer(
         model,
         MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
@@ -161,6 +210,17 @@ def new_trainer(
     )
     trainer.compile(_optimizer(recipe, model), jit_compile=settings.jit_compile)
     return trainer
+
+
+def _new_model(recipe: Recipe, size: int, target_size: int | None, **changes: Any) -> Any:
+    return architecture(recipe.model.architecture).from_preset(
+        recipe.model.preset,
+        size,
+        target_vocabulary_size=target_size,
+        pad_id=PAD_ID,
+        dtype=recipe.training.dtype_policy,
+        **{**recipe.model.overrides, **changes},
+    )
 
 
 def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:

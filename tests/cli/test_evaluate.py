@@ -1,8 +1,12 @@
 """`keras-transformer evaluate`."""
 
 import json
+import shutil
 
-from support.command_line import succeeds
+import pytest
+from support.command_line import fails, succeeds
+
+from keras_transformer.decoding.translator import Translator
 
 
 def test_scores_are_shown_and_appended_to_the_run(run):
@@ -12,3 +16,27 @@ def test_scores_are_shown_and_appended_to_the_run(run):
     assert bleu["split"] == "validation"
     assert (bleu["beam_size"], bleu["length_penalty"]) == (2, 0)
     assert f"BLEU\t{bleu['score']:.2f}\t{bleu['signature']}" in shown
+
+
+def test_damaged_scores_are_refused_before_translation(run, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("translated"))
+    (run / "scores.json").write_text("[{")
+    assert "scores.json cannot be read" in fails("evaluate", run)
+    assert (run / "scores.json").read_text() == "[{"
+
+
+def test_text_that_has_moved_is_told_without_an_option_of_another_command(run):
+    recipe = (run / "recipe.yaml").read_text()
+    lines = [line for line in recipe.splitlines() if "directory:" not in line]
+    (run / "recipe.yaml").write_text("\n".join(lines))
+    message = fails("evaluate", run)
+    assert f"write it to {run / 'recipe.yaml'}" in message
+
+
+def test_empty_text_is_refused(finished, run, tmp_path):
+    data = shutil.copytree(finished / "data", tmp_path / "data")
+    for name in ("val.en", "val.de"):
+        (data / name).write_text("")
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace(str(finished / "data"), str(data)))
+    assert fails("evaluate", run) == f"the test text of {run} is empty"

@@ -2,6 +2,7 @@
 
 import pytest
 from support.command_line import fails, invoke, succeeds
+from support.locking_process import locked_by_another_process
 
 import keras_transformer.training
 
@@ -13,7 +14,8 @@ def train(recipe, data, tmp_path):
 
 def test_a_run_holds_all_that_the_design_names(finished):
     names = {path.name for path in (finished / "run").iterdir()}
-    assert names == {"recipe.yaml", "tokenizer", "store", "checkpoints", "model.keras", "logs"}
+    visible = {"recipe.yaml", "tokenizer", "store", "checkpoints", "model.keras", "logs"}
+    assert names == {*visible, ".lock", ".write.lock"}
     steps = [path.name for path in sorted((finished / "run" / "checkpoints").iterdir())]
     assert steps == ["step-00000002", "step-00000004"]
 
@@ -84,3 +86,41 @@ def test_missing_file(train, data, tmp_path):
     (data / "val.de").unlink()
     assert "val.de" in fails(*train)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "model.activation=reluu",
+        "training.tokens_per_batch=1",
+        "tokenizer.vocabulary_size=50000",
+        "training.initial_run=nowhere",
+    ],
+)
+def test_a_failed_start_does_not_block_the_corrected_command(train, tmp_path, setting):
+    fails(*train, "--set", setting)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_diverges_fails_and_leaves_nothing(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_transformer.recipe._HIGHEST_LEARNING_RATE", 1e301)
+    message = fails(*train, "--set", "training.peak_learning_rate=1.0e+300")
+    assert message.startswith("training has diverged: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_use_is_refused_and_left_alone(finished, run):
+    train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with locked_by_another_process(run):
+        for options in ([], ["--resume"]):
+            assert f"another process is training in {run}" in fails(*train, *options)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize("command", ["train", "translate"])
+def test_an_empty_name_is_not_the_current_folder(recipe, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    arguments = (recipe, "--run", "") if command == "train" else ("",)
+    assert invoke(command, *arguments).exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["digits.yaml"]

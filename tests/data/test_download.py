@@ -181,7 +181,7 @@ def test_files_of_this_machine_are_no_downloads(tmp_path):
 
 def test_a_missing_file_is_one_line_with_the_address(server):
     with pytest.raises(
-        UserError, match="/data/test%20%23.en cannot be fetched.*--data-dir"
+        UserError, match="/data/test%20%23.en cannot be fetched.*data.directory"
     ) as caught:
         fetch(server, name="test #.en")
     assert str(caught.value).endswith("the server must answer 200. Received: 404")

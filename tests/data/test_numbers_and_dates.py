@@ -90,8 +90,13 @@ def test_numbers_of_all_lengths_and_dates_occur():
 
 def test_nothing_and_too_much():
     assert generate_pairs(0) == []
-    with pytest.raises(ValueError, match=r"0 \.\.\. 1,146,097\. Received: count=2000000"):
+    with pytest.raises(UserError, match="1,146,097 different pairs. Received: 2,000,000 pairs"):
         generate_pairs(2_000_000)
+
+
+def test_an_unfinished_language_is_refused():
+    with pytest.raises(UserError, match="num2words cannot write all .* 'en' and 'am'"):
+        generate_pairs(100, "en", "am")
 
 
 def test_unknown_language_is_refused():

@@ -1,3 +1,6 @@
+"""Encoded text on disk."""
+
+import json
 import resource
 
 import numpy as np
@@ -187,3 +190,43 @@ def test_pieces_of_some_sentences_in_their_order(tmp_path):
     assert store.lengths("source", chosen).tolist() == [3, 1, 2]
     assert store.pieces("source", chosen).tolist() == [12, 12, 12, 10, 11, 11]
     assert store.pieces("target", chosen).tolist() == [12, 12, 12, 10, 10, 11]
+
+
+def test_ids_in_another_order_are_refused(tmp_path, tokenizer):
+    build(tmp_path / "store", SENTENCES, tokenizer)
+    for name in ("source.ids", "target.ids", "source.offsets", "target.offsets"):
+        path = tmp_path / "store" / name
+        content = path.read_bytes()
+        path.write_bytes(content[::-1])
+        with pytest.raises(UserError, match=f"{name} is damaged. Remove .* to build it again"):
+            build(tmp_path / "store", SENTENCES, tokenizer)
+        path.write_bytes(content)
+    assert len(build(tmp_path / "store", SENTENCES, tokenizer)) == len(SENTENCES)
+
+
+def test_a_store_of_an_older_release_has_no_checksum_and_opens(tmp_path, tokenizer):
+    build(tmp_path / "store", SENTENCES, tokenizer)
+    path = tmp_path / "store" / "meta.json"
+    summary = json.loads(path.read_text())
+    assert len(summary.pop("sha256")) == 4
+    path.write_text(json.dumps(summary))
+    assert len(build(tmp_path / "store", SENTENCES, tokenizer)) == len(SENTENCES)
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "<u8"}, {"dtype": 3}, {"pairs": "6"}, {"fingerprint": None}, {"sha256": 3}]
+)
+def test_a_summary_with_other_types_is_refused(tmp_path, tokenizer, change):
+    build(tmp_path / "store", SENTENCES, tokenizer)
+    path = tmp_path / "store" / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match="meta.json is damaged"):
+        TokenStore(tmp_path / "store")
+
+
+def test_another_text_does_not_replace_a_store_unless_allowed(tmp_path, tokenizer):
+    store = build(tmp_path / "store", SENTENCES, tokenizer)
+    build(tmp_path / "store", SENTENCES, tokenizer, replace=False)
+    with pytest.raises(UserError, match="was encoded from another text"):
+        build(tmp_path / "store", SENTENCES[1:], tokenizer, replace=False)
+    assert TokenStore(tmp_path / "store").fingerprint == store.fingerprint

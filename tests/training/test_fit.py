@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support import fitting_process
 from support.contract import to_numpy
+from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
@@ -138,6 +139,7 @@ def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
 @pytest.mark.parametrize("ends, expected", [(True, [2]), (False, [2, 4, 6])])
 def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     distribution = Distribution()
+    distribution.chief_first = lambda action: action()
     distribution.of_chief = lambda flag: ends
     arguments = {"patience": 9, "validation": [(X, Y)], "distribution": distribution}
     history = fit_quietly(new_model(), tmp_path, steps=6, **arguments)
@@ -221,3 +223,33 @@ def test_array_batches_keep_rows_together():
 def test_array_batches_refuse_rows_that_do_not_belong_together(arguments):
     with pytest.raises(ValueError, match="same number of rows"):
         array_batches(**{"x": X, **arguments})
+
+
+def test_a_loss_that_is_not_finite_ends_training(tmp_path):
+    rows = itertools.repeat((X, Y))
+    broken = itertools.chain([(X, Y)] * 3, itertools.repeat((X, Y * np.inf)))
+    with pytest.raises(UserError, match="diverged: the loss is infinite or NaN at step 4"):
+        fit_quietly(new_model(), tmp_path, lambda count: broken)
+    assert names(tmp_path) == ["step-00000002"]
+    fit_quietly(new_model(), tmp_path, lambda count: rows)
+    assert names(tmp_path)[-1] == "step-00000005"
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    seen = []
+
+    class Break(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            weight = self.model.trainable_variables[0]
+            weight.assign(to_numpy(weight) * np.nan)
+
+    options = {"validation": lambda model, step: seen.append(step), "callbacks": [Break()]}
+    with pytest.raises(UserError, match="diverged: the weights are infinite or NaN at step 1"):
+        fit_quietly(new_model(), tmp_path, checkpoint_every=1, **options)
+    assert names(tmp_path) == seen == []
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
+    with locked_by_another_process(tmp_path), pytest.raises(UserError, match="another process"):
+        fit_quietly(new_model(), tmp_path)
+    fit_quietly(new_model(), tmp_path)

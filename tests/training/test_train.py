@@ -15,7 +15,9 @@ from support import tiny_job, tiny_run
 from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
+from keras_transformer.recipe import load_recipe
 from keras_transformer.run import Run
 from keras_transformer.training import train
 from keras_transformer.training.checkpoint import load_checkpoint_model
@@ -210,3 +212,56 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     before = (whole[0].directory / "model.keras").rename(tmp_path / "before.keras")
     again = tiny_run.go_on(whole[0].directory.parent)
     assert_same_bits(again.model_path, before)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("model.position_encoding=spiral", "model: `position_encoding` must be one of .*'spiral'"),
+        ("model.position_encoding=learned", "data.max_length, .*max_length=16, length=24"),
+        ("model.activation=reluu", "model: `activation` must be the name .* activation='reluu'"),
+        ("model.d_model=1000000000", "model and tokenizer.vocabulary_size: the weights need"),
+        ("evaluation.tokenize=ja-mecab", "evaluation.tokenize=ja-mecab: "),
+    ],
+)
+def test_settings_are_checked_before_anything_is_made(tmp_path, monkeypatch, setting, message):
+    def missing(**settings):
+        raise RuntimeError("requires extra dependencies")
+
+    if "mecab" in setting:
+        monkeypatch.setattr("keras_transformer.evaluation.scores.BLEU", missing)
+    tiny_run.write_text(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(tiny_run.recipe_for(tmp_path).to_yaml())
+    small = ["model.max_length=16", "data.max_length=16"]
+    run = Run.create(tmp_path / "run", load_recipe(path, [*small, setting]))
+    with pytest.raises(UserError, match=message):
+        train(run)
+    assert {path.name for path in run.directory.iterdir()} == {"recipe.yaml", ".lock"}
+
+
+def test_training_does_not_resume_with_another_text_or_tokenizer(whole, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole[0].directory.parent, folder)
+    run = Run.open(folder / "run")
+    data = run.recipe.data.model_copy(update={"directory": folder})
+    run = Run(run.directory, run.recipe.model_copy(update={"data": data}))
+    text = (folder / "text.en").read_text()
+    (folder / "text.en").write_text(text.replace("a", "b"))
+    with pytest.raises(UserError, match="store/train was encoded from another text"):
+        train(run, resume=True)
+    (folder / "text.en").write_text(text)
+    shutil.rmtree(run.tokenizer_dir)
+    Tokenizer.train([("f e", "d c")], vocabulary_size=10).save(run.tokenizer_dir)
+    with pytest.raises(UserError, match="with another tokenizer: restore"):
+        train(run, resume=True)
+
+
+def test_the_finished_model_knows_its_tokenizer(whole, tmp_path):
+    run = Run(shutil.copytree(whole[0].directory, tmp_path / "run"), whole[0].recipe)
+    assert run.tokenizer_fingerprint() == run.tokenizer().fingerprint
+    shutil.rmtree(run.tokenizer_dir)
+    Tokenizer.train([("a b c", "d e f")], vocabulary_size=17).save(run.tokenizer_dir)
+    assert run.tokenizer_fingerprint() != run.tokenizer().fingerprint
+    with pytest.raises(UserError, match="is not the tokenizer"):
+        run.model()

@@ -12,9 +12,8 @@ import numpy as np
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
-from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import Run
+from keras_transformer.run import Run, training_lock
 from keras_transformer.training.crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
@@ -88,20 +87,28 @@ class Distribution:
         """Returns the chief's value of `flag` in every process. All processes must call this."""
         return flag
 
+    def training_lock(self, directory: Path) -> AbstractContextManager[Any]:
+        """Returns the lock of a folder (see `run.training_lock`), which only the chief takes."""
+        return training_lock(directory) if self.is_chief else nullcontext()
+
     def barrier(self) -> None:
         """Waits for the other processes."""
 
     def chief_first(self, action: Callable[[], T]) -> T:
         """Calls a function in the chief, then in the other processes.
 
-        The other processes can then read the files that the chief has written.
+        The other processes can then read the files that the chief has written. If the function
+        fails in the chief, they raise `UserError`.
         """
+        failure = None
         if self.is_chief:
-            result = action()
-            self.barrier()
-            return result
-        self.barrier()
-        return action()
+            try:
+                result = action()
+            except Exception as error:
+                failure = error
+        if not self.of_chief(failure is None):
+            raise failure or UserError("the first process failed, see its error message")
+        return result if self.is_chief else action()
 
     def open_run(self, directory: str | Path, recipe: Recipe, resume: bool) -> Run:
         """Calls `Run.create` or `Run.resume` in the chief, then `Run.resume` in the others."""
@@ -202,8 +209,7 @@ def _check(recipe: Recipe, backend: str) -> None:
 
 
 def _check_sizes(recipe: Recipe) -> None:
-    sizes = {**PRESETS[recipe.model.preset], **recipe.model.overrides}
-    sizes["vocabulary_size"] = recipe.tokenizer.vocabulary_size
+    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
     shards = recipe.training.model_shards
     for name in ("num_heads", "d_model", "d_ff", "vocabulary_size"):
         if sizes[name] % shards:
