@@ -66,8 +66,7 @@ from keras_transformer.errors import UserError
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
-    default=0,
-    help="Random seed of sampling.",
+    help="Random seed of sampling. Default: 0.",
 )
 @common.scores_option
 @click.option(
@@ -83,7 +82,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     the log-probability in nats divided by the length penalty; with --mbr it is the expected chrF.
     Alignments are pairs SOURCE-TARGET of word positions, counted from 0. In the files of --prefix,
     --required and --forbidden, a blank line means no constraint. The defaults of the search options
-    come from the `evaluation` section of the recipe.
+    come from the `evaluation` section of the recipe; sampling does not use this section.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart
@@ -120,14 +119,14 @@ def _check_decoding_mode(
     sampling: dict[str, Any],
     sample: int | None,
     mbr: int | None,
-    seed: int,
+    seed: int | None,
     prefixes: Path | None,
     **others: Any,
 ) -> None:
     if sample and mbr:
         raise UserError("--sample and --mbr cannot be used together")
     if not (sample or mbr):
-        if given := [*sampling, *(["seed"] if seed else [])]:
+        if given := [*sampling, *(["seed"] if seed is not None else [])]:
             raise UserError(f"{flags(given)} can only be used with --sample or --mbr")
         return
     others["prefix"] = prefixes
@@ -202,7 +201,7 @@ def translate_lines(
     lines: Iterator[_Line],
     sampling: SamplingOptions | None = None,
     mbr: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     scores: bool = False,
     alignments: bool = False,
     progress: Callable[[int], Any] | bool = False,
@@ -221,7 +220,7 @@ def translate_lines(
     for chunk in available_chunks(lines, STREAMED_LINES):
         if sampling:
             draw = translator.translate_mbr if mbr else translator.sample
-            place = {"seed": seed, "first_index": first_index}
+            place = {"seed": seed or 0, "first_index": first_index}
             found = draw([line.sentence for line in chunk], sampling, progress=progress, **place)
         else:
             found = _search(translator, chunk, alignments=alignments, progress=progress)

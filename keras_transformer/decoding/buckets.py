@@ -35,6 +35,10 @@ def length_batches(
     >>> list(length_batches([3, 14, 5], tokens_per_batch=32, longest=64))
     [LengthBatch(indices=[1, 2], rows=2, width=16), LengthBatch(indices=[0], rows=1, width=8)]
     """
+    if tokens_per_batch < 1:
+        raise ValueError(
+            f"`tokens_per_batch` must be at least 1. Received: tokens_per_batch={tokens_per_batch}"
+        )
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     count = 0
     while order:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import CHRF
@@ -23,7 +24,7 @@ class Hypothesis:
         log_probability: Log-probability in nats, eos included.
         length: Number of tokens, eos included.
         alignment: Sorted pairs (source word, target word), counted from 0; None if alignments were
-            not requested.
+            not requested. Words are what white space separates in the sentence and in `text`.
     """
 
     text: str
@@ -34,19 +35,18 @@ class Hypothesis:
     alignment: tuple[tuple[int, int], ...] | None = None
 
 
-def join_hypotheses(parts: Sequence[Hypothesis], source_words: Sequence[int]) -> Hypothesis:
+def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
-    Texts are joined with a space; scores, log-probabilities and lengths are added. `source_words`
-    has the number of source words of each part, by which the following alignments are shifted.
+    Texts are joined with a space; scores, log-probabilities and lengths are added. The source words
+    in the alignments of the parts must be those of the whole sentence.
     """
     if len(parts) == 1:
         return parts[0]
     alignment: list[tuple[int, int]] = []
-    sources_before = targets_before = 0
-    for part, count in zip(parts, source_words, strict=True):
-        alignment += [(s + sources_before, t + targets_before) for s, t in part.alignment or ()]
-        sources_before += count
+    targets_before = 0
+    for part in parts:
+        alignment += [(source, target + targets_before) for source, target in part.alignment or ()]
         targets_before += len(part.text.split())
     return Hypothesis(
         text=" ".join(part.text for part in parts),
@@ -79,7 +79,13 @@ def word_alignment(
     Returns:
         Sorted pairs (source word, target word), counted from 0.
     """
-    of_source, of_target = _word_indices(source_pieces), _word_indices(target_pieces)
+    return align_words(attention, word_indices(source_pieces), word_indices(target_pieces))
+
+
+def align_words(
+    attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
+) -> tuple[tuple[int, int], ...]:
+    """Does the same as `word_alignment`, given the index of the word of each piece."""
     if not of_source.size or not of_target.size:
         return ()
     between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))
@@ -112,7 +118,35 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     return dict(sorted(utilities.items(), key=lambda item: -item[1]))
 
 
-def _word_indices(pieces: Sequence[str]) -> np.ndarray:
+def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
+    """Returns the index of the word of `text` that each of its first source pieces belongs to.
+
+    Normalization can change white space. So each word is encoded separately to count its pieces.
+    """
+    encoded = tokenizer.encode_source(text.split())
+    if [piece for of_word in encoded for piece in of_word][: len(pieces)] != list(pieces):
+        source_pieces = tokenizer.source_pieces  # Pieces of several words.
+        return word_indices([source_pieces[piece] for piece in pieces])
+    return np.repeat(np.arange(len(encoded)), [*map(len, encoded)])[: len(pieces)]
+
+
+def target_word_indices(tokenizer: Any, pieces: Sequence[int]) -> np.ndarray:
+    """Returns the index of the word of the decoded text that each target piece belongs to.
+
+    A piece "▁" belongs to the word that follows.
+    """
+    target_pieces = tokenizer.target_pieces
+    texts = tokenizer.decode_target([pieces[: end + 1] for end in range(len(pieces))])
+    words = [max(len(text.split()) - 1, 0) for text in texts]
+    if not any(map(str.split, texts)):
+        return np.array([], dtype=int)
+    for index in reversed(range(len(pieces) - 1)):
+        if target_pieces[pieces[index]] == WORD_BEGIN:
+            words[index] = words[index + 1]
+    return np.array(words)
+
+
+def word_indices(pieces: Sequence[str]) -> np.ndarray:
     """Returns the index of the word that each piece belongs to.
 
     A piece "▁" is white space, not a word, if a new word or no piece follows.

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from keras_transformer.data.tokenizer import fits
 
 Overlong = Literal["split", "truncate"]
@@ -20,7 +22,8 @@ class SourcePart(NamedTuple):
     sentence: int  # index of the sentence
     number: int  # index of the part in its sentence
     ids: list[int]  # source pieces and eos
-    words: int  # number of words
+    text: str
+    first_word: int  # index of the sentence's word that contains the beginning of the part
 
 
 def source_parts(
@@ -36,10 +39,11 @@ def source_parts(
         sources = [(text, pieces)]
         if not fits(pieces, max_length):
             sources = _shortened(text, pieces, tokenizer, max_length, overlong)
+        first_words = _first_words(text, [part for part, _ in sources])
         for number, (part, ids) in enumerate(sources):
             if ids:
                 source = tokenizer.frame_source(ids)
-                found.append(SourcePart(index, number, source, len(part.split())))
+                found.append(SourcePart(index, number, source, part, first_words[number]))
     return found
 
 
@@ -59,6 +63,13 @@ def _shortened(
         stacklevel=4,
     )
     return [(text, pieces[:most])]
+
+
+def _first_words(text: str, parts: Sequence[str]) -> list[int]:
+    """Returns the index of the word of `text` that contains the first letter of each part."""
+    words = [index for index, word in enumerate(text.split()) for _ in word]
+    counts = [len("".join(part.split())) for part in parts]
+    return [words[before] for before in np.cumsum([0, *counts[:-1]])] if words else [0]
 
 
 def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:

@@ -22,7 +22,8 @@ class DecodingOptions(BaseModel):
     max_length: int | None = Field(
         None,
         ge=1,
-        description="Maximum tokens of a translation, with eos. Default: source length plus 50.",
+        description="Maximum tokens of a translation, with eos. Default: source length plus 50, but at "
+        "least min_length.",
     )
     min_length: int = Field(1, ge=1, description="Minimum tokens of a translation, with eos.")
     repetition_penalty: float = Field(
@@ -33,6 +34,15 @@ class DecodingOptions(BaseModel):
     no_repeat_ngram_size: int = Field(
         0, ge=0, description="Block repeated n-grams of this size; 0 turns it off."
     )
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        if self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(
+                "min_length must be at most max_length. "
+                f"Received: min_length={self.min_length}, max_length={self.max_length}"
+            )
+        return self
 
     def replace(self, **changes: Any) -> Self:
         """Returns a validated copy with some values changed."""

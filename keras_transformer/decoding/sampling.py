@@ -1,5 +1,6 @@
 """Draws random translations from the model's distribution."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -162,6 +163,8 @@ def random_numbers(
 
     Source: Salmon et al. 2011, for Philox.
     """
+    if not 0 <= operator.index(seed) < 2**64:
+        raise ValueError(f"`seed` must be from 0 to 2**64 - 1. Received: seed={seed}")
     numbers = np.empty((len(indices), num_samples, max_length), "float32")
     for row, index in enumerate(indices):
         for column in range(num_samples):

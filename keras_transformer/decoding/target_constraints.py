@@ -16,14 +16,16 @@ class TargetConstraints:
 
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
     "cats" if the pieces are "▁cat" and "s". It does not match "Cat", or other pieces with the same
-    letters. If a sentence is split, the prefix applies only to its first part.
+    letters. If a sentence is split, the prefix applies only to its first part. A forbidden word
+    with a character that the tokenizer does not know has no effect: no translation contains it.
 
     `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
 
     Raises:
         TypeError: If the words of a sentence are a string instead of a list.
-        ValueError: If the number of entries is not `count`, or if a sentence with required words is
+        ValueError: If the number of entries is not `count`, if a prefix or required word has a
+            character that the tokenizer does not know, or if a sentence with required words is
             split, because it is unknown which part must contain these words.
     """
 
@@ -40,6 +42,8 @@ class TargetConstraints:
         _check("prefixes", prefixes, count)
         _check("forbidden", forbidden, count)
         _check("required", required, count)
+        _check_characters(tokenizer, "prefix", [[prefix] for prefix in prefixes or []])
+        _check_characters(tokenizer, "required word", required or [])
         self._prefixes = tokenizer.encode_target(prefixes) if prefixes else []
         self._forbidden = _encode_words(tokenizer, forbidden)
         self._required = _encode_words(tokenizer, required)
@@ -93,7 +97,18 @@ def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
         raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
 
 
+def _check_characters(tokenizer: Any, kind: str, words: Words) -> None:
+    """Raises a ValueError if a prefix or word would appear with "⁇" in the translation."""
+    for word in (word for of_sentence in words for word in of_sentence):
+        if tokenizer.unk_id in tokenizer.encode_target([word])[0]:
+            raise ValueError(
+                f"A {kind} must have only characters that the tokenizer knows. Received: {word!r}"
+            )
+
+
 def _encode_words(tokenizer: Any, words: Words | None) -> list[list[list[int]]]:
-    """Returns the ids of each sentence's words; omits words that have no ids."""
+    """Returns the ids of each sentence's words; omits words without ids or with unknown characters."""
     encoded = [tokenizer.encode_target(list(of_sentence)) for of_sentence in words or []]
-    return [[ids for ids in sequences if ids] for sequences in encoded]
+    return [
+        [ids for ids in sequences if ids and tokenizer.unk_id not in ids] for sequences in encoded
+    ]

@@ -15,9 +15,11 @@ from keras_transformer.data.corpus import available_chunks
 from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded, pair_batches
 from keras_transformer.decoding.hypothesis import (
     Hypothesis,
+    align_words,
     expected_utilities,
     join_hypotheses,
-    word_alignment,
+    source_word_indices,
+    target_word_indices,
 )
 from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
@@ -263,11 +265,13 @@ class Translator:
         return source_parts(sentences, self.tokenizer, self.model.max_length, self.overlong)
 
     def _checked(self, options: Any) -> Any:
-        if options.max_length is not None and options.max_length > self.model.max_length:
-            raise ValueError(
-                f"`options.max_length` must be at most the model's {self.model.max_length}. "
-                f"Received: max_length={options.max_length}"
-            )
+        for name in ("max_length", "min_length"):
+            length = getattr(options, name)
+            if length is not None and length > self.model.max_length:
+                raise ValueError(
+                    f"`options.{name}` must be at most the model's {self.model.max_length}. "
+                    f"Received: {name}={length}"
+                )
         return options
 
     def _decode(
@@ -308,7 +312,8 @@ class Translator:
         self, parts: list[SourcePart], rows: int, width: int, options: DecodingOptions
     ) -> "_Batch":
         def limit(source_length: int) -> int:
-            return options.max_length or min(source_length + EXTRA_LENGTH, self.model.max_length)
+            default = min(source_length + EXTRA_LENGTH, self.model.max_length)
+            return options.max_length or max(default, options.min_length)
 
         max_lengths = np.ones(rows, "int32")  # Padding rows end after one token.
         max_lengths[: len(parts)] = [limit(len(part.ids)) for part in parts]
@@ -334,7 +339,6 @@ class Translator:
                 "Alignments need a model with `source_attention`. "
                 f"Received: model={type(self.model).__name__}"
             )
-        source_pieces, target_pieces = self.tokenizer.source_pieces, self.tokenizer.target_pieces
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
@@ -345,10 +349,11 @@ class Translator:
         for indices, source_ids, target_ids in batches:
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
             for row, index in enumerate(indices):
-                source = [source_pieces[id] for id in sources[index][:-1]]
+                part = parts[index]
+                of_source = source_word_indices(self.tokenizer, part.text, part.ids[:-1])
                 for weights, hypothesis in zip(attention[row], found[index], strict=True):
-                    target = [target_pieces[id] for id in hypothesis.ids]
-                    pairs = word_alignment(weights, source, target)
+                    of_target = target_word_indices(self.tokenizer, hypothesis.ids)
+                    pairs = align_words(weights, of_source + part.first_word, of_target)
                     aligned[index] = [*aligned[index], replace(hypothesis, alignment=pairs)]
         return aligned
 
@@ -385,7 +390,6 @@ def _whole_sentences(
         of_sentence[part.sentence].append(index)
     results = []
     for indices in of_sentence:
-        words = [parts[index].words for index in indices]
         columns = zip(*(found[index] for index in indices), strict=True)
-        results.append([join_hypotheses(column, words) for column in columns] or blank)
+        results.append([join_hypotheses(column) for column in columns] or blank)
     return results

@@ -42,10 +42,11 @@ class TranslationGraph:
                 "`options.beam_size` must be at most `max_beam_size`. "
                 f"Received: beam_size={options.beam_size}, max_beam_size={max_beam_size}"
             )
-        if options.max_length is not None and options.max_length > model.max_length:
+        if max(options.max_length or 0, options.min_length) > model.max_length:
             raise ValueError(
-                f"`options.max_length` must be at most the model's {model.max_length}. "
-                f"Received: max_length={options.max_length}"
+                "`options.max_length` and `options.min_length` must be at most the model's "
+                f"{model.max_length}. Received: max_length={options.max_length}, "
+                f"min_length={options.min_length}"
             )
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
@@ -222,6 +223,7 @@ class TranslationGraph:
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
+            default = tf.maximum(default, self._options.min_length)
         limits = tf.where(max_length < 0, default, tf.minimum(max_length, self._model.max_length))
         return tf.where(source_lengths > 1, tf.maximum(limits, 1), 1)
 

@@ -179,6 +179,8 @@ def _check(
     for name, count in {**counts, "patience": patience}.items():
         if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
+    if keep_best < 0:
+        raise ValueError(f"`keep_best` must be at least 0. Received: keep_best={keep_best}")
 
 
 def _begin(

@@ -1,5 +1,6 @@
 """Training without the logits of a whole batch in memory."""
 
+import math
 from typing import Any
 
 import keras
@@ -36,8 +37,8 @@ class SlicedLogitsTrainer(keras.Model):
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
         loss: `MaskedCrossentropy` with mean or sum reduction. Defaults to one without smoothing.
         logits_mebibytes: Memory for the logits of a slice, in MiB. A slice always has at least D
-            tokens: in smaller slices, adding up the gradient of the output matrix would take longer
-            than the matrix products. Defaults to 16.
+            tokens, even if this is 0: in smaller slices, adding up the gradient of the output
+            matrix would take longer than the matrix products. Defaults to 16.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0; 5 suits small translation data.
             The model processes each batch twice with different dropout masks, and the loss includes
             the divergence between the two outputs. A step takes twice as long. Defaults to 0.
@@ -53,8 +54,9 @@ class SlicedLogitsTrainer(keras.Model):
         The states, a float tensor (B, T, D); in training with `r_drop`, (2B, T, D).
 
     Raises:
-        ValueError: If the reduction of `loss` is not a mean or a sum. `compile` raises it if a loss
-            or metrics are given; training and evaluation raise it if `model` is quantized.
+        ValueError: If the reduction of `loss` is not a mean or a sum, or if `logits_mebibytes` or
+            `r_drop` is negative or infinite. `compile` raises it if a loss or metrics are given;
+            training and evaluation raise it if `model` is quantized.
     """
 
     def __init__(
@@ -72,6 +74,11 @@ class SlicedLogitsTrainer(keras.Model):
             raise ValueError(
                 "`loss.reduction` must be 'mean_with_sample_weight' or 'sum'. "
                 f"Received: loss.reduction={loss.reduction!r}"
+            )
+        if not (0 <= logits_mebibytes < math.inf and 0 <= r_drop < math.inf):
+            raise ValueError(
+                "`logits_mebibytes` and `r_drop` must be at least 0 and finite. "
+                f"Received: logits_mebibytes={logits_mebibytes}, r_drop={r_drop}"
             )
         super().__init__(model.input, model.states, **kwargs)
         self.dtype_policy = model.dtype_policy  # Keras reads it to scale the loss in float16

@@ -52,6 +52,14 @@ def test_prefixes_and_words_stand_beside_the_sentences(run, tmp_path):
     assert (found[0], found[2]) == (free[0], free[2])
 
 
+def test_unknown_characters_of_prefixes_and_words_are_refused(run, tmp_path):
+    source, words = tmp_path / "in", tmp_path / "words"
+    source.write_text("one\ntwo\n")
+    words.write_text("\nzwei\tz☃ei\n", "utf-8")
+    assert "Received: 'z☃ei'" in fails("translate", run, source, "--required", words)
+    assert "Received: 'zwei z☃ei'" in fails("translate", run, source, "--prefix", words)
+
+
 def test_alignments_stand_behind_translations(run):
     (line,) = succeeds("translate", run, "--alignments", input="one two\n").splitlines()
     translation, alignment = line.split("\t")

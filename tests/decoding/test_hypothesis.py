@@ -7,10 +7,13 @@ from sacrebleu.metrics import CHRF
 from support.fake_models import BOS, PAD
 from support.small_models import small_model
 
+from keras_transformer import Tokenizer
 from keras_transformer.decoding.hypothesis import (
     Hypothesis,
     expected_utilities,
     join_hypotheses,
+    source_word_indices,
+    target_word_indices,
     word_alignment,
 )
 
@@ -20,23 +23,23 @@ SAMPLES = ["a dog sleeps", "two cats", "a dog sleeps", "a dog sleeping", "a dog"
 
 
 def test_a_single_part_is_the_whole():
-    assert join_hypotheses([FIRST], [3]) is FIRST
+    assert join_hypotheses([FIRST]) is FIRST
 
 
 def test_parts_are_joined_and_summed():
-    joined = join_hypotheses([FIRST, SECOND], [4, 2])
+    joined = join_hypotheses([FIRST, SECOND])
     assert (joined.text, joined.ids) == ("ein Hund . er bellt .", (4, 5, 6, 7, 8))
     assert (joined.score, joined.log_probability, joined.length) == (-1.5, -2.25, 7)
 
 
-def test_alignments_move_by_the_words_before():
-    joined = join_hypotheses([FIRST, SECOND], [4, 2])
-    assert joined.alignment == ((1, 0), (1, 1), (2, 2), (4, 4), (5, 3))
+def test_target_words_of_alignments_move_by_the_words_before():
+    joined = join_hypotheses([FIRST, SECOND])
+    assert joined.alignment == ((0, 4), (1, 0), (1, 1), (1, 3), (2, 2))
 
 
 def test_parts_without_alignments_have_none():
     bare = Hypothesis("a", (4,), 0.0, 0.0, 1)
-    assert join_hypotheses([bare, bare], [1, 1]).alignment is None
+    assert join_hypotheses([bare, bare]).alignment is None
 
 
 def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
@@ -107,6 +110,29 @@ def test_white_space_without_a_word_is_no_word():
 
 def test_a_piece_without_a_mark_can_begin_the_first_word():
     assert word_alignment(np.eye(2), ["a", "▁b"], ["x", "▁y"]) == ((0, 0), (1, 1))
+
+
+@pytest.mark.parametrize("model_type, size", [("bpe", 36), ("unigram", 26)])
+def test_words_are_what_white_space_separates(model_type, size):
+    """Not what normalization makes of them; an unknown character is a word of the translation."""
+    text = [("the cat sat on a mat don't dogs", "ein hund im haus, hallo")] * 20
+    tokenizer = Tokenizer.train(text, size, model_type)
+    for sentence in ("the  cat don´t ☃ a", "☃☃x the", "the\u200bcat\u3000dog", "½ a"):
+        pieces = tokenizer.encode_source([sentence])[0]
+        words = sentence.split()
+        indices = source_word_indices(tokenizer, sentence, pieces).tolist()
+        counts = [len(of_word) for of_word in tokenizer.encode_source(words)]
+        assert [indices.count(index) for index in range(len(words))] == counts
+        assert indices == sorted(indices) and len(indices) == len(pieces)
+    pieces = tokenizer.encode_target(["dogs", "☃", "in"])
+    sequence = [*pieces[0], tokenizer.unk_id, *pieces[2]]
+    assert tokenizer.decode_target([sequence])[0].split() == ["dogs", "⁇", "in"]
+    expected = [0] * len(pieces[0]) + [1] + [2] * len(pieces[2])
+    assert target_word_indices(tokenizer, sequence).tolist() == expected
+    blank = tokenizer.target_pieces.index("▁")
+    indices = target_word_indices(tokenizer, [*pieces[0], blank, *pieces[2]]).tolist()
+    assert indices == [0] * len(pieces[0]) + [1] * (1 + len(pieces[2]))
+    assert target_word_indices(tokenizer, [blank]).size == 0
 
 
 def test_nothing_is_aligned_to_nothing():

@@ -52,19 +52,34 @@ def test_nothing_is_lost(limit):
 
 
 def test_parts_know_sentence_number_and_words():
-    sentences = [" a bb ", "", "one two. three four five", "zwsp"]
+    sentences = [" a bb ", "", "one two. three  four five", "zwsp"]
     assert source_parts(sentences, Words(), 4, "split") == [
-        (0, 0, [1, 2, 3], 2),
-        (2, 0, [3, 4, 3], 2),
-        (2, 1, [5, 4, 4, 3], 3),
+        (0, 0, [1, 2, 3], "a bb", 0),
+        (2, 0, [3, 4, 3], "one two.", 0),
+        (2, 1, [5, 4, 4, 3], "three  four five", 2),
+    ]
+
+
+def test_halves_of_a_word_begin_in_this_word():
+    class Letters(Words):
+        def encode_source(self, texts):
+            return [[ord(letter) for letter in text if letter != " "] for text in texts]
+
+    parts = source_parts(["ab cdefghi 你。好 j"], Letters(), 5, "split")
+    assert [(part.text, part.first_word) for part in parts] == [
+        ("ab", 0),
+        ("cde", 1),
+        ("fghi", 1),
+        ("你。", 2),
+        ("好 j", 2),
     ]
 
 
 def test_as_many_pieces_as_the_model_takes_with_eos_are_not_overlong():
-    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 3], 3)]
+    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 3], "a b c", 0)]
 
 
 def test_cutting_keeps_the_beginning_and_warns():
     with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
         parts = source_parts(["aa b cc"], Words(), 3, "truncate")
-    assert parts == [(0, 0, [2, 1, 3], 3)]
+    assert parts == [(0, 0, [2, 1, 3], "aa b cc", 0)]

@@ -11,6 +11,13 @@ def test_equal_options_are_one_key():
     assert SearchOptions(beam_size=5) != SearchOptions(beam_size=6)
 
 
+@pytest.mark.parametrize("kind", [SearchOptions, SamplingOptions])
+def test_the_minimum_length_is_at_most_the_maximum(kind):
+    assert kind(min_length=5, max_length=5).min_length == 5
+    with pytest.raises(ValueError, match="Received: min_length=6, max_length=5"):
+        kind(min_length=6, max_length=5)
+
+
 def test_options_are_frozen_and_replaced_ones_are_validated():
     options = SearchOptions(beam_size=5, n_best=3)
     with pytest.raises(ValueError, match="frozen"):

@@ -211,6 +211,12 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_other_samples():
         np.testing.assert_array_equal(alone.ids[0, 0, :cut], together.ids[row, 0, :cut])
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_have_64_bits(seed):
+    with pytest.raises(ValueError, match=f"Received: seed={seed}"):
+        random_numbers(seed, [0], 1, 1)
+
+
 def test_a_seed_gives_the_same_samples_and_another_gives_others():
     first, again, other = (
         draw(PREFIX_MODEL, random_numbers(seed, range(4), 3, 8)) for seed in (1, 1, 2)

@@ -8,20 +8,23 @@ from keras_transformer.decoding.target_constraints import TargetConstraints
 
 # Three sentences, the second in two parts.
 PARTS = [
-    SourcePart(0, 0, [3], 1),
-    *(SourcePart(1, n, [3], 1) for n in (0, 1)),
-    SourcePart(2, 0, [3], 1),
+    SourcePart(0, 0, [3], "", 0),
+    *(SourcePart(1, n, [3], "", 0) for n in (0, 1)),
+    SourcePart(2, 0, [3], "", 0),
 ]
 
 
 class Letters:
-    """A tokenizer with one piece per letter: "a" is id 10."""
+    """A tokenizer with one piece per letter: "a" is id 10, "?" is unknown."""
 
-    pad_id = 0
+    pad_id, unk_id = 0, 1
 
     def encode_target(self, texts):
         assert not isinstance(texts, str)
-        return [[ord(letter) - ord("a") + 10 for letter in text] for text in texts]
+        return [
+            [1 if letter == "?" else ord(letter) - ord("a") + 10 for letter in text]
+            for text in texts
+        ]
 
 
 def arrays_of(rows=4, parts=PARTS, **constraints):
@@ -70,3 +73,12 @@ def test_mistakes_are_named():
         arrays_of(forbidden=["ab", "c", "d"])
     with pytest.raises(ValueError, match="longer than the model accepts. Received: required=.'b'"):
         arrays_of(required=[[], ["b"], []])
+    with pytest.raises(ValueError, match="A required word must have only .* Received: 'b.c'"):
+        arrays_of(required=[["a", "b?c"], [], []])
+    with pytest.raises(ValueError, match="A prefix must have only characters .* Received: 'a.'"):
+        arrays_of(prefixes=["", "", "a?"])
+
+
+def test_a_forbidden_word_with_unknown_characters_has_no_effect():
+    assert arrays_of(forbidden=[["?"], ["a?"], []]) == {}
+    assert arrays_of(forbidden=[["?", "a"], [], []])["forbidden_ids"].shape == (4, 1, 1)

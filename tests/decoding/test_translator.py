@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 
 from keras_transformer import Cache, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
@@ -18,7 +18,7 @@ A = 4
 class Digits:
     """A tokenizer with one piece per character: digit d is id 4 + d."""
 
-    pad_id, bos_id, eos_id = PAD, BOS, EOS
+    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
     frame_source = Tokenizer.frame_source
 
     source_pieces = target_pieces = ["?"] * A + ["▁" + digit for digit in "0123456789"]
@@ -195,13 +195,33 @@ def test_required_words_appear():
     assert "77" in found[2] and "2" in found[2]
 
 
+class SpacedDigits(Digits):
+    def decode_target(self, ids):
+        return [" ".join(text) for text in super().decode_target(ids)]
+
+
 def test_alignments_are_those_of_the_attention():
-    translator = new_translator(Copier(), beam_size=2, n_best=2)
+    translator = Translator(Copier(), SpacedDigits(), SearchOptions(beam_size=2, n_best=2))
     ((best, second), blank) = translator.translate_nbest(["5 6 7", ""], alignments=True)
-    assert (best.text, best.alignment) == ("567", ((0, 0), (1, 1), (2, 2)))
+    assert (best.text, best.alignment) == ("5 6 7", ((0, 0), (1, 1), (2, 2)))
     assert len(second.alignment) >= 1
     assert [hypothesis.alignment for hypothesis in blank] == [(), ()]
     assert translator.translate_nbest(["5"])[0][0].alignment is None
+
+
+def test_alignments_count_the_halves_of_a_split_word_as_one_word_of_the_source():
+    translator = Translator(Copier(), SpacedDigits(), SearchOptions(beam_size=1))
+    translator.model.max_length = 8
+    ((found,),) = translator.translate_nbest(["1 2345678901 2 3"], alignments=True)
+    assert found.text.split() == list("1234567890123")
+    pairs = [(0, 0), *((1, target) for target in range(1, 11)), (2, 11), (3, 12)]
+    assert found.alignment == tuple(pairs)
+
+
+def test_a_translation_can_be_as_long_as_it_must_be():
+    model = BigramModel({BOS: {A: 1.0}, A: {EOS: 1.0}}, 14)
+    ((found,),) = new_translator(model, beam_size=1, min_length=70).translate_nbest(["1"])
+    assert found.length == 70
 
 
 def test_samples_depend_on_seed_and_index_alone():
@@ -322,6 +342,10 @@ def test_mistakes_are_named():
         new_translator(Copier()).translate("12")
     with pytest.raises(ValueError, match="Received: max_length=33"):
         new_translator(Copier(), max_length=33)
+    with pytest.raises(ValueError, match="Received: min_length=33"):
+        new_translator(Copier(), min_length=33)
+    with pytest.raises(ValueError, match="Received: tokens_per_batch=0"):
+        new_translator(Copier(), tokens_per_batch=0).translate(["1"])
     with pytest.raises(ValueError, match="Received: n_best=5, beam_size=4"):
         new_translator(Copier(), n_best=5)
     with pytest.raises(ValueError, match="Received: overlong='drop'"):

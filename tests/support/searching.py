@@ -1,6 +1,11 @@
 """Compiled searches whose request and options are plain arguments."""
 
+import contextlib
 import functools
+import importlib
+
+import keras
+import pytest
 
 from keras_transformer import (
     Request,
@@ -38,3 +43,17 @@ def sample(model, source_ids, random_numbers, *arrays, max_length, rules=(), **a
     """As `beam_search`, for samples."""
     arguments["random_numbers"] = random_numbers
     return _search(SamplingOptions, model, (source_ids, *arrays), max_length, rules, arguments)
+
+
+@contextlib.contextmanager
+def eagerly():
+    """Runs searches without compiling them, which takes most of the time of a small search."""
+    backend = keras.backend.backend()
+    name = "keras_transformer.decoding.search.compile_function"
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setattr(name, lambda function, model, donated=(): functools.partial(function, model))
+        if backend == "jax":
+            stack.enter_context(importlib.import_module("jax").disable_jit())
+        if backend == "torch":
+            stack.enter_context(importlib.import_module("torch").inference_mode())
+        yield

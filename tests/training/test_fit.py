@@ -165,6 +165,7 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
         ),
         ({"patience": 1}, "need `validation`"),
         ({"keep_best": 1}, "need `validation`"),
+        ({"keep_best": -1, "validation": []}, "`keep_best` must be at least 0"),
     ],
 )
 def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):

@@ -178,6 +178,14 @@ def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
     assert SlicedLogitsTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"r_drop": -1.0}, {"r_drop": float("nan")}, {"logits_mebibytes": -1}]
+)
+def test_numbers_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError, match="must be at least 0 and finite"):
+        SlicedLogitsTrainer(new_model(), **arguments)
+
+
 def test_float16_scales_the_loss():
     model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
     trainer = SlicedLogitsTrainer(model, new_loss())
