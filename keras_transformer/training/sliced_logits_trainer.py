@@ -5,13 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 
 
-class SlicedLogitsTrainer(keras.Model):
+class SlicedLogitsTrainer(Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits of a batch are by far its largest tensor. For 25,000 tokens and a vocabulary of
@@ -112,7 +113,7 @@ class SlicedLogitsTrainer(keras.Model):
         )
 
     def make_train_function(self, force: bool = False) -> None:
-        if force or not self.train_function:
+        if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
         super().make_train_function()  # does nothing if `train_function` is set
 

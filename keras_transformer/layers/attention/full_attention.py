@@ -115,6 +115,8 @@ def blockwise_attention(
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
+    if 0 in (*query.shape[:3], key.shape[2]):  # no sentences, queries or keys: empty, or zeros
+        return ops.matmul(ops.matmul(query, ops.swapaxes(key, -1, -2)), value)
     num_keys = ops.shape(key)[2]
     block_size = fitting_size(block_size, num_keys)
     added = 0 if block_size is num_keys else -num_keys % block_size
@@ -156,7 +158,7 @@ def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any,
     begin = (row + ops.zeros((value.shape[-1],), "float32"), row + 2 * ABSENT_SCORE, row)
     num_blocks = ops.shape(key)[2] // rules.block_size
     output, largest, total = sequential_loop(num_blocks, body, begin)
-    return output / total, largest, total
+    return ops.divide_no_nan(output, total), largest, total  # without keys, the total is 0
 
 
 def _backward(

@@ -27,7 +27,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
     Call arguments and result are those of `PositionalEncoding`. `offset + T <= max_length`.
 
     Raises:
-        ValueError: If the sequence is longer than `max_length`. Unknown lengths are not checked.
+        ValueError: If the sequence is longer than `max_length`. If the length or the offset is not
+            known when the function is compiled, positions beyond `max_length` get NaN instead.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
@@ -49,8 +50,10 @@ class LearnedPositionalEncoding(PositionalEncoding):
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
             self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)
-        rows = ops.take(self.position_embeddings, indices, axis=0)
-        return self.add_to(embeddings, ops.cast(rows, "float32"))
+        last = self.max_length - 1
+        rows = ops.take(self.position_embeddings, ops.minimum(indices, last), axis=0)
+        rows = ops.where(indices[:, None] <= last, ops.cast(rows, "float32"), float("nan"))
+        return self.add_to(embeddings, rows)
 
     def check_length(self, length: int) -> None:
         if length > self.max_length:
