@@ -273,10 +273,9 @@ class Transformer(Recompiling, keras.Model):
         Raises:
             ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
         """
-        received = mode if config is None else getattr(config, "mode", config)
-        if received not in QUANTIZATION_MODES:
+        if mode not in QUANTIZATION_MODES:  # Keras has set it to the mode of `config`.
             raise ValueError(
-                f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={received!r}"
+                f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
             )
         with fast_deletion():
             super().quantize(mode, config=config, filters=filters, **kwargs)

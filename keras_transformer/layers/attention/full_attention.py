@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import fused_attention, sequential_loop
+from keras_transformer._backend.operations import (
+    custom_gradient,
+    fused_attention,
+    sequential_loop,
+)
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
     attention_pattern,
@@ -126,7 +130,7 @@ def blockwise_attention(
         is_real = ops.swapaxes(is_real, -1, -2)
     rules = _Rules(block_size, num_keys, is_real, use_causal_mask, dropout_rate, seed)
 
-    @ops.custom_gradient
+    @custom_gradient
     def attend(query: Any, key: Any, value: Any) -> Any:
         output, largest, total = _forward(query, key, value, rules)
 
