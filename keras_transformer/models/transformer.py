@@ -127,9 +127,7 @@ class Transformer(Recompiling, keras.Model):
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
             "dtype": policy,
         }
-        encoder = Encoder(
-            num_layers, position_encoding=source_positions, name="encoder", **options
-        )
+        encoder = Encoder(num_layers, position_encoding=source_positions, name="encoder", **options)
         decoder = Decoder(
             num_decoder_layers or num_layers, position_encoding=positions, name="decoder", **options
         )

@@ -187,8 +187,14 @@ def assert_evaluation(trainer, model, change):
 # --- The table -----------------------------------------------------------------------------------
 
 
+QUICK = ("bfloat16", "int4", "float8", "lora", "int8_lora")
+
+
 @QUIET
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CHANGES],
+)
 def test_as_made(change, tokenizer, tmp_path):
     """Call, step, search, Translator made before and after, and evaluation made before and after."""
     tolerance = TOLERANCES.get(change, 1e-4)

@@ -286,10 +286,14 @@ class MultiHeadAttention(ConfiguredLayer):
         self, query: Any, beams: int, projections: dict[str, Any], position: Any
     ) -> tuple[Any, ...]:
         """Returns the queries, keys and values `(B * H, N, K)` of one position."""
-        parts = self._project_fused(query, projections) if projections else (
-            self.query_projection(query),
-            self.key_projection(query),
-            self.value_projection(query),
+        parts = (
+            self._project_fused(query, projections)
+            if projections
+            else (
+                self.query_projection(query),
+                self.key_projection(query),
+                self.value_projection(query),
+            )
         )
         heads = [self._split_beams(part, beams) for part in parts]
         queries, keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
