@@ -3,10 +3,10 @@
 import keras
 import pytest
 from keras.src.testing import TestCase
+from support.small_models import new_model
 
 import keras_transformer
 from keras_transformer import ResidualConnection
-from support.small_models import new_model
 
 B, T, S, D = 2, 5, 7, 6
 X = (B, T, D)

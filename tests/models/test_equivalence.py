@@ -196,7 +196,7 @@ QUICK = ("bfloat16", "int4", "float8", "lora", "int8_lora")
     [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CHANGES],
 )
 def test_as_made(change, tokenizer, tmp_path):
-    """Call, step, search, Translator made before and after, and evaluation made before and after."""
+    """Call, step, search, and Translator and evaluation made before and after the change."""
     tolerance = TOLERANCES.get(change, 1e-4)
     model = new_model(change)
     original = logits_of(model)
