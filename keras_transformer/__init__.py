@@ -1,11 +1,12 @@
 """The Transformer of "Attention Is All You Need" for Keras 3, on TensorFlow, JAX and PyTorch.
 
-If Keras is imported before this package, `import keras_transformer` registers its classes for
-`keras.saving.load_model`. Otherwise, the first use of a public name imports Keras and registers the
-classes (PEP 562). The command line thus starts fast, because it does not import Keras.
+`import keras_transformer` and `import keras`, in any order, register the classes of this package
+for `keras.saving.load_model`. So does the first use of a public name, which imports Keras
+(PEP 562). The command line starts fast, because `import keras_transformer` does not import Keras.
 """
 
 import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -58,5 +59,32 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
+class _RegisterAfterKeras:
+    """Finder for `sys.meta_path` that registers the classes when the user imports Keras."""
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec: Any = importlib.util.find_spec(name)
+        if spec is not None and not self._is_importing():
+            exec_module = spec.loader.exec_module
+
+            def exec_and_register(module: Any) -> None:
+                exec_module(module)
+                _import_all()
+
+            spec.loader.exec_module = exec_and_register
+        return spec
+
+    @staticmethod
+    def _is_importing() -> bool:
+        """Returns whether it is a module of this package that imports Keras."""
+        own = [module for name, module in list(sys.modules.items()) if name.startswith(__name__)]
+        return any(getattr(module.__spec__, "_initializing", False) for module in own)
+
+
 if "keras" in sys.modules:
     _import_all()
+else:
+    sys.meta_path.insert(0, _RegisterAfterKeras())  # type: ignore[arg-type]

@@ -58,5 +58,18 @@ def test_import_after_keras_registers_the_classes_and_spares_tensorflow():
     assert run_python(code) == f"Transformer {keras.backend.backend() == 'tensorflow'}"
 
 
+def test_import_before_keras_registers_the_classes_too():
+    code = (
+        "import keras_transformer, keras; "
+        "print(keras.saving.get_registered_object('keras_transformer>TransformerAdam').__name__)"
+    )
+    assert run_python(code) == "TransformerAdam"
+
+
+def test_a_module_of_the_package_may_be_the_first_to_import_keras():
+    code = "from keras_transformer.layers import Encoder; import keras; print(Encoder.__name__)"
+    assert run_python(code) == "Encoder"
+
+
 def test_unknown_name_is_an_attribute_error():
     assert not hasattr(keras_transformer, "Transfromer")

@@ -1,6 +1,8 @@
 """Compiles functions that call a model."""
 
 import functools
+import operator
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -13,7 +15,8 @@ def compile_function(
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
     TensorFlow and JAX compile the function; PyTorch runs it eagerly in inference mode. Every call
-    reads the model's current weights, so training does not require recompilation.
+    reads the model's current weights, so training does not require recompilation. `quantize` and
+    `enable_lora` replace or add weights; the next call then compiles again.
 
     Example:
 
@@ -33,10 +36,70 @@ def compile_function(
     Raises:
         ValueError: If the backend is not one of TensorFlow, JAX and PyTorch.
     """
-    backend = keras.config.backend()
-    if backend not in _COMPILERS:
-        raise ValueError(f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}")
-    return _COMPILERS[backend](function, model, donated)
+    compiled = CompiledFunctions(model, (function, donated))
+    return lambda *tensors, **options: compiled.current()[0](*tensors, **options)
+
+
+class CompiledFunctions:
+    """Functions compiled by `compile_function`, for callers that call many of them in a row.
+
+    Args:
+        model: As in `compile_function`.
+        *functions: Pairs of `function` and `donated` of `compile_function`.
+    """
+
+    def __init__(self, model: Any, *functions: tuple[Callable[..., Any], Collection[int]]) -> None:
+        backend = keras.config.backend()
+        if backend not in _COMPILERS:
+            raise ValueError(
+                f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}"
+            )
+        self._model, self._functions, self._compile = model, functions, _COMPILERS[backend]
+        self._lock = threading.Lock()
+        self._variables: list[Any] = []
+        self._compiled: list[Callable[..., Any]] = []
+
+    def current(self) -> list[Callable[..., Any]]:
+        """Returns the compiled functions, new ones if variables were replaced or added.
+
+        Listing the variables takes as long as two decoding steps.
+        """
+        variables = list(self._model.variables)
+        with self._lock:
+            if not self._compiled or not _are_same(variables, self._variables):
+                self._variables = variables
+                self._compiled = [
+                    self._compile(function, self._model, donated)
+                    for function, donated in self._functions
+                ]
+            return self._compiled
+
+
+class Recompiling:
+    """Mixin of Keras models: compiles again after `quantize` and `enable_lora` added variables.
+
+    Otherwise, `fit`, `evaluate` and `predict` on TensorFlow would go on with the old weights.
+    """
+
+    variables: Any
+
+    def make_train_function(self, force: bool = False) -> None:
+        super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
+
+    def make_test_function(self, force: bool = False) -> None:
+        super().make_test_function(force or self._has_more_variables("test"))  # type: ignore
+
+    def make_predict_function(self, force: bool = False) -> None:
+        super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
+
+    def _has_more_variables(self, function: str) -> bool:
+        counts = vars(self).setdefault("_num_variables", {})  # Keras would track an attribute
+        before, counts[function] = counts.get(function), len(self.variables)
+        return before not in (None, counts[function])
+
+
+def _are_same(ones: list[Any], others: list[Any]) -> bool:
+    return len(ones) == len(others) and all(map(operator.is_, ones, others))
 
 
 def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
@@ -57,7 +120,7 @@ def _jax(
     """Passes the weights as an argument; otherwise, JAX would compile their values as constants."""
     import jax
 
-    variables = list(model.variables)  # Listed once: listing takes as long as two decoding steps.
+    variables = list(model.variables)
 
     @functools.partial(jax.jit, static_argnames="options", donate_argnames="given")
     def stateless(

@@ -11,6 +11,27 @@ from keras import ops
 _ROWS = 8
 
 
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `keras.ops.custom_gradient(function)`, but errors in `function` are raised as usual.
+
+    On PyTorch, Keras calls a function that raised any error a second time, even after Ctrl-C or if
+    the memory was full. The second call then hides the error behind an `AttributeError`.
+    """
+    errors: list[BaseException] = []
+
+    def run_once(*tensors: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        try:
+            return function(*tensors)
+        except BaseException as error:
+            if keras.config.backend() == "torch":
+                errors.append(error)
+            raise
+
+    return ops.custom_gradient(run_once)
+
+
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
     """Computes x * scale + shift; on TensorFlow, computes the gradients by matrix products.
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.compile_function import compile_function
+from keras_transformer._backend.compile_function import CompiledFunctions
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
@@ -119,21 +119,20 @@ class StagedSearch:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._begin = compile_function(_begin, model)
-        self._resize = compile_function(_resize, model)
-        self._advance = compile_function(_advance, model, donated=(1, 2))
+        self._compiled = CompiledFunctions(model, (_begin, ()), (_resize, ()), (_advance, (1, 2)))
 
     def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
         """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        begin, resize, advance = self._compiled.current()
         lengths = stages(self._model, max_length, FIRST_COMPILED_STAGE)
         rows = np.arange(len(request.source_ids))
-        request, state, cache = self._begin(
+        request, state, cache = begin(
             request, strategy=strategy, max_length=max_length, length=lengths[0]
         )
         found = _empty_result(len(rows), strategy, max_length)
         length = lengths[0]
         while True:
-            state, cache, result, is_open = self._advance(
+            state, cache, result, is_open = advance(
                 request,
                 state,
                 cache,
@@ -149,7 +148,7 @@ class StagedSearch:
             kept = _rows_to_keep(is_open)
             rows = rows if kept is None else rows[kept]
             length = next(length for length in lengths if length > result.steps)
-            request, state, cache = self._resize(
+            request, state, cache = resize(
                 request, state, cache, kept, strategy=strategy, length=length
             )
 

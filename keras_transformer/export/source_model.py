@@ -14,6 +14,7 @@ from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers.changes import layer_changes
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
@@ -33,7 +34,7 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
     """Raises ValueError if `model` is no `Transformer`, is quantized or needs another tokenizer."""
     if not isinstance(model, Transformer):
         raise ValueError(f"`model` must be a Transformer. Received: model={model}")
-    if any(weight.dtype == "int8" for weight in model.weights):
+    if any("quantization" in changes for changes in layer_changes(model).values()):
         raise ValueError(
             "`model` must not be quantized; use the exporter's `quantization` instead. "
             f"Received: model={model}"

@@ -1,6 +1,7 @@
 """Base class of the layers, and Keras layers with a faster backward pass on TensorFlow."""
 
 import inspect
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from keras import ops
 
 from keras_transformer._backend.operations import scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
+from keras_transformer.layers.changes import apply_layer_changes, layer_changes
 
 # Constructor arguments that are objects. A layer's config contains the configs of these objects.
 _OBJECTS = ("position_encoding", "attention_pattern")
@@ -37,6 +39,16 @@ class ConfiguredLayer(keras.layers.Layer):
             for name in config.keys() & _OBJECTS
         }
         return cls(**{**config, **objects})
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """Returns the shapes of `build`, and what was changed in the sublayers since then."""
+        config = super().get_build_config()
+        changes = layer_changes(self)
+        return {**config, "changes": changes} if config and changes else config
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config(config)
+        apply_layer_changes(self, config.get("changes", {}))
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:
@@ -70,6 +82,23 @@ class Dense(keras.layers.Dense):
         """Quantizes the weights without Keras's type check, which would reject this subclass."""
         super().quantize(mode, type_check=False, config=config)
 
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the kernel with LoRA merged, as Keras does, and what it was merged from."""
+        super().save_own_variables(store)
+        for name in self._unmerged_names() if self.built else ():
+            store[name] = getattr(self, name)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
+        super().load_own_variables({name: store[name] for name in store.keys() if name.isdigit()})
+        for name in self._unmerged_names() if self.built else ():
+            if name in store.keys():
+                getattr(self, name).assign(store[name])
+
+    def _unmerged_names(self) -> list[str]:
+        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
+        return [name for name in names if self.lora_enabled and hasattr(self, name)]
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -92,6 +121,16 @@ class LayerNormalization(keras.layers.LayerNormalization):
             for vector in (self.gamma, self.beta)
         )
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
+
+
+def is_default_int8(config: Any) -> bool:
+    """Returns whether a quantization config is that of `quantize("int8")` without a config."""
+    with without_tensorflow():
+        if config is None or config.mode != "int8":
+            return False
+        default = keras.quantizers.Int8QuantizationConfig()
+        # JSON: a loaded config has lists for tuples
+        return json.dumps(config.get_config()) == json.dumps(default.get_config())
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import ConfiguredLayer, int8_matmul
+from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_default_int8
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -42,6 +42,7 @@ class TokenEmbedding(ConfiguredLayer):
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
         self.scale = None
+        self.quantization_config = None
 
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
@@ -72,10 +73,16 @@ class TokenEmbedding(ConfiguredLayer):
         `keras.Model.quantize` calls this method and skips layers that raise `NotImplementedError`.
 
         Raises:
-            NotImplementedError: If `mode` is not `"int8"`.
+            NotImplementedError: If `mode` is not `"int8"`, or `config` names other quantizers.
         """
-        if mode != "int8":
-            raise NotImplementedError(f"`mode` must be 'int8'. Received: mode={mode!r}")
+        if not is_default_int8(config):
+            raise NotImplementedError(
+                f"The token embedding '{self.name}' stays in {self.variable_dtype}: it supports "
+                "only `mode` 'int8' with Keras's default quantizers. "
+                f"Received: mode={mode!r}, config={config}"
+            )
+        self.quantization_config = config
+        self._is_quantized = True  # Keras then refuses to quantize the layer again.
         values, scale = keras.quantizers.abs_max_quantize(self.embeddings, axis=-1, to_numpy=True)
         self._tracker.unlock()
         del self.embeddings

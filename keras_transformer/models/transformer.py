@@ -5,16 +5,21 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.layers import Decoder, Dropout, Encoder, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
 from keras_transformer.layers.base import argument_names
+from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import PRESETS
 
+# The quantization modes of Keras that need no calibration data.
+QUANTIZATION_MODES = ("int8", "int4", "float8")
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(Recompiling, keras.Model):
     """The Transformer of Figure 1: encoder, decoder, and one matrix for all embeddings (§3).
 
     It is a functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary`
@@ -122,8 +127,10 @@ class Transformer(keras.Model):
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
             "dtype": policy,
         }
-        encoder = Encoder(num_layers, position_encoding=source_positions, **options)
-        decoder = Decoder(num_decoder_layers or num_layers, position_encoding=positions, **options)
+        encoder = Encoder(num_layers, position_encoding=source_positions, name="encoder", **options)
+        decoder = Decoder(
+            num_decoder_layers or num_layers, position_encoding=positions, name="decoder", **options
+        )
         source_embedding, target_embedding = _token_embeddings(
             vocabulary_size, target_vocabulary_size, d_model, policy
         )
@@ -255,17 +262,48 @@ class Transformer(keras.Model):
         """Returns the output matrix `(V, D)` and None, because there is no bias."""
         return self.target_embedding.embeddings, None
 
+    def quantize(
+        self, mode: Any = None, config: Any = None, filters: Any = None, **kwargs: Any
+    ) -> None:
+        """Quantizes the weights; see `keras.Model.quantize`.
+
+        The token embeddings are quantized only in mode `"int8"`. Saving keeps the quantization.
+
+        Raises:
+            ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
+        """
+        if mode not in QUANTIZATION_MODES:  # Keras has set it to the mode of `config`.
+            raise ValueError(
+                f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
+            )
+        with fast_deletion():
+            super().quantize(mode, config=config, filters=filters, **kwargs)
+
+    def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
+        if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
+            raise ValueError(
+                "`clone_model` would return a model without `step`, whose layers do not share the "
+                "position encoding. Use `type(model).from_config(model.get_config())`, or `copy.deepcopy` "
+                f"for a copy with the same weights. Received: model={self.name}"
+            )
+        return super()._run_through_graph(inputs, **options)
+
     def get_config(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in argument_names([Transformer])},
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
+            **({"changes": changes} if (changes := layer_changes(self)) else {}),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Transformer":
-        return cls(**config)
+        config = dict(config)
+        changes = config.pop("changes", {})
+        model = cls(**config)
+        apply_layer_changes(model, changes)
+        return model
 
 
 def _token_embeddings(

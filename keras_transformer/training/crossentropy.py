@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import sequential_loop
+from keras_transformer._backend.operations import custom_gradient, sequential_loop
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -153,7 +153,7 @@ def sliced_crossentropy(
     if not needs_gradient:
         return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
 
-    @ops.custom_gradient
+    @custom_gradient
     def sums(states: Any, embeddings: Any) -> Any:
         totals, d_states, d_embeddings = _loop(states, embeddings, *data, needs_gradient=True)
 

@@ -193,10 +193,12 @@ class TransformerAdam(_BackendAdam):
 
     def _update_averages(self) -> None:
         step = ops.cast(self.iterations + 1, "float32")
-        rate = (self.ema_momentum - 1.0) / ops.expm1(math.log(self.ema_momentum) * step)
+        decay = math.log(max(self.ema_momentum, 1e-30))
+        # 1 + momentum + momentum^2 + ..., one term per step; a geometric series unless it is 1
+        total = ops.expm1(decay * step) / math.expm1(decay) if decay else step
         for variable, average in averaged_weights(self):
             difference = ops.stop_gradient(variable - average)
-            average.assign(average + ops.cast(rate, average.dtype) * difference)
+            average.assign(average + difference / ops.cast(total, average.dtype))
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         """Does nothing, because Keras calls it per micro-batch; see `_update_averages`."""

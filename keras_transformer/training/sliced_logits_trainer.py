@@ -6,13 +6,14 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 
 
-class SlicedLogitsTrainer(keras.Model):
+class SlicedLogitsTrainer(Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits of a batch are by far its largest tensor. For 25,000 tokens and a vocabulary of
@@ -118,10 +119,24 @@ class SlicedLogitsTrainer(keras.Model):
             regularized or self._losses_override or any(layer._losses for layer in layers)
         )
 
+    def make_test_function(self, force: bool = False) -> None:
+        self._check_is_not_quantized()
+        super().make_test_function(force)
+
     def make_train_function(self, force: bool = False) -> None:
-        if force or not self.train_function:
+        self._check_is_not_quantized()
+        if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
         super().make_train_function()  # does nothing if `train_function` is set
+
+    def _check_is_not_quantized(self) -> None:
+        """Raises ValueError before a step: after an error in a step, JAX has lost the weights."""
+        dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
+        if not keras.backend.is_float_dtype(dtype):
+            raise ValueError(
+                "`SlicedLogitsTrainer` does not support a quantized model. Compile and evaluate "
+                f"the model itself. Received: a quantized model, output matrix dtype {dtype}"
+            )
 
     @property
     def slice_size(self) -> int:
@@ -163,11 +178,6 @@ class SlicedLogitsTrainer(keras.Model):
     def _projection(self, states: Any) -> tuple[Any, Any]:
         """Returns states (M, D) and output matrix (V, D). Appends a bias as another column."""
         matrix, bias = self.model.output_weights()
-        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(matrix.dtype)):
-            raise ValueError(
-                "`SlicedLogitsTrainer` does not support a quantized model. Compile and evaluate "
-                f"the model itself. Received: a quantized model, output matrix dtype {matrix.dtype}"
-            )
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:
             return states, matrix

@@ -9,6 +9,7 @@ from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
 from keras_transformer._backend.operations import (
+    custom_gradient,
     fused_attention,
     of_unknown_shape,
     scale_and_shift,
@@ -17,6 +18,19 @@ from keras_transformer._backend.operations import (
 
 B, T, D = 3, 37, 5
 ON_PYTORCH = keras.backend.backend() == "torch"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_error_in_a_custom_gradient_is_raised_and_nothing_runs_twice(error):
+    runs = []
+
+    def function(x):
+        runs.append(x)
+        raise error("stop")
+
+    with pytest.raises(error, match="stop"):
+        custom_gradient(function)(ops.ones((2,)))
+    assert len(runs) == 1
 
 
 @pytest.mark.parametrize("training", [False, True])

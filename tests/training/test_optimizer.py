@@ -133,6 +133,18 @@ def test_averages_count_optimizer_steps_without_bias_to_the_first(accumulation_s
     np.testing.assert_array_equal(model.get_weights()[0], seen[-1])
 
 
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+def test_averages_of_the_smallest_and_the_largest_momentum(momentum):
+    """The last weights, and the mean of the weights of all steps."""
+    model = dense_of_two(TransformerAdam(0.1, use_ema=True, ema_momentum=momentum))
+    seen = []
+    for _ in range(3):
+        model.train_on_batch(np.array([[3.0, 4.0]]), np.zeros((1, 1)))
+        seen.append(model.get_weights()[0])
+    expected = np.mean(seen, axis=0) if momentum else seen[-1]
+    np.testing.assert_allclose(variable_of(model.optimizer, "average"), expected, rtol=1e-6)
+
+
 def test_fit_ends_with_the_averages_and_can_go_on():
     model = dense_of_two(TransformerAdam(0.1, use_ema=True, ema_momentum=0.5))
     for _ in range(2):

@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import fused_attention, sequential_loop
+from keras_transformer._backend.operations import (
+    custom_gradient,
+    fused_attention,
+    sequential_loop,
+)
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
     attention_pattern,
@@ -120,6 +124,8 @@ def blockwise_attention(
     """
     if use_scale:
         query = query * (1.0 / math.sqrt(query.shape[-1]))
+    if 0 in (*query.shape[:3], key.shape[2]):  # no sentences, queries or keys: empty, or zeros
+        return ops.matmul(ops.matmul(query, ops.swapaxes(key, -1, -2)), value)
     num_keys = ops.shape(key)[2]
     block_size = fitting_size(block_size, num_keys)
     added = 0 if block_size is num_keys else -num_keys % block_size
@@ -129,7 +135,7 @@ def blockwise_attention(
         is_real = ops.swapaxes(is_real, -1, -2)
     rules = _Rules(block_size, num_keys, is_real, use_causal_mask, dropout_rate, seed)
 
-    @ops.custom_gradient
+    @custom_gradient
     def attend(query: Any, key: Any, value: Any) -> Any:
         output, largest, total = _forward(query, key, value, rules)
 
@@ -161,7 +167,7 @@ def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any,
     begin = (row + ops.zeros((value.shape[-1],), "float32"), row + 2 * ABSENT_SCORE, row)
     num_blocks = ops.shape(key)[2] // rules.block_size
     output, largest, total = sequential_loop(num_blocks, body, begin)
-    return output / total, largest, total
+    return ops.divide_no_nan(output, total), largest, total  # without keys, the total is 0
 
 
 def _backward(

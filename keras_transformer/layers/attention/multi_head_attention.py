@@ -17,6 +17,7 @@ from keras_transformer.layers.base import (
     Dense,
     initializer_config,
     int8_matmul,
+    is_default_int8,
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
@@ -210,12 +211,17 @@ class MultiHeadAttention(ConfiguredLayer):
 
         Returns:
             A dict of `"kernel"` `(D, H * (2 * K + K_v))` and, with `use_bias`, a vector `"bias"`,
-            in the compute dtype. After `quantize`, the kernel is int8 and has a vector `"scale"`.
+            in the compute dtype. After `quantize("int8")`, the kernel is int8 and has a vector
+            `"scale"`. After other quantizations, the dict is empty: `step` calls the projections.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
+        configs = [part.quantization_config for part in parts]
+        is_int8 = all(map(is_default_int8, configs)) and not any(x.lora_enabled for x in parts)
+        if not is_int8 and any(configs):
+            return {}
         kernel = ops.concatenate([part.kernel for part in parts], axis=-1)
         fused = {"kernel": kernel}
-        if self.query_projection.quantization_mode == "int8":
+        if is_int8:
             fused["scale"] = ops.concatenate([part.kernel_scale for part in parts], axis=-1)
         else:
             fused["kernel"] = ops.cast(kernel, self.compute_dtype)
@@ -280,6 +286,24 @@ class MultiHeadAttention(ConfiguredLayer):
         self, query: Any, beams: int, projections: dict[str, Any], position: Any
     ) -> tuple[Any, ...]:
         """Returns the queries, keys and values `(B * H, N, K)` of one position."""
+        parts = (
+            self._project_fused(query, projections)
+            if projections
+            else (
+                self.query_projection(query),
+                self.key_projection(query),
+                self.value_projection(query),
+            )
+        )
+        heads = [self._split_beams(part, beams) for part in parts]
+        queries, keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
+        if self.position_encoding is not None:
+            queries, keys = (
+                self._rotate(x[..., None, :], position)[..., 0, :] for x in (queries, keys)
+            )
+        return queries, keys, values
+
+    def _project_fused(self, query: Any, projections: dict[str, Any]) -> list[Any]:
         if "scale" in projections:
             projected = int8_matmul(query, projections["kernel"], projections["scale"])
         else:
@@ -288,13 +312,7 @@ class MultiHeadAttention(ConfiguredLayer):
             projected = projected + projections["bias"]
         width = self.num_heads * self.d_k
         parts = (slice(width), slice(width, 2 * width), slice(2 * width, None))
-        heads = [self._split_beams(projected[:, part], beams) for part in parts]
-        queries, keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
-        if self.position_encoding is not None:
-            queries, keys = (
-                self._rotate(x[..., None, :], position)[..., 0, :] for x in (queries, keys)
-            )
-        return queries, keys, values
+        return [projected[:, part] for part in parts]
 
     def _attention(
         self,

@@ -27,8 +27,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
     For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
-        ValueError: If `offset` + T exceeds `max_length`. This is not checked if one of the two is
-            unknown while a graph is compiled.
+        ValueError: If `offset` + T exceeds `max_length`. If one of the two is unknown while a graph
+            is compiled, positions beyond `max_length` get NaN instead.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
@@ -50,8 +50,10 @@ class LearnedPositionalEncoding(PositionalEncoding):
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
             self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)
-        rows = ops.take(self.position_embeddings, indices, axis=0)
-        return self.add_to(embeddings, ops.cast(rows, "float32"))
+        last = self.max_length - 1
+        rows = ops.take(self.position_embeddings, ops.minimum(indices, last), axis=0)
+        rows = ops.where(indices[:, None] <= last, ops.cast(rows, "float32"), float("nan"))
+        return self.add_to(embeddings, rows)
 
     def check_length(self, length: int) -> None:
         if length > self.max_length:

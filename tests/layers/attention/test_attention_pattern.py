@@ -83,6 +83,15 @@ def test_the_result_is_that_of_all_scores_masked(pattern, x):
     np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
 
 
+@ALL
+@pytest.mark.parametrize("shape", [(0, T), (B, 0)], ids=["no_sentence", "no_token"])
+def test_empty_inputs_give_empty_outputs(pattern, shape):
+    layer = make_layer(pattern)
+    x = np.zeros((*shape, D), "float32")
+    masks = {"padding_mask": np.ones(shape, "bool"), "use_causal_mask": True}
+    assert layer(x, **masks).shape == layer(x).shape == x.shape
+
+
 @quick("strided")
 def test_an_attention_mask_holds_with_the_pattern(pattern, x):
     layer = make_layer(pattern)

@@ -26,6 +26,11 @@ def test_sequences_without_tokens_are_finite():
     assert_finite_without_keys(FullAttention(2))
 
 
+def test_queries_without_keys_get_zeros_as_with_all_scores():
+    query, key = np.ones((2, 3, 5, 7), "float32"), np.ones((2, 3, 0, 7), "float32")
+    np.testing.assert_array_equal(to_numpy(FullAttention()(query, key, key)), 0 * query)
+
+
 def test_all_distances_are_allowed():
     assert to_numpy(FullAttention().allows(np.arange(-3, 4))).all()
 

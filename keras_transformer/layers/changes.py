@@ -1,0 +1,81 @@
+"""Saves and restores what `quantize`, `enable_lora` and `trainable = False` changed in sublayers.
+
+The config of a composite layer contains only the arguments of its constructor, so a loaded layer
+would lack these changes, and its weights would not fit.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from keras_transformer._backend.process import without_tensorflow
+
+
+def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
+    """Returns the changes of each sublayer as JSON values, by the sublayer's path."""
+    found = {path: _own_changes(sublayer, parent) for path, sublayer, parent in _sublayers(layer)}
+    return {path: changes for path, changes in found.items() if changes}
+
+
+def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
+    """Repeats the changes that `layer_changes` returned in a built layer of the same config.
+
+    Raises:
+        ValueError: If the layer does not have a sublayer that was changed.
+    """
+    sublayers = {path: sublayer for path, sublayer, _ in _sublayers(layer)}
+    if unknown := sorted(changes.keys() - sublayers.keys()):
+        raise ValueError(
+            "The config has changes of sublayers that do not exist. "
+            f"Received: {unknown}. Sublayers: {sorted(sublayers)}"
+        )
+    with fast_deletion():
+        for path, own in changes.items():
+            if "quantization" in own:
+                config = keras.saving.deserialize_keras_object(own["quantization"])
+                sublayers[path].quantize(config=config, type_check=False)
+            if "lora_rank" in own:
+                sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
+            if not own.get("trainable", True):
+                sublayers[path].trainable = False
+
+
+@contextmanager
+def fast_deletion() -> Iterator[None]:
+    """Makes quantization faster: for each kernel, Keras collects the garbage of the whole process.
+
+    Within this context, the garbage collector ignores the objects that exist already.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _own_changes(layer: Any, parent: Any) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    quantization = getattr(layer, "quantization_config", None)
+    if quantization is not None:
+        with without_tensorflow():
+            changes["quantization"] = keras.saving.serialize_keras_object(quantization)
+    if getattr(layer, "lora_enabled", False):
+        changes["lora_rank"], changes["lora_alpha"] = layer.lora_rank, layer.lora_alpha
+    if parent.trainable and not layer.trainable:
+        changes["trainable"] = False
+    return changes
+
+
+def _sublayers(
+    layer: Any, prefix: str = "", seen: set[int] | None = None
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yields path, sublayer and its parent; shared sublayers once. A path consists of names."""
+    seen = set() if seen is None else seen
+    for sublayer in layer._layers:
+        if id(sublayer) not in seen:
+            seen.add(id(sublayer))
+            yield prefix + sublayer.name, sublayer, layer
+            yield from _sublayers(sublayer, f"{prefix}{sublayer.name}/", seen)

@@ -1,0 +1,310 @@
+"""Whatever is done to a model, each way to use it equals the model's own call, or is refused."""
+
+import copy
+import pickle
+
+import keras
+import numpy as np
+import pytest
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
+
+from keras_transformer import (
+    MaskedCrossentropy,
+    SearchOptions,
+    SlicedLogitsTrainer,
+    Transformer,
+    TransformerAdam,
+    Translator,
+    compile_function,
+    search,
+)
+from keras_transformer.data import Tokenizer
+from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.onnx import export_onnx
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.source_model import check_model
+
+V, B, S, T, BOS = 60, 2, 7, 5, 2
+OPTIONS = SearchOptions(beam_size=2, max_length=4)
+QUANTIZED = ("int8", "int4", "float8", "int8_lora")
+# Rounding may turn a number over to the next integer of 8 or 4 bits.
+TOLERANCES = {**dict.fromkeys(QUANTIZED, 0.02), "bfloat16": 0.05}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=V)
+
+
+def new_model(change):
+    dtype = "bfloat16" if change == "bfloat16" else "float32"
+    sizes = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}
+    model = Transformer(V, **sizes, dropout_rate=0.0, dtype=dtype)
+    randomize(model)
+    return model
+
+
+def enable_lora(model):
+    generator = np.random.default_rng(0)
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.enable_lora(2, lora_alpha=3)
+            layer.lora_kernel_b.assign(generator.normal(size=layer.lora_kernel_b.shape) / 2)
+
+
+def load_merged_lora(model, folder):
+    adapted = copy.deepcopy(model)
+    enable_lora(adapted)
+    adapted.save_weights(folder / "merged.weights.h5")
+    model.load_weights(folder / "merged.weights.h5")
+    np.testing.assert_allclose(logits_of(model), logits_of(adapted), atol=1e-4)
+
+
+def train_with_ema(model):
+    optimizer = TransformerAdam(0.01, use_ema=True, ema_momentum=0.5)
+    model.compile(optimizer, MaskedCrossentropy())
+    model.fit(INPUTS, LABELS, epochs=2, verbose=0)
+
+
+def freeze(model):
+    model.encoder.trainable = False
+    model.target_embedding.trainable = False
+
+
+CHANGES = {
+    "float32": lambda model, folder: None,
+    "bfloat16": lambda model, folder: None,
+    "int8": lambda model, folder: model.quantize("int8"),
+    "int4": lambda model, folder: model.quantize("int4"),
+    "float8": lambda model, folder: model.quantize("float8"),
+    "lora": lambda model, folder: enable_lora(model),
+    "int8_lora": lambda model, folder: (model.quantize("int8"), enable_lora(model)),
+    "lora_merged": load_merged_lora,
+    "frozen": lambda model, folder: freeze(model),
+    "ema": lambda model, folder: train_with_ema(model),
+}
+QUIET = pytest.mark.filterwarnings("ignore:.*(quantize|stays in float32)")
+
+
+def save_and_load(model, folder):
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
+
+
+def of_its_config(model, folder):
+    twin = type(model).from_config(model.get_config())
+    twin.set_weights(model.get_weights())
+    return twin
+
+
+WAYS = {
+    "saved": save_and_load,
+    "deep_copied": lambda model, folder: copy.deepcopy(model),
+    "pickled": lambda model, folder: pickle.loads(pickle.dumps(model)),
+    "of_its_config": of_its_config,
+}
+
+
+def ids_of(length, begin=()):
+    ids = np.random.default_rng(length).integers(4, V, (B, length)).astype("int32")
+    ids[0, -2:] = 0
+    ids[:, : len(begin)] = begin
+    return ids
+
+
+INPUTS = {"source_ids": ids_of(S), "target_ids": ids_of(T, begin=[BOS])}
+LABELS = np.where(INPUTS["target_ids"], np.roll(INPUTS["target_ids"], -1, axis=1), 0)
+
+
+def logits_of(model, inputs=INPUTS):
+    return np.asarray(model.predict_on_batch(inputs), "float32")
+
+
+def log_probabilities_of(logits, ids):
+    """Of the ids, summed over each row; 0 is padding."""
+    logits = logits.astype("float64")
+    normalized = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    of_ids = np.take_along_axis(normalized, ids[..., None], axis=-1)[..., 0]
+    return np.where(ids != 0, of_ids, 0).sum(axis=-1)
+
+
+# --- Ways to use a model; each takes the model, its tolerance and a tokenizer --------------------
+
+
+def all_steps(model, source_ids, target_ids):
+    cache, steps = model.init_cache(source_ids, max_length=T), []
+    for position in range(T):
+        logits, cache = model.step(target_ids[:, position, None], cache, position)
+        steps.append(logits)
+    return keras.ops.concatenate(steps, axis=1)
+
+
+def assert_steps(model, tolerance):
+    steps = compile_function(all_steps, model)(*INPUTS.values())
+    np.testing.assert_allclose(to_numpy(steps), logits_of(model), atol=tolerance)
+
+
+def assert_hypotheses(model, source_ids, ids, log_probabilities, tolerance):
+    targets = np.concatenate([np.full((len(ids), 1), BOS, "int32"), ids[:, :-1]], axis=1)
+    logits = logits_of(model, {"source_ids": source_ids, "target_ids": targets})
+    expected = log_probabilities_of(logits, ids)
+    np.testing.assert_allclose(log_probabilities, expected, atol=tolerance * ids.shape[1])
+
+
+def assert_search(model, tolerance):
+    compiled = compile_function(search, model)
+    found = compiled(INPUTS["source_ids"], max_length=4, options=OPTIONS)
+    ids, log_probabilities = to_numpy(found.ids)[:, 0], to_numpy(found.log_probabilities)[:, 0]
+    assert_hypotheses(model, INPUTS["source_ids"], ids, log_probabilities, tolerance)
+
+
+def assert_translator(translator, model, tolerance):
+    tokenizer, sentence = translator.tokenizer, SENTENCES[0][0][:12]
+    (hypothesis,) = translator.translate_nbest([sentence])[0]
+    ids = [*hypothesis.ids, tokenizer.eos_id][: hypothesis.length]
+    source = tokenizer.frame_source(tokenizer.encode_source([sentence])[0])
+    rows = (np.array([row], "int32") for row in (source, ids))
+    assert_hypotheses(model, *rows, [hypothesis.log_probability], tolerance)
+
+
+def new_trainer(model):
+    trainer = SlicedLogitsTrainer(model)
+    trainer.compile("sgd")
+    return trainer
+
+
+def assert_evaluation(trainer, model, change):
+    if change in ("int8", "int8_lora"):  # the output matrix is int8
+        with pytest.raises(ValueError, match="does not support a quantized model"):
+            trainer.evaluate(INPUTS, LABELS, verbose=0)
+        return
+    total = log_probabilities_of(logits_of(model), LABELS).sum()
+    loss = trainer.evaluate(INPUTS, LABELS, verbose=0, return_dict=True)["loss"]
+    np.testing.assert_allclose(loss, -total / (LABELS != 0).sum(), rtol=1e-2)
+
+
+# --- The table -----------------------------------------------------------------------------------
+
+
+QUICK = ("bfloat16", "int4", "float8", "lora", "int8_lora")
+
+
+@QUIET
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CHANGES],
+)
+def test_as_made(change, tokenizer, tmp_path):
+    """Call, step, search, and Translator and evaluation made before and after the change."""
+    tolerance = TOLERANCES.get(change, 1e-4)
+    model = new_model(change)
+    original = logits_of(model)
+    before, trainer_before = Translator(model, tokenizer, OPTIONS), new_trainer(model)
+    before.translate(["a"])
+    trainer_before.evaluate(INPUTS, LABELS, verbose=0)
+    CHANGES[change](model, tmp_path)
+    changed = logits_of(model)
+    eager = to_numpy(keras.ops.cast(model(INPUTS), "float32"))
+    np.testing.assert_allclose(eager, changed, atol=tolerance)
+    has_effect = change not in ("float32", "bfloat16", "frozen")
+    assert has_effect == (np.abs(changed - original).max() > tolerance)
+    assert_steps(model, tolerance)
+    assert_search(model, tolerance)
+    for translator in (before, Translator(model, tokenizer, OPTIONS)):
+        assert_translator(translator, model, tolerance)
+    for trainer in (trainer_before, new_trainer(model)):
+        assert_evaluation(trainer, model, change)
+
+
+def assert_same_model(model, other, tolerance):
+    """The copy answers and steps like the model, and what can be trained is the same."""
+    np.testing.assert_allclose(logits_of(other), logits_of(model), atol=tolerance / 10)
+    shapes = [[weight.shape for weight in x.trainable_weights] for x in (other, model)]
+    assert shapes[0] == shapes[1]
+    for own, others in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(*(np.asarray(to_numpy(x), "float32") for x in (own, others)))
+
+
+def cells():
+    """All changes saved, and all ways of one change; the rest is slow."""
+    pairs = [(change, way) for change in CHANGES for way in WAYS]
+    is_quick = [way == "saved" or change == "int8_lora" for change, way in pairs]
+    marks = [[] if quick else pytest.mark.slow for quick in is_quick]
+    return [pytest.param(*pair, marks=mark) for pair, mark in zip(pairs, marks, strict=True)]
+
+
+@QUIET
+@pytest.mark.parametrize("change, way", cells())
+def test_a_copy_is_the_same_model(change, way, tmp_path):
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
+    assert_same_model(model, WAYS[way](model, tmp_path), TOLERANCES.get(change, 1e-4))
+
+
+@QUIET
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_copy_is_used_like_the_model(change, way, tokenizer, tmp_path):
+    tolerance = TOLERANCES.get(change, 1e-4)
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
+    other = WAYS[way](model, tmp_path)
+    assert_steps(other, tolerance)
+    assert_search(other, tolerance)
+    assert_translator(Translator(other, tokenizer, OPTIONS), other, tolerance)
+    assert_evaluation(new_trainer(other), other, change)
+
+
+@QUIET
+@pytest.mark.parametrize("change", ["float32", "int8"])
+def test_clone_model_is_refused(change, tmp_path):
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
+    with pytest.raises(ValueError, match=r"type\(model\).from_config\(model.get_config\(\)\)"):
+        keras.models.clone_model(model)
+
+
+@QUIET
+@pytest.mark.parametrize("change", QUANTIZED)
+def test_exports_of_a_quantized_model_are_refused(change, tokenizer, tmp_path):
+    """`check_model` is the first call of every export."""
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
+    with pytest.raises(ValueError, match="must not be quantized"):
+        check_model(model, tokenizer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("export", [export_ctranslate2, export_onnx, "saved_model"])
+@pytest.mark.parametrize("change", [change for change in CHANGES if change not in QUANTIZED])
+def test_exports_translate_like_the_model(change, export, tokenizer, tmp_path):
+    """Each export compares itself with the model and raises an error if they differ."""
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
+    if export != "saved_model":
+        assert export(model, tokenizer, tmp_path / "export").identical > 0
+    elif keras.backend.backend() == "tensorflow":
+        export_saved_model(model, tokenizer, tmp_path / "export")
+    else:
+        with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
+            export_saved_model(model, tokenizer, tmp_path / "export")
+
+
+def test_modes_that_need_calibration_are_refused_before_anything_changes():
+    model = new_model("float32")
+    config = keras.quantizers.GPTQConfig(dataset=["a"], tokenizer=str)
+    with pytest.raises(ValueError, match="one of .*Received: mode='gptq'"):
+        model.quantize(config=config)
+    with pytest.raises(ValueError, match="mode"):
+        model.quantize("int2")
+    assert "changes" not in model.get_config()
+
+
+def test_predict_goes_on_with_the_new_weights_after_enable_lora():
+    model = new_model("float32")
+    before = logits_of(model)
+    enable_lora(model)
+    assert np.abs(logits_of(model) - before).max() > 0.1
+    np.testing.assert_allclose(logits_of(model), to_numpy(model(INPUTS)), atol=1e-4)
