@@ -1,7 +1,6 @@
 """Compiles functions that call a model."""
 
 import functools
-import operator
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
@@ -55,19 +54,24 @@ class CompiledFunctions:
                 f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}"
             )
         self._model, self._functions, self._compile = model, functions, _COMPILERS[backend]
+        layers = getattr(model, "_flatten_layers", list)()
+        self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
         self._lock = threading.Lock()
-        self._variables: list[Any] = []
+        self._state: list[tuple[bool, bool]] | None = None
         self._compiled: list[Callable[..., Any]] = []
 
     def current(self) -> list[Callable[..., Any]]:
-        """Returns the compiled functions, new ones if variables were replaced or added.
+        """Returns the compiled functions, new ones after `quantize` and `enable_lora`.
 
-        Listing the variables takes as long as two decoding steps.
+        It does not compare all variables: listing them takes as long as three decoding steps.
         """
-        variables = list(self._model.variables)
+        state = [
+            (layer.quantization_config is None, getattr(layer, "lora_enabled", False))
+            for layer in self._changeable
+        ]
         with self._lock:
-            if not self._compiled or not _are_same(variables, self._variables):
-                self._variables = variables
+            if state != self._state:
+                self._state = state
                 self._compiled = [
                     self._compile(function, self._model, donated)
                     for function, donated in self._functions
@@ -96,10 +100,6 @@ class Recompiling:
         counts = vars(self).setdefault("_num_variables", {})  # Keras would track an attribute
         before, counts[function] = counts.get(function), len(self.variables)
         return before not in (None, counts[function])
-
-
-def _are_same(ones: list[Any], others: list[Any]) -> bool:
-    return len(ones) == len(others) and all(map(operator.is_, ones, others))
 
 
 def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
