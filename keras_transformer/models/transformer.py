@@ -283,8 +283,8 @@ class Transformer(Recompiling, keras.Model):
         if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
             raise ValueError(
                 "`clone_model` would return a model without `step`, whose layers do not share the "
-                "position encoding. Use `type(model).from_config(model.get_config())`, or `copy.deepcopy` "
-                f"for a copy with the same weights. Received: model={self.name}"
+                "position encoding. Use `type(model).from_config(model.get_config())`, or "
+                f"`copy.deepcopy` for a copy with the same weights. Received: model={self.name}"
             )
         return super()._run_through_graph(inputs, **options)
 
