@@ -95,12 +95,15 @@ def test_without_a_distribution_one_process_has_all():
 class Worker(Distribution):
     """Writes down when it waits."""
 
+    chief_succeeds = True
+
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.done: list[str] = []
 
-    def barrier(self) -> None:
+    def of_chief(self, flag: bool) -> bool:
         self.done.append("wait")
+        return flag and self.chief_succeeds
 
 
 def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
@@ -110,6 +113,24 @@ def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
         worker.chief_first(lambda worker=worker: worker.done.append("act"))
         done[rank] = worker.done
     assert done == {0: ["act", "wait"], 1: ["wait", "act"]}
+
+
+def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
+    def fail():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Worker(0).chief_first(fail)
+    other = Worker(1)
+    other.chief_succeeds = False
+    with pytest.raises(UserError, match="the first process failed"):
+        other.chief_first(lambda: other.done.append("act"))
+    assert other.done == ["wait"]
+
+
+def test_only_the_chief_locks_the_folder(tmp_path):
+    with Worker(0).training_lock(tmp_path), Worker(1).training_lock(tmp_path / "other"):
+        assert {path.name for path in tmp_path.iterdir()} == {".lock"}
 
 
 def test_only_the_chief_acts():
