@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import beam_search as search
-from support.searching import eagerly
+from support.searching import eagerly, quick_search
 from support.small_models import inputs_of, small_model
 
-from keras_transformer import Request, SearchOptions, SearchResult
-from keras_transformer import search as run_search
+from keras_transformer import Request, SearchOptions
 from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score, length_divisor
 
 A, Z, V = 4, 5, 6
@@ -179,9 +178,7 @@ def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden,
     request = Request(np.array([[source]]), **{k: np.array(x) for k, x in arrays.items()})
     size = SearchOptions(beam_size=128, n_best=128, **options)
     with eagerly():
-        result = SearchResult(
-            *map(to_numpy, run_search(model, request, max_length=4, options=size))
-        )
+        result = quick_search(model, request, 4, size)
     divisor = penalty if options["length_penalty_form"] == "wu" else pow
     expected = {
         ids: score
