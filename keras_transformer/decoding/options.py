@@ -22,8 +22,8 @@ class DecodingOptions(BaseModel):
     max_length: int | None = Field(
         None,
         ge=1,
-        description="Maximum tokens of a translation, with eos. Default: source length plus 50, but at "
-        "least min_length.",
+        description="Maximum tokens of a translation, with eos. Default: source length plus 50, or "
+        "min_length if that is larger.",
     )
     min_length: int = Field(1, ge=1, description="Minimum tokens of a translation, with eos.")
     repetition_penalty: float = Field(

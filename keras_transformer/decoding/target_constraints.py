@@ -107,7 +107,7 @@ def _check_characters(tokenizer: Any, kind: str, words: Words) -> None:
 
 
 def _encode_words(tokenizer: Any, words: Words | None) -> list[list[list[int]]]:
-    """Returns the ids of each sentence's words; omits words without ids or with unknown characters."""
+    """Returns the ids of each sentence's words; omits words without known ids."""
     encoded = [tokenizer.encode_target(list(of_sentence)) for of_sentence in words or []]
     return [
         [ids for ids in sequences if ids and tokenizer.unk_id not in ids] for sequences in encoded

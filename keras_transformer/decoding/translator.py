@@ -60,7 +60,8 @@ class Translator:
         model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
         tokenizer: The `Tokenizer` that the model was trained with.
         options: The options of beam search. If `options.max_length` is None, a translation can be
-            50 tokens longer than its source, as in the paper. Defaults to `SearchOptions()`.
+            50 tokens longer than its source, as in the paper, or as long as `options.min_length`
+            if that is larger. Defaults to `SearchOptions()`.
         overlong: What to do with text that has more pieces than the model accepts. `"split"`: split
             it at the ends of sentences, or between words if a sentence is too long; translate the
             parts and join the translations with a space. `"truncate"`: translate only its
@@ -68,7 +69,8 @@ class Translator:
         tokens_per_batch: Source tokens of one batch, padding included. Defaults to 1024.
 
     Raises:
-        ValueError: If `overlong` is unknown, or `options.max_length` exceeds `model.max_length`.
+        ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
+            exceeds `model.max_length`.
 
     Source: Vaswani et al. 2017, §6.1.
     """

@@ -30,8 +30,8 @@ class TranslationGraph:
     `export_saved_model` documents the arguments and the signatures.
 
     Raises:
-        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` exceeds
-            `model.max_length`.
+        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` or
+            `options.min_length` exceeds `model.max_length`.
     """
 
     def __init__(

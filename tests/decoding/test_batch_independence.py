@@ -7,19 +7,19 @@ import functools
 import os
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from support.fake_models import EOS, PAD, PrefixModel
 from support.recurrent_model import RecurrentModel
-from support.searching import eagerly
+from support.searching import eagerly, quick_search
 from support.small_models import new_model
 
-from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
+from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import StagedSearch, make_strategy, search
+from keras_transformer.decoding.search import StagedSearch, make_strategy
+from keras_transformer.decoding.translator import Translator
 
 V, SEED = 13, 5
 LENGTHS = st.integers(1, 10)
@@ -107,7 +107,7 @@ def shared_options():
             "repetition_penalty": st.sampled_from([1.0, 1.0, 0.7, 1.5]),
             "no_repeat_ngram_size": st.sampled_from([0, 0, 1, 2, 3]),
         }
-    )
+    ).filter(lambda found: found["min_length"] <= (found["max_length"] or 6))
 
 
 TOKENS = st.integers(EOS + 1, V - 1)
@@ -205,13 +205,11 @@ def check(case):
     whole = request_of(case, case.sentences, longest)
     event(type(case.options).__name__)
     with eagerly():
-        kinds = [search(model, whole, max_length=longest, options=case.options)]
+        kinds = [quick_search(model, whole, longest, case.options)]
         kinds.append(StagedSearch(model)(whole, strategy, longest))
-        kinds = [type(x)(*map(keras.ops.convert_to_numpy, x)) for x in kinds]
         for row, sentence in enumerate(case.sentences):
             own = request_of(case, [sentence], sentence.max_length)
-            alone = search(model, own, max_length=sentence.max_length, options=case.options)
-            alone = type(alone)(*map(keras.ops.convert_to_numpy, alone))
+            alone = quick_search(model, own, sentence.max_length, case.options)
             assert not np.isnan(alone.scores).any()
             for found in kinds:
                 assert_same(hypotheses(found, row), hypotheses(alone, 0))
@@ -244,3 +242,101 @@ def test_many_results_are_those_of_the_sentences_alone(case):
 @given(cases(REAL, 5))
 def test_many_results_of_keras_models_are_those_of_the_sentences_alone(case):
     check(case)
+
+
+@functools.cache
+def tokenizer():
+    return Tokenizer.train([("abc de. f", "fed. cba d")] * 9, vocabulary_size=13, model_type="bpe")
+
+
+@functools.cache
+def short_model(kind):
+    model = kind(V) if kind is RecurrentModel else kind()
+    model.max_length = 12
+    return model
+
+
+LETTERS = "abcdef"
+TEXTS = st.text(alphabet=LETTERS + " .", max_size=25)
+WORDS = st.lists(st.text(alphabet=LETTERS, min_size=1, max_size=2), max_size=2)
+
+
+class Line(NamedTuple):
+    """A sentence and its constraints; a longer sentence would be split."""
+
+    sentence: str
+    prefix: str
+    forbidden: list[str]
+    required: list[str]
+
+
+LINES = st.builds(Line, TEXTS, st.text(alphabet=LETTERS, max_size=2), WORDS, WORDS).map(
+    lambda line: line if len(line.sentence) < 8 else line._replace(required=[])
+)
+
+
+def translated(translator, lines, constrained, align):
+    columns = Line(*map(list, zip(*lines, strict=True)))
+    names = [name for name in constrained if any(getattr(columns, name))]
+    words = {"prefixes" if name == "prefix" else name: getattr(columns, name) for name in names}
+    return translator.translate_nbest(columns.sentence, **words, alignments=align)
+
+
+def as_row(hypothesis):
+    return (hypothesis.text, hypothesis.ids, hypothesis.length, hypothesis.alignment)
+
+
+def check_translations(whole, alone):
+    assert len(whole) == len(alone)
+    for found, expected in zip(whole, alone, strict=True):
+        assert [*map(as_row, found)] == [*map(as_row, expected)]
+        for name in ("score", "log_probability"):
+            scores = ([getattr(x, name) for x in each] for each in (found, expected))
+            np.testing.assert_allclose(*scores, atol=1e-4, rtol=1e-5)
+
+
+@st.composite
+def translations(draw):
+    options = draw(beam_options() | sampling_options())
+    kind = draw(st.sampled_from([GrowingModel, RecurrentModel]))
+    if kind is GrowingModel and isinstance(options, SearchOptions):
+        options = options.replace(coverage_penalty=0.0)
+    fields = draw(st.sets(st.sampled_from(["prefix", "forbidden", "required"])))
+    lines = draw(st.lists(LINES, min_size=1, max_size=6))
+    return kind, options, fields, lines, draw(st.sampled_from([1, 16, 64, 1024]))
+
+
+def check_translator(case):
+    """The Translator groups lines into batches by length, and splits lines."""
+    kind, options, fields, lines, tokens_per_batch = case
+    model = short_model(kind)
+    with eagerly():
+        if isinstance(options, SamplingOptions):
+            translators = [Translator(model, tokenizer(), None, "split", tokens_per_batch)]
+            translators.append(Translator(model, tokenizer()))
+            sentences = [line.sentence for line in lines]
+            whole = translators[0].sample(sentences, options, SEED)
+            alone = [
+                translators[1].sample([sentence], options, SEED, index)[0]
+                for index, sentence in enumerate(sentences)
+            ]
+        else:
+            translators = [Translator(model, tokenizer(), options, "split", tokens_per_batch)]
+            translators.append(Translator(model, tokenizer(), options))
+            align = kind is RecurrentModel
+            whole = translated(translators[0], lines, fields, align)
+            alone = [translated(translators[1], [line], fields, align)[0] for line in lines]
+    check_translations(whole, alone)
+
+
+@settings(max_examples=5, **QUIET)
+@given(translations())
+def test_a_line_is_translated_as_it_is_alone(case):
+    check_translator(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES // 3, **{**QUIET, "derandomize": False})
+@given(translations())
+def test_many_lines_are_translated_as_they_are_alone(case):
+    check_translator(case)

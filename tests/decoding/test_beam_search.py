@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import beam_search as search
+from support.searching import eagerly, quick_search
 from support.small_models import inputs_of, small_model
 
+from keras_transformer import Request, SearchOptions
 from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score, length_divisor
 
 A, Z, V = 4, 5, 6
@@ -28,17 +32,19 @@ def trimmed(ids):
     return [int(token) for token in ids if token != PAD]
 
 
-def all_hypotheses(model, source, max_length, length_penalty):
+def all_hypotheses(model, source, max_length, length_penalty, rule=None, divisor=penalty):
     """Every possible hypothesis as (score, ids), best first."""
+    rule = rule or (lambda log_probabilities, ids: log_probabilities)
     hypotheses, prefixes = [], [((), 0.0)]
     while prefixes:
         ids, total = prefixes.pop()
-        for token, log_probability in enumerate(model.log_probabilities(source, ids)):
+        following = rule(model.log_probabilities(source, ids), ids)
+        for token, log_probability in enumerate(following):
             longer = ((*ids, token), total + log_probability)
-            if token in (PAD, BOS):
+            if token in (PAD, BOS) or np.isneginf(log_probability):
                 continue
             if token == EOS or len(longer[0]) == max_length:
-                hypotheses.append((longer[1] / penalty(len(longer[0]), length_penalty), longer[0]))
+                hypotheses.append((longer[1] / divisor(len(longer[0]), length_penalty), longer[0]))
             else:
                 prefixes.append(longer)
     return sorted(hypotheses, reverse=True)
@@ -117,6 +123,83 @@ def test_a_wide_beam_equals_exhaustive_search(length_penalty):
         # There are no others.
         assert np.isneginf(result.scores[row, 121:]).all()
         assert (result.lengths[row, 121:] == 0).all()
+
+
+def rule_of(options, prefix, forbidden):
+    """The rules of options and request, on the log-probabilities of one hypothesis."""
+    size = options["no_repeat_ngram_size"]
+
+    def rule(log_probabilities, ids):
+        ids, following = list(ids), np.array(log_probabilities)
+        following[list(set(ids))] *= options["repetition_penalty"]
+        banned = set(range(V)) - {prefix[len(ids)]} if len(ids) < len(prefix) else set()
+        if len(ids) + 1 < options["min_length"]:
+            banned.add(EOS)
+        for token in range(V):
+            longer = [*ids, token]
+            if size and has(ids, longer[-size:]) and len(longer) > size:
+                banned.add(token)
+            if any(longer[-len(words) :] == words for words in forbidden):
+                banned.add(token)
+        following[list(banned)] = -np.inf
+        return following
+
+    return rule
+
+
+TOKENS = st.sampled_from([1, A, Z])
+WORDS = st.lists(st.lists(TOKENS, min_size=1, max_size=2), max_size=2)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    st.fixed_dictionaries(
+        {
+            "length_penalty": st.sampled_from([0.0, 0.6, 2.0]),
+            "length_penalty_form": st.sampled_from(["wu", "power"]),
+            "min_length": st.integers(1, 4),
+            "repetition_penalty": st.sampled_from([0.5, 1.0, 1.5]),
+            "no_repeat_ngram_size": st.integers(0, 3),
+        }
+    ),
+    st.lists(TOKENS, max_size=2),
+    WORDS,
+    WORDS,
+    st.integers(4, 40),
+)
+def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden, required, source):
+    """All hypotheses that have the required words, with their scores."""
+    model, width = PrefixModel(V), 2
+    arrays = {
+        "prefix_ids": [[*prefix, *[PAD] * (width - len(prefix))]],
+        "forbidden_ids": [[[*w, *[PAD] * (width - len(w))] for w in [*forbidden, [], []][:2]]],
+        "required_ids": [[[*w, *[PAD] * (width - len(w))] for w in [*required, [], []][:2]]],
+    }
+    request = Request(np.array([[source]]), **{k: np.array(x) for k, x in arrays.items()})
+    size = SearchOptions(beam_size=128, n_best=128, **options)
+    with eagerly():
+        result = quick_search(model, request, 4, size)
+    divisor = penalty if options["length_penalty_form"] == "wu" else pow
+    expected = {
+        ids: score
+        for score, ids in all_hypotheses(
+            model,
+            [source],
+            4,
+            options["length_penalty"],
+            rule_of(options, prefix, forbidden),
+            divisor,
+        )
+        if all(has(ids, words) for words in required)
+    }
+    found = {
+        tuple(trimmed(ids)): score
+        for ids, score in zip(result.ids[0], result.scores[0], strict=True)
+        if score > -500  # A missing word costs 1,000.
+    }
+    assert found.keys() == expected.keys()
+    for ids, score in found.items():
+        np.testing.assert_allclose(score, expected[ids], rtol=1e-4)
 
 
 def test_agrees_with_plain_beam_search():

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 
 import keras
 import pytest
@@ -15,6 +14,7 @@ from keras_transformer import (
     compile_function,
     search,
 )
+from keras_transformer.decoding import search as decoding
 from support.contract import to_numpy
 
 
@@ -47,13 +47,16 @@ def sample(model, source_ids, random_numbers, *arrays, max_length, rules=(), **a
 
 @contextlib.contextmanager
 def eagerly():
-    """Runs searches without compiling them, which takes most of the time of a small search."""
-    backend = keras.backend.backend()
-    name = "keras_transformer.decoding.search.compile_function"
-    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        patch.setattr(name, lambda function, model, donated=(): functools.partial(function, model))
-        if backend == "jax":
-            stack.enter_context(importlib.import_module("jax").disable_jit())
-        if backend == "torch":
-            stack.enter_context(importlib.import_module("torch").inference_mode())
+    """Searches without XLA on TensorFlow: compiling takes most of the time of a small search."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("search", "translator") if keras.backend.backend() == "tensorflow" else ():
+            name = f"keras_transformer.decoding.{module}.compile_function"
+            patch.setattr(name, lambda function, model, **_: functools.partial(function, model))
         yield
+
+
+def quick_search(model, request, max_length, options):
+    """The result as NumPy arrays; inside `eagerly`, without XLA on TensorFlow."""
+    compiled = decoding.compile_function(search, model)
+    result = compiled(request, max_length=max_length, options=options)
+    return SearchResult(*map(to_numpy, result))
