@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
 from keras_transformer.portability.backend import Backend, BackendError, measured
@@ -71,11 +72,11 @@ class Audit:
     def readings(self, pair: Pair) -> list[Reading]:
         """Returns what two backends load from the original file and from each other's files."""
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
-        found = []
-        for reader, answer in outputs.items():
-            given = dict(zip(answer.values, self._given, strict=False))
-            original = answer._replace(values=given)
-            found.append(Reading(self._folder / "model.keras", reader, original, answer))
+        found, here = [], keras.config.backend()
+        if here in outputs:  # the model was made on this backend
+            answer = outputs[here]
+            given = answer._replace(values=dict(zip(answer.values, self._given, strict=False)))
+            found.append(Reading(self._folder / "model.keras", here, given, answer))
         for writer, reader in itertools.product(outputs, outputs):
             if (writer, reader) in self._loaded:
                 loaded = self._loaded[writer, reader]
@@ -105,14 +106,13 @@ class Audit:
         except BackendError:
             return None
         calls = list(dict.fromkeys(x.rsplit(" ", 2)[0] for x in one.values if x in other.values))
-        found, outer = None, calls[-1]
-        while outer is not None:
-            prefix, outer = f"{outer.partition(' (call')[0]}/", None
-            for call in calls:
-                if call.startswith(prefix) and "/" not in call.removeprefix(prefix):
-                    if parting := self._step_differences(check, pair, call):
-                        found, outer = (call, parting), call
-                        break
+        found, prefix = None, f"{calls[-1]}/"
+        inner = iter(calls)
+        while (call := next(inner, None)) is not None:
+            if call.startswith(prefix) and "/" not in call.removeprefix(prefix):
+                if parting := self._step_differences(check, pair, call):
+                    found, prefix = (call, parting), f"{call.partition(' (call')[0]}/"
+                    inner = iter(calls)
         return found
 
     def failing_call(self, name: str) -> str | None:

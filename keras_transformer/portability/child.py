@@ -82,10 +82,10 @@ class Child:
 
     def step(self, call: str | None = None) -> dict[str, Any]:
         """Answers with gradients and variables of a training step of the model or of one call."""
-        layer, *given = self._call(call)
-        is_training = not _is_random(layer, *given)
-        probe = Probe(layer, *given, is_training, self.seed)
-        answer = self._measure(lambda given: probe.step(*given), layer, given)
+        layer, arguments, named = self._call(call)
+        is_training = not _is_random(layer, arguments, named)
+        probe = Probe(layer, arguments, named, is_training, self.seed)
+        answer = self._measure(lambda given: probe.step(*given), layer, (arguments, named))
         return {"is_training": is_training, **answer}
 
     def search(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Child:
         is_training = with_training and not _is_random(layer, arguments, named)
         arrays: Arrays = {}
         texts = [_expression(x, arrays) for x in (arguments, named)]
-        np.savez(Path(folder) / "inputs.npz", **arrays)
+        np.savez(Path(folder) / "inputs.npz", allow_pickle=False, **arrays)
         if call is None:
             shutil.copy(self.folder / "model.keras", Path(folder) / "layer.keras")
         else:
@@ -179,17 +179,18 @@ class Child:
 @contextmanager
 def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[None]:
     """Lets `watch` run every call of a layer or operation. Names are paths of calls."""
-    original, path, counts = keras.Operation.__call__, [], Counter()
+    original, path = keras.Operation.__call__, list[str]()
+    counts = Counter[str]()
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         path.append(self.name)
         name = "/".join(path)
         counts[name] += 1
         name = name if counts[name] == 1 else f"{name} (call {counts[name]})"
-        is_trained = {key: x for key, x in named.items() if key != "training"}
+        given = {key: x for key, x in named.items() if key != "training"}
         try:
             return watch(
-                name, Call(self, arguments, is_trained), lambda: original(self, *arguments, **named)
+                name, Call(self, arguments, given), lambda: original(self, *arguments, **named)
             )
         finally:
             path.pop()
@@ -241,8 +242,8 @@ def _load(path: Path) -> Any:
 def _expression(value: Any, arrays: Arrays) -> str:
     """Returns a call argument as Python, and adds its tensors to `arrays`."""
     if isinstance(value, dict):
-        items = (f"{key!r}: {_expression(x, arrays)}" for key, x in value.items())
-        return "{" + ", ".join(items) + "}"
+        pairs = (f"{key!r}: {_expression(x, arrays)}" for key, x in value.items())
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
         items = "".join(f"{_expression(x, arrays)}, " for x in value)
         return f"[{items}]" if isinstance(value, list) else f"({items})"

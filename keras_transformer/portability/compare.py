@@ -52,10 +52,11 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.array(math.inf)
     is_same = (one == other) | ((one != one) & (other != other))
     if one.dtype.kind != "f":
-        return (~np.atleast_1d(is_same)).reshape(max(1, len(np.atleast_1d(one))), -1).any(axis=1)
+        rows = np.atleast_1d(is_same)
+        return np.array(~rows.all(axis=tuple(range(1, rows.ndim))))
     with np.errstate(invalid="ignore"):
         differences = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
-    return np.max(np.nan_to_num(differences, nan=math.inf, posinf=math.inf), initial=0.0)
+    return np.array(np.nan_to_num(differences, nan=math.inf, posinf=math.inf).max(initial=0.0))
 
 
 def differences(one: Measured, other: Measured) -> list[Difference]:

@@ -145,7 +145,7 @@ class Failures:
         if place.file is not None:
             shutil.copy(place.file, folder / "layer.keras")
         if place.expected is not None:
-            np.savez(folder / "expected.npz", **place.expected)
+            np.savez(folder / "expected.npz", allow_pickle=False, **place.expected)
         write_script(
             folder,
             place.kind,

@@ -26,10 +26,12 @@ def as_model(model: Any, inputs: Any) -> keras.Model:
         return model
     if inputs is None:
         raise ValueError(f"`inputs` must be given for a layer. Received: model={model!r}")
-    symbolic = keras.tree.map_structure(
-        lambda x: keras.Input(x.shape[1:], dtype=str(x.dtype)), inputs
-    )
-    outputs = model(**symbolic) if isinstance(symbolic, dict) else model(symbolic)
+    if isinstance(inputs, dict):
+        symbolic = {name: _symbolic(x, name) for name, x in inputs.items()}
+        outputs = model(**symbolic)
+    else:
+        symbolic = keras.tree.map_structure(_symbolic, inputs)
+        outputs = model(symbolic)
     return keras.Model(symbolic, outputs, name="model")
 
 
@@ -63,6 +65,10 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
         return drawn
 
     return keras.tree.map_structure(make, model.input)
+
+
+def _symbolic(x: Any, name: str | None = None) -> Any:
+    return keras.Input(x.shape[1:], dtype=keras.backend.standardize_dtype(x.dtype), name=name)
 
 
 def _vocabulary_size(model: keras.Model, spec: Any) -> int:

@@ -112,6 +112,9 @@ class _KeepGradients(keras.optimizers.Optimizer):
         self.kept = [self.add_variable_from_reference(x, "gradient") for x in variables]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        gradient = ops.convert_to_tensor(gradient)  # TensorFlow's may be sparse
-        self.assign(self.kept[self._get_variable_index(variable)], gradient)
-        self.assign_sub(variable, ops.cast(learning_rate, gradient.dtype) * gradient)
+        kept = self.kept[self._get_variable_index(variable)]
+        self.assign(kept, ops.zeros_like(kept))
+        self.assign_add(
+            kept, gradient
+        )  # TensorFlow's may be sparse, with equal indices to be added
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * kept)

@@ -33,6 +33,10 @@ class Block(keras.layers.Layer):
         self.first = Square(name="first")
         self.second = Square(is_broken, name="second")
 
+    def build(self, shape):
+        self.first.build(shape)
+        self.second.build(shape)
+
     def call(self, x):
         return self.second(ops.tanh(self.first(x)))
 
