@@ -9,9 +9,9 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan
-    BinaryPositionalEncoding Cache Conformance CorpusError Decoder DecoderLayer Dropout Encoder
-    EncoderLayer Ensemble FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
+    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding
+    Cache Conformance CorpusError Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble
+    FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MinLength
     MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
     PositionalEncoding Recipe RelativePositionBias RepetitionPenalty Request ResidualConnection
