@@ -6,11 +6,12 @@ answer is a line of JSON on standard output; its arrays are in a file.
 
 import importlib
 import json
+import math
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +85,8 @@ class Child:
         """Answers with gradients and variables of a training step of the model or of one call."""
         layer, arguments, named = self._call(call)
         is_training = not _is_random(layer, arguments, named)
-        probe = Probe(layer, arguments, named, is_training, self.seed)
+        with _restored(layer.variables):
+            probe = Probe(layer, arguments, named, is_training, self.seed)
         answer = self._measure(lambda given: probe.step(*given), layer, (arguments, named))
         return {"is_training": is_training, **answer}
 
@@ -153,26 +155,19 @@ class Child:
         found = function(inputs)
         noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
         variables = [x for x in layer.variables if is_float(x)]
-        before = [as_array(x) for x in variables]
         for seed in range(runs):
             random = np.random.default_rng(seed)
-            try:
-                for variable, value in zip(variables, before, strict=True):
-                    variable.assign(_perturbed(value, epsilon, random))
+            with _restored(variables):
+                for variable in variables:
+                    variable.assign(_perturbed(variable, epsilon, random))
                 changed = function(_perturbed(inputs, epsilon, random))
-            finally:
-                for variable, value in zip(variables, before, strict=True):
-                    variable.assign(value)
             noise = {
                 name: np.maximum(x, change(changed[name], found[name])) for name, x in noise.items()
             }
         path = self.folder / f"{keras.config.backend()}.npz"
         np.savez(path, *found.values(), *noise.values())
-        sizes = [max(x.size // x.shape[-1], x.shape[-1]) for x in before if x.ndim > 1]
-        for x in filter(lambda x: hasattr(x, "shape"), keras.tree.flatten(inputs)):
-            rank = len(x.shape)
-            sizes.append(int(np.prod(x.shape[: rank - 1] if is_float(x) else x.shape)))
-        terms = max([1, *sizes])
+        tensors = [x for x in [*variables, *keras.tree.flatten(inputs)] if hasattr(x, "shape")]
+        terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
         return {"file": str(path), "names": list(found), "epsilon": epsilon, "terms": terms}
 
 
@@ -223,9 +218,21 @@ def _perturbed(structure: Any, epsilon: float, random: np.random.Generator) -> A
     return keras.tree.map_structure(perturb, structure)
 
 
+@contextmanager
+def _restored(variables: Iterable[Any]) -> Iterator[None]:
+    """Restores the values of variables at the end."""
+    before = [(x, np.array(keras.ops.convert_to_numpy(x))) for x in variables]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
 def _is_random(layer: Any, arguments: Any, named: Any) -> bool:
     """Returns whether two calls with `training=True` give different outputs, as with dropout."""
-    one, other = (_arrays("", layer(*arguments, **named, training=True)) for _ in range(2))
+    with _restored(x for x in layer.variables if is_float(x)):  # such as moving averages
+        one, other = (_arrays("", layer(*arguments, **named, training=True)) for _ in range(2))
     return any(np.any(change(one[name], other[name])) for name in one)
 
 

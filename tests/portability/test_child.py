@@ -44,6 +44,17 @@ def test_a_step_of_a_random_model_is_without_training(child):
     assert answer["names"][:2] == ["gradient 0 input_0", "gradient 1 kernel"]
 
 
+def test_a_step_changes_no_moving_average(child):
+    child.model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization()])
+    before = [to_numpy(weight) for weight in child.model.weights]
+    answer = child.step()
+    arrays = dict(zip(answer["names"], np.load(answer["file"]).values(), strict=False))
+    (name,) = (x for x in arrays if "moving_mean" in x)
+    np.testing.assert_allclose(arrays[name], 0.01, rtol=1e-5)  # ones, with momentum 0.99
+    for weight, value in zip(child.model.weights, before, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), value)
+
+
 def test_a_saved_file_and_a_saved_call_load(child, tmp_path):
     child.save(str(tmp_path / "saved.keras"))
     loaded, own = (
