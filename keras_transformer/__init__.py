@@ -37,6 +37,7 @@ _PUBLIC_NAMES = {
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": "Transformer",
+    "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",
     "training": """

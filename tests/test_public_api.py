@@ -9,16 +9,16 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan
-    BinaryPositionalEncoding Cache CorpusError Decoder DecoderLayer Dropout Encoder EncoderLayer
-    Ensemble FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
+    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding
+    Cache Conformance CorpusError Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble
+    FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MinLength
     MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
     PositionalEncoding Recipe RelativePositionBias RepetitionPenalty Request ResidualConnection
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions SearchResult SelfAttention
     SinusoidalPositionalEncoding SlicedLogitsTrainer StridedAttention TokenEmbedding TokenStore
     Tokenizer Transformer TransformerAdam TransformerSchedule Translator UserError array_batches
-    average_checkpoints causal_mask compile_function evaluation_batches fit fit_data
+    average_checkpoints causal_mask compile_function conformance evaluation_batches fit fit_data
     keep_freed_memory load_recipe padding_mask random_numbers read_parallel
     scaled_dot_product_attention score_pairs search train word_alignment
 """.split()

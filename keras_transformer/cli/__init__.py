@@ -15,7 +15,10 @@ from keras_transformer import __version__
 from keras_transformer._files import is_disk_full
 from keras_transformer.errors import UserError
 
-COMMANDS = ("train", "budget", "translate", "client", "score", "evaluate", "average", "export")
+COMMANDS = (
+    *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
+    "conformance",
+)
 
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {

@@ -1,0 +1,64 @@
+"""The command `conformance`."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from keras_transformer.cli.common import run_argument
+from keras_transformer.errors import UserError
+
+
+@click.command("conformance")
+@run_argument
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="Module with custom classes, which Python finds from here. Repeatable.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="conformance",
+    help="Folder for the scripts that reproduce failures.",
+)
+def command(run: Path, imports: Sequence[str], output: Path) -> None:
+    """Compare RUN's model on all installed backends.
+
+    RUN is a run folder or the .keras file of any functional Keras model. The command compares
+    outputs, gradients, a training step, search, and saved files on random inputs, each backend in
+    its own process. It prints the largest difference of each pair of backends and its tolerance,
+    which is derived from rounding. If backends part, it names the first layer where they do, writes
+    a script that reproduces the difference, and exits with status 1.
+
+    \b
+    keras-transformer conformance runs/quickstart
+    keras-transformer conformance my_model.keras --import my_layers
+    """
+    sys.path.insert(0, os.getcwd())
+    from tqdm import tqdm
+
+    for module in imports:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"--import {module} fails: {error}") from error
+    from keras_transformer.portability import conformance
+    from keras_transformer.run import Run, load_model
+
+    model = load_model(run) if run.suffix == ".keras" else Run.open(run).model()
+    with tqdm(unit="check", leave=False) as progress:
+
+        def report(total: int) -> None:
+            progress.total = total
+            progress.update()
+
+        result = conformance(model, imports=imports, directory=output, report=report)
+    click.echo(str(result))
+    if not result.conforms:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,169 @@
+"""Runs a model on every installed backend and compares the results."""
+
+import importlib.util
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer._backend.process import without_tensorflow
+from keras_transformer.errors import UserError
+from keras_transformer.portability.audit import CHECKS, Audit, Pair
+from keras_transformer.portability.backend import Backend
+from keras_transformer.portability.compare import Difference, worst
+from keras_transformer.portability.failures import Failure, Failures
+from keras_transformer.portability.inputs import as_model, random_inputs
+from keras_transformer.portability.probe import as_array
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+@dataclass
+class Conformance:
+    """The result of `conformance`; `str` makes a table of it.
+
+    Attributes:
+        backends: The compared backends.
+        missing: Backends that are not installed.
+        largest: For each check, the largest difference for each pair of backends, relative to its
+            tolerance. None if one of the two failed, or if the check has no results.
+        failures: Differences that rounding does not explain, and errors.
+        terms: Number of terms n of the model's longest sum, which the tolerances depend on.
+        is_training: Whether the training step used `training=True`. False for a model with dropout.
+    """
+
+    backends: list[str]
+    missing: list[str]
+    largest: dict[str, dict[Pair, Difference | None]]
+    failures: list[Failure]
+    terms: int
+    is_training: bool
+
+    @property
+    def conforms(self) -> bool:
+        return not self.failures
+
+    def __str__(self) -> str:
+        pairs = list(itertools.combinations(self.backends, 2))
+        lines = [
+            f"{'difference of tolerance':<24}" + "".join(f"{' - '.join(x):>24}" for x in pairs)
+        ]
+        for check, cells in self.largest.items():
+            texts = ("-" if x is None else f"{x}{' !' * x.parts}" for x in cells.values())
+            lines.append(f"{check:<24}" + "".join(f"{text:>24}" for text in texts))
+        lines += [f"not installed: {', '.join(self.missing)}"] if self.missing else []
+        lines.append(
+            f"tolerance: 2 sqrt({self.terms}) times the change that one unit in the last place of "
+            "all weights and inputs makes"
+        )
+        if not self.is_training:
+            lines.append("training step: training=False, because the model draws random numbers")
+        return "\n".join([*lines, *map(str, self.failures)])
+
+
+def conformance(
+    model: Any,
+    inputs: Any = None,
+    *,
+    imports: Iterable[str] = (),
+    directory: str | Path = "conformance",
+    seed: int = 0,
+    report: Callable[[int], Any] = lambda total: None,
+) -> Conformance:
+    """Checks that a Keras model or layer gives the same results on all installed backends.
+
+    Each backend runs in a new process, which loads the model from a `.keras` file (`safe_mode` is
+    on). The checks are:
+
+    - outputs: as `predict` computes them;
+    - gradients: of all variables and float inputs, for a loss of random weights of the outputs;
+    - training step: all variables after one step of gradient descent. Backends draw different
+      random numbers, so a model with dropout takes the step with `training=False`;
+    - search: greedy and beam search, if the model has the methods of `models/protocol.py`;
+    - save and load: each backend loads the file of each other, with the same outputs.
+
+    For each failure, this function finds the first call of a layer whose results part although its
+    inputs do not. It writes a folder with this layer, its inputs and a script `reproduce.py`.
+
+    Example:
+
+    ```python
+    result = conformance(MyLayer(64), np.ones((2, 5, 64), "float32"))
+    assert result.conforms, str(result)
+    ```
+
+    Args:
+        model: A `keras.Model` or a layer. Its classes must be importable from a module; the
+            processes import the modules of all its layers.
+        inputs: A small batch, in the structure that the model takes. For a layer, a dict contains
+            the call arguments by name. Defaults to None: random inputs, for a functional model.
+        imports: Further modules to import, for example for a custom activation. Defaults to none.
+        directory: Folder for scripts. It is created if a check fails. Defaults to "conformance".
+        seed: Seed of all random numbers. Defaults to 0.
+        report: Function that is called with the number of all checks after each of them.
+
+    Returns:
+        A `Conformance`.
+
+    Raises:
+        UserError: If fewer than two backends are installed.
+        ValueError: If inputs are needed, or a class is defined in `__main__`.
+    """
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+    missing = [name for name in BACKENDS if name not in installed]
+    if len(installed) < 2:
+        raise UserError(f"a comparison needs two backends; {missing[0]} is not installed")
+    model = as_model(model, inputs)
+    modules = _modules(model, imports)
+    checks = [check for check in CHECKS if check != "search" or _has_search(model)]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        given = _write_model(model, inputs, seed, Path(folder))
+        backends = {
+            name: stack.enter_context(Backend(name, Path(folder), modules, seed))
+            for name in installed
+        }
+        audit = Audit(backends, Path(folder), given)
+        audit.run(checks, report)
+        largest = {
+            check: {pair: worst(audit.differences(check, pair)) for pair in audit.pairs()}
+            for check in checks
+        }
+        failures = Failures(audit, Path(directory), modules, seed).find()
+        terms = max((answer.terms for answer in audit.answers.values()), default=1)
+        return Conformance(installed, missing, largest, failures, terms, audit.is_training)
+
+
+def _has_search(model: Any) -> bool:
+    names = ("init_cache", "step", "max_length", "pad_id")
+    return all(hasattr(model, name) for name in names)
+
+
+def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
+    """Returns the modules of the classes of all layers, without Keras."""
+    modules = dict.fromkeys(type(layer).__module__ for layer in model._flatten_layers())
+    if "__main__" in modules:
+        raise ValueError(
+            "The classes of `model` must be defined in a module that other processes can import, "
+            "not in the main script."
+        )
+    return [*imports, *(x for x in modules if x.partition(".")[0] != "keras")]
+
+
+def _write_model(model: keras.Model, inputs: Any, seed: int, folder: Path) -> list[np.ndarray]:
+    """Writes the model and the inputs for the processes; returns the model's outputs."""
+    inputs = random_inputs(model, seed) if inputs is None else inputs
+    outputs = keras.tree.flatten(model.predict_on_batch(inputs))
+    with without_tensorflow():
+        model.save(folder / "model.keras")
+    arrays = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(inputs)]
+    np.savez(folder / "inputs.npz", **{str(i): x for i, x in enumerate(arrays)})
+    structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
+    (folder / "inputs.json").write_text(json.dumps(structure))
+    return [as_array(x) for x in outputs]

@@ -1,0 +1,168 @@
+"""Finds where backends part, and writes a script that reproduces it."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.portability.audit import CHECKS, Audit
+from keras_transformer.portability.backend import BackendError
+from keras_transformer.portability.compare import Difference, worst
+from keras_transformer.portability.script import DIFFER, reproduces, write_script
+
+# A failure of these checks explains failures of the others, which get no script of their own.
+_EXPLAINED = {"outputs": CHECKS, "gradients": ("training step",)}
+
+
+class Failure(NamedTuple):
+    """A check that fails.
+
+    Attributes:
+        check: Name of the check.
+        backends: The two backends that part, or the backend that raises an error.
+        call: Path of the first call where they part, or None if no single call does.
+        message: The largest difference and its tolerance, or the error.
+        script: The script that reproduces the failure, or None if no script does.
+    """
+
+    check: str
+    backends: tuple[str, ...]
+    call: str | None
+    message: str
+    script: Path | None
+
+    @property
+    def where(self) -> str:
+        verb = "part" if len(self.backends) > 1 else "fails"
+        return f"{' and '.join(self.backends)} {verb} in {self.call or 'the whole model'}"
+
+    def __str__(self) -> str:
+        script = self.script or "no script reproduces this failure"
+        return f"{self.check}: {self.where}: {self.message}\n    {script}"
+
+
+class _Place(NamedTuple):
+    """Where a failure shows: a call, or the whole model if `call` is None."""
+
+    backends: tuple[str, ...]
+    kind: str  # of script
+    call: str | None
+    parting: list[Difference]
+    file: Path | None = None  # model file to load
+    expected: dict[str, np.ndarray] | None = None  # outputs of the saved model
+
+
+class Failures:
+    """The failures of an audit.
+
+    Args:
+        audit: The results.
+        directory: Folder for the scripts.
+        imports: Modules that register the classes of the model.
+        seed: Seed of training steps.
+    """
+
+    def __init__(self, audit: Audit, directory: Path, imports: list[str], seed: int) -> None:
+        self._audit, self._directory, self._imports, self._seed = audit, directory, imports, seed
+
+    def find(self) -> list[Failure]:
+        """Returns one failure for each call that fails, with its script."""
+        explained: set[tuple[str, tuple[str, ...]]] = set()
+        found: dict[tuple[str, str | None, str], Failure] = {}
+        for check in CHECKS:
+            for backends, message in self._problems(check):
+                if (check, backends) in explained:
+                    continue
+                explained |= {(other, backends) for other in _EXPLAINED.get(check, ())}
+                places = list(self._places(check, backends))
+                call = places[0].call
+                own = backends[0] if len(backends) == 1 else ""  # an error is each backend's own
+                if (check, call, own) not in found:
+                    failure = Failure(check, backends, call, message, None)
+                    script = self._script(failure, places)
+                    found[check, call, own] = failure._replace(script=script)
+        return list(found.values())
+
+    def _problems(self, check: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yields the errors and then the differences of a check, largest first."""
+        for name in self._audit.backends:
+            if error := self._audit.errors.get((check, name)):
+                yield (name,), str(error)
+        pairs = {pair: worst(self._audit.differences(check, pair)) for pair in self._audit.pairs()}
+        parting = {pair: x for pair, x in pairs.items() if x is not None and x.parts}
+        for pair, largest in sorted(parting.items(), key=lambda x: -x[1].ratio):
+            yield pair, str(largest)
+
+    def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
+        """Yields the call that fails, if a single one does, and then the whole model."""
+        audit, kind = self._audit, _KINDS[check]
+        if len(backends) == 1:
+            error = audit.errors[check, backends[0]]
+            if check == "outputs" and (call := audit.failing_call(backends[0])):
+                yield _Place(backends, "layer", call, [])
+            is_save = check == "save and load" and error.file is None
+            yield _Place(backends, "save" if is_save else kind, None, [], error.file)
+            return
+        pair = (backends[0], backends[1])
+        if check == "save and load":
+            for reading in audit.readings(pair):
+                if parting := [x for x in reading.differences() if x.parts]:
+                    expected = reading.expected.values
+                    yield _Place((reading.reader,), kind, None, parting, reading.path, expected)
+            return
+        if check == "outputs" and (found := audit.parting_call(pair)):
+            yield _Place(backends, "layer", *found)
+        if kind == "step" and (found := audit.parting_step(check, pair)):
+            yield _Place(backends, "step", *found)
+        parting = [x for x in audit.differences(check, pair) if x.parts]
+        yield _Place(backends, kind, None, parting)
+
+    def _script(self, failure: Failure, places: list[_Place]) -> Path | None:
+        """Writes a script for the first place where it reproduces the failure."""
+        name = "-".join([*failure.check.split(), *failure.backends])
+        shown = DIFFER if places[0].parting else failure.message.partition(":")[0]
+        for place in places:
+            for name_of_saver in [*place.backends, *self._audit.backends]:
+                with tempfile.TemporaryDirectory() as folder:
+                    try:
+                        self._write(Path(folder), failure, place, name_of_saver)
+                    except BackendError:  # the layer cannot be saved alone
+                        continue
+                    if reproduces(Path(folder) / "reproduce.py", shown):
+                        target = self._directory / name
+                        shutil.copytree(folder, target, dirs_exist_ok=True)
+                        return target / "reproduce.py"
+                break
+        return None
+
+    def _write(self, folder: Path, failure: Failure, place: _Place, saver: str) -> None:
+        answer = self._audit.backends[saver].ask(
+            "save_call", call=place.call, folder=str(folder), with_training=place.kind == "step"
+        )
+        if place.file is not None:
+            shutil.copy(place.file, folder / "layer.keras")
+        if place.expected is not None:
+            np.savez(folder / "expected.npz", allow_pickle=False, **place.expected)
+        write_script(
+            folder,
+            place.kind,
+            title=f"{failure.check}: {failure.where}",
+            backends=place.backends,
+            tolerances={x.name: x.tolerance for x in place.parting},
+            call=answer["call"],
+            imports=self._imports,
+            is_training=answer["is_training"],
+            seed=self._seed,
+        )
+
+
+_KINDS = {
+    "outputs": "model",
+    "gradients": "step",
+    "training step": "step",
+    "search": "search",
+    "save and load": "model",
+}

@@ -1,0 +1,120 @@
+"""Runs one training step of a layer, on any backend.
+
+The file needs only Keras and NumPy, because each script for a failed step has a copy of it.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+LEARNING_RATE = 0.01
+
+
+def is_float(x: Any) -> bool:
+    """Returns whether a value is a tensor, array or variable of floats."""
+    return hasattr(x, "shape") and "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+def as_array(x: Any) -> np.ndarray:
+    """Returns a tensor or variable as an array; half precision becomes float32."""
+    return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float(x) else x))
+
+
+class Probe(keras.Model):
+    """A model for one training step of a layer. Its float inputs are variables, with gradients.
+
+    The loss is the sum of the layer's own losses and of the mean of each float output times random
+    numbers. Unlike the mean of squares, this loss has gradients before a layer normalization.
+
+    Args:
+        layer: The layer or model.
+        arguments: Its call arguments by position.
+        named: Its call arguments by name.
+        is_training: The argument `training` of the call.
+        seed: Seed of the random numbers, which are the same on every backend.
+    """
+
+    def __init__(
+        self, layer: Any, arguments: Any, named: Any, is_training: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.layer, self.is_training = layer, is_training
+        self._given = lambda: (arguments, named)  # Keras would wrap a dict
+        self.floats = [
+            self.add_weight(x.shape, "zeros", x.dtype, name=f"input_{i}", autocast=False)
+            for i, x in enumerate(filter(is_float, keras.tree.flatten(self._given())))
+        ]
+        outputs = keras.tree.flatten(self._call_layer(arguments, named))
+        random = np.random.default_rng(seed)
+        self.factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
+        self.built = True
+        self.compile(_KeepGradients())
+
+    def step(self, arguments: Any, named: Any) -> dict[str, np.ndarray]:
+        """Runs a step of gradient descent, compiled as in `fit`; then restores the variables.
+
+        Returns:
+            The gradients of variables and float inputs, and the variables after the step. Empty if
+            the layer has nothing to differentiate.
+        """
+        variables, trained = self.layer.variables, self.trainable_variables
+        if not (self.factors and trained):
+            return {}
+        before = [ops.convert_to_numpy(variable) for variable in variables]
+        values = filter(is_float, keras.tree.flatten((arguments, named)))
+        for variable, value in zip(self.floats, values, strict=True):
+            variable.assign(value)
+        try:
+            self.train_on_batch(np.zeros((1, 1)))
+            names = [f"{i} {variable.name}" for i, variable in enumerate(trained)]
+            found = dict(zip((f"gradient {x}" for x in names), self.optimizer.kept, strict=True))
+            found.update({f"variable {i} {x.name}": x for i, x in enumerate(variables)})
+            return {name: as_array(x) for name, x in found.items()}
+        finally:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+
+    def call(self, _: Any) -> Any:
+        floats = iter(self.floats)
+        return self._call_layer(
+            *keras.tree.map_structure(
+                lambda x: next(floats).value if is_float(x) else x, self._given()
+            )
+        )
+
+    def _call_layer(self, arguments: Any, named: Any) -> Any:
+        return self.layer(*arguments, **named, training=self.is_training)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        outputs = [ops.cast(x, "float32") for x in keras.tree.flatten(y_pred) if is_float(x)]
+        factors = [ops.convert_to_tensor(factor, "float32") for factor in self.factors]
+        terms = [ops.mean(x * factor) for x, factor in zip(outputs, factors, strict=True)]
+        return sum([*terms, *self.layer.losses])
+
+
+class _KeepGradients(keras.optimizers.Optimizer):
+    """Gradient descent that keeps each gradient in a variable."""
+
+    def __init__(self) -> None:
+        super().__init__(LEARNING_RATE, name="keep_gradients")
+
+    def build(self, variables: Any) -> None:
+        super().build(variables)
+        self.kept = [self.add_variable_from_reference(x, "gradient") for x in variables]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        kept = self.kept[self._get_variable_index(variable)]
+        self.assign(kept, ops.zeros_like(kept))
+        self.assign_add(
+            kept, gradient
+        )  # TensorFlow's may be sparse, with equal indices to be added
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * kept)

@@ -1,0 +1,69 @@
+"""The first call where two backends part, from made-up results of two backends."""
+
+import keras
+import numpy as np
+
+from keras_transformer.portability.audit import Audit
+from keras_transformer.portability.backend import BackendError
+
+CALLS = ("model/a", "model/block/b", "model/block/c", "model/block", "model/d", "model")
+HERE = keras.config.backend()
+PAIR = ("one", HERE)
+
+
+class Process:
+    """Answers with ones; with twos for `wrong` names."""
+
+    def __init__(self, folder, name, wrong=(), failing=None):
+        self.path, self.wrong, self.failing = folder / f"{name}.npz", wrong, failing
+
+    def ask(self, method, call="model", **_):
+        if method == self.failing:
+            raise BackendError("an error", "model/a")
+        names = [f"{x} {kind} 0" for x in CALLS for kind in ("input", "output")]
+        if method == "step":
+            names = [f"gradient 0 of {call}", "variable 0"]
+        elif method != "walk":
+            names = ["output 0"]
+        values = [np.full(2, 1.0 + (name in self.wrong)) for name in names]
+        np.savez(self.path, *values, *(np.zeros(()) for _ in names))
+        answer = {"file": str(self.path), "names": names, "epsilon": 2.0**-23, "terms": 1}
+        return {**answer, "is_training": True}
+
+
+def audit(folder, **options):
+    backends = {"one": Process(folder, "one"), HERE: Process(folder, "other", **options)}
+    return Audit(backends, folder, [np.ones(2)])
+
+
+def test_the_first_call_parts_whose_inputs_do_not(tmp_path):
+    wrong = [f"{x} output 0" for x in CALLS[2:]] + ["model/d input 0"]
+    call, (found,) = audit(tmp_path, wrong=wrong).parting_call(PAIR)
+    assert (call, found.name, found.largest) == ("model/block/c", "output 0", 1.0)
+
+
+def test_an_outer_call_parts_if_its_own_code_does(tmp_path):
+    wrong = ["model/block/c input 0"] + [f"{x} output 0" for x in CALLS[2:]]
+    assert audit(tmp_path, wrong=wrong).parting_call(PAIR)[0] == "model/block"
+
+
+def test_the_innermost_step_parts(tmp_path):
+    wrong = [f"gradient 0 of {x}" for x in ("model", "model/block", "model/block/c")]
+    found = audit(tmp_path, wrong=wrong)
+    assert found.parting_step("gradients", PAIR)[0] == "model/block/c"
+    assert found.parting_step("training step", PAIR) is None
+
+
+def test_errors_are_kept_and_have_a_call(tmp_path):
+    found = audit(tmp_path, failing="outputs")
+    found.run(["outputs", "gradients", "training step"], report=lambda total: None)
+    assert list(found.errors) == [("outputs", HERE)]
+    assert found.differences("outputs", PAIR) == []
+    assert [x.largest for x in found.differences("training step", PAIR)] == [0.0]
+    assert audit(tmp_path, failing="walk").failing_call(HERE) == "model/a"
+
+
+def test_the_original_model_is_compared_with_what_is_loaded(tmp_path):
+    found = audit(tmp_path, wrong=["output 0"])
+    found.run(["outputs"], report=lambda total: None)
+    assert [(x.reader, x.differences()[0].parts) for x in found.readings(PAIR)] == [(HERE, True)]

@@ -1,0 +1,75 @@
+"""The process of a backend: order of calls, rounding noise, and calls as Python."""
+
+import keras
+import numpy as np
+import pytest
+from support import custom_layers
+from support.contract import to_numpy
+
+from keras_transformer.portability.child import Child, _expression
+
+
+@pytest.fixture
+def child(tmp_path):
+    x = keras.Input((4,))
+    y = custom_layers.Block(name="block")(keras.layers.Dropout(0.5, name="dropout")(x))
+    keras.Model(x, y, name="model").save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", **{"0": np.ones((2, 4), "float32")})
+    (tmp_path / "inputs.json").write_text("0")
+    return Child(str(tmp_path), ["support.custom_layers"], seed=0)
+
+
+def test_inner_calls_come_before_outer_ones(child):
+    answer = child.walk()
+    calls = [name.removesuffix(" output 0") for name in answer["names"] if "output" in name]
+    block = "model/block"
+    assert calls == ["model/dropout", f"{block}/first", f"{block}/second", block, "model"]
+    assert answer["terms"] == 4
+
+
+def test_noise_is_a_few_units_in_the_last_place_and_weights_are_restored(child):
+    before = [to_numpy(weight) for weight in child.model.weights]
+    answer = child.outputs()
+    arrays = np.load(answer["file"])
+    assert 0 < arrays["arr_1"] < 100 * 2.0**-23 * np.abs(arrays["arr_0"]).max()
+    for weight, value in zip(child.model.weights, before, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), value)
+
+
+def test_a_step_of_a_random_model_is_without_training(child):
+    assert not child.step()["is_training"]
+    child.walk()
+    answer = child.step("model/block")
+    assert answer["is_training"]
+    assert answer["names"][:2] == ["gradient 0 input_0", "gradient 1 kernel"]
+
+
+def test_a_step_changes_no_moving_average(child):
+    child.model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization()])
+    before = [to_numpy(weight) for weight in child.model.weights]
+    answer = child.step()
+    arrays = dict(zip(answer["names"], np.load(answer["file"]).values(), strict=False))
+    (name,) = (x for x in arrays if "moving_mean" in x)
+    np.testing.assert_allclose(arrays[name], 0.01, rtol=1e-5)  # ones, with momentum 0.99
+    for weight, value in zip(child.model.weights, before, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), value)
+
+
+def test_a_saved_file_and_a_saved_call_load(child, tmp_path):
+    child.save(str(tmp_path / "saved.keras"))
+    loaded, own = (
+        np.load(x["file"])["arr_0"]
+        for x in (child.load(str(tmp_path / "saved.keras")), child.outputs())
+    )
+    np.testing.assert_allclose(loaded, own, rtol=1e-6)
+    child.walk()
+    answer = child.save_call("model/block/first", str(tmp_path), with_training=True)
+    assert answer == {"call": ["(arrays['0'], )", "{}"], "is_training": True}
+    assert isinstance(keras.saving.load_model(tmp_path / "layer.keras"), custom_layers.Square)
+
+
+def test_a_call_becomes_python():
+    arrays = {}
+    text = _expression(({"a": [None, True, 1.5]}, np.ones(2)), arrays)
+    assert eval(text, {"arrays": arrays})[0] == {"a": [None, True, 1.5]}
+    assert len(arrays) == 1

@@ -1,0 +1,46 @@
+"""A script shows a difference, an error, or nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.portability.script import DIFFER, _folder_of, reproduces, write_script
+
+
+@pytest.fixture
+def folder(tmp_path):
+    keras.Sequential([keras.Input((2,)), keras.layers.ReLU()]).save(tmp_path / "layer.keras")
+    np.savez(tmp_path / "inputs.npz", **{"0": np.full((1, 2), 3.0, "float32")})
+    return tmp_path
+
+
+def write(folder, **options):
+    call = ("(arrays['0'],)", "{}")
+    names = (keras.config.backend(),)
+    return write_script(folder, "model", "A title.", names, {"output 0": 0.5}, call, [], **options)
+
+
+@pytest.mark.parametrize(("expected", "differs"), [(3.25, False), (4.0, True)])
+def test_a_script_compares_with_what_is_expected(folder, expected, differs):
+    np.savez(folder / "expected.npz", **{"output 0": np.full((1, 2), expected)})
+    script = write(folder)
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    difference = expected - 3
+    assert shown.stdout == f"output 0: difference {difference:.1e}, tolerance 5.0e-01\n"
+    assert (shown.returncode, DIFFER in shown.stderr) == (int(differs), differs)
+    assert script.read_text().startswith('"""A title.\n')
+
+
+def test_an_error_is_reproduced_by_its_name(folder):
+    (folder / "layer.keras").write_bytes(b"")
+    script = write(folder)
+    assert reproduces(script, "Error") and not reproduces(script, DIFFER)
+
+
+def test_a_script_finds_modules_that_are_not_installed():
+    assert _folder_of("support.custom_layers") == str(Path(__file__).parents[1])
+    assert _folder_of("numpy.linalg") is None and _folder_of("no_such_module") is None

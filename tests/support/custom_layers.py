@@ -1,0 +1,80 @@
+"""Layers of a user, some of which compute something else on one backend on purpose."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class Square(keras.layers.Layer):
+    """A product with a square kernel, which PyTorch transposes if `is_broken`."""
+
+    def __init__(self, is_broken=False, **kwargs):
+        super().__init__(**kwargs)
+        self.is_broken = is_broken
+
+    def build(self, shape):
+        self.kernel = self.add_weight((shape[-1], shape[-1]), name="kernel")
+
+    def call(self, x):
+        is_wrong = self.is_broken and keras.backend.backend() == "torch"
+        return ops.matmul(x, ops.transpose(self.kernel) if is_wrong else self.kernel)
+
+    def get_config(self):
+        return {**super().get_config(), "is_broken": self.is_broken}
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class Block(keras.layers.Layer):
+    """Two products with an activation between them; the second may be broken."""
+
+    def __init__(self, is_broken=False, **kwargs):
+        super().__init__(**kwargs)
+        self.is_broken = is_broken
+        self.first = Square(name="first")
+        self.second = Square(is_broken, name="second")
+
+    def build(self, shape):
+        self.first.build(shape)
+        self.second.build(shape)
+
+    def call(self, x):
+        return self.second(ops.tanh(self.first(x)))
+
+    def get_config(self):
+        return {**super().get_config(), "is_broken": self.is_broken}
+
+
+@ops.custom_gradient
+def _straight_through(x):
+    factor = 2.0 if keras.backend.backend() == "jax" else 1.0
+    return ops.round(x), lambda upstream: factor * upstream
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class Round(keras.layers.Layer):
+    """Rounds; the gradient on JAX is twice that on other backends."""
+
+    def call(self, x):
+        return _straight_through(x)
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class Untold(keras.layers.Layer):
+    """Forgets an argument when it is saved."""
+
+    def __init__(self, factor=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.factor = factor
+
+    def call(self, x):
+        return self.factor * x
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class OnlyTensorFlow(keras.layers.Layer):
+    """Calls TensorFlow, as many old layers do; other backends raise an error."""
+
+    def call(self, x):
+        if keras.backend.backend() != "tensorflow":
+            raise TypeError("x must be a tf.Tensor")
+        return x
