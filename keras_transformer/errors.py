@@ -1,4 +1,13 @@
-"""The exception class for problems that the user can fix."""
+"""The exception class for problems that the user can fix, and the errors of full memory."""
+
+import re
+
+# Messages of the backends and the operating system if there is not enough memory.
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|resource_?exhausted|bad_alloc|memoryerror|can't allocate memory|"
+    "failed to allocate|unable to allocate",
+    re.IGNORECASE,
+)
 
 
 class UserError(Exception):
@@ -7,3 +16,8 @@ class UserError(Exception):
     The command line prints the message as one line and exits with status 2. Any other exception
     is a bug in the package, and its traceback is shown.
     """
+
+
+def is_out_of_memory(error: Exception | str) -> bool:
+    """Returns whether an error, or the error output of a process, means too little memory."""
+    return bool(_OUT_OF_MEMORY.search(error if isinstance(error, str) else repr(error)))

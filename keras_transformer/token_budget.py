@@ -6,7 +6,6 @@ package `training`, which imports Keras.
 
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -17,17 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, is_out_of_memory
 from keras_transformer.recipe import Recipe
 
 FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
-# Parts of the messages of backends and operating system if memory is not sufficient.
-_OUT_OF_MEMORY = re.compile(
-    "out of memory|resource_?exhausted|bad_alloc|memoryerror|can't allocate memory|"
-    "failed to allocate",
-    re.IGNORECASE,
-)
 
 
 class Try(NamedTuple):
@@ -159,7 +152,7 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
         figures = json.loads(lines[-1])
         is_within = figures.pop("on_gpu") or figures["mebibytes"] <= limit
         return tried._replace(**figures) if is_within else tried
-    if child.returncode == -signal.SIGKILL or _OUT_OF_MEMORY.search(message):
+    if child.returncode == -signal.SIGKILL or is_out_of_memory(message):
         return tried
     raise RuntimeError(f"a step of {tokens} tokens failed:\n{message[-2000:]}")
 

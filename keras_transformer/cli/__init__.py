@@ -6,19 +6,25 @@ and NumPy only when the command runs, so `--help` and errors in arguments appear
 
 import errno
 import importlib
+import importlib.util
+import io
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from keras_transformer import __version__
 from keras_transformer._files import is_disk_full
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
     *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
     "conformance",
 )
+BACKENDS = ("tensorflow", "jax", "torch")
 
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {
@@ -42,19 +48,58 @@ class _Commands(click.Group):
             return None
         return importlib.import_module(f"{__name__}.{cmd_name}").command
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        _prepare_streams()
+        with _one_line_errors():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _one_line_errors():
             return super().invoke(ctx)
-        except UserError as error:
-            message = str(error)
-        except OSError as error:
-            if is_disk_full(error):
-                message = f"no space left on the disk: {error}"
-            elif error.errno in _WRONG_PLACE and error.filename is not None:
-                message = f"{error.filename}: {error.strerror}"
-            else:
-                raise
-        raise _Failure(" ".join(message.split()))
+
+
+def _prepare_streams() -> None:
+    """Replaces closed standard streams by the null device; sets the encoding of output to UTF-8.
+
+    Without this, the next file that is opened would get the number of a closed stream, and messages
+    of libraries would be written into that file. Reading the replaced standard input is an error.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The null device gets the number of the closed stream.
+            null = open(os.devnull, "r" if name == "stdin" else "w", opener=_open_for_writing)
+            os.set_inheritable(null.fileno(), True)
+            setattr(sys, name, null)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _open_for_writing(path: str, _: int) -> int:
+    return os.open(path, os.O_WRONLY)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+        return
+    except UserError as error:
+        message = str(error)
+    except OSError as error:
+        if is_disk_full(error):
+            message = f"no space left on the disk: {error}"
+        elif error.errno in _WRONG_PLACE and error.filename is not None:
+            message = f"{error.filename}: {error.strerror}"
+        elif error.errno == errno.EBADF and error.filename is None:
+            message = "a standard stream is closed, or has the wrong mode"
+        else:
+            raise
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        message = f"not enough memory: {str(error)[:200]}"
+    raise _Failure(" ".join(message.split()))
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -73,3 +118,9 @@ def main() -> None:
     keras-transformer evaluate runs/quickstart
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend and (backend not in BACKENDS or importlib.util.find_spec(backend) is None):
+        raise UserError(
+            "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
+            f"Received: KERAS_BACKEND={backend!r}"
+        )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from keras_transformer.cli.common import set_option
+from keras_transformer.cli.common import FiniteRange, set_option
 
 
 @click.command("budget")
@@ -12,7 +12,7 @@ from keras_transformer.cli.common import set_option
 @set_option
 @click.option(
     "--memory",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Memory limit of the process in GiB, for a CPU only. Default: the available memory. On a "
     "GPU, the limit is always the memory of the GPU.",
 )

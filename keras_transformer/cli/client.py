@@ -6,8 +6,16 @@ from typing import Any
 import click
 
 from keras_transformer.cli import common
-from keras_transformer.cli.common import file_argument, n_best_option, output_option, scores_option
+from keras_transformer.cli.common import (
+    FiniteRange,
+    file_argument,
+    n_best_option,
+    output_option,
+    scores_option,
+)
 from keras_transformer.errors import UserError
+
+_int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the exported model
 
 
 @click.command("client")
@@ -32,11 +40,11 @@ from keras_transformer.errors import UserError
     help="Maximum number of sentences per request.",
 )
 @n_best_option
-@click.option("--beam-size", type=click.IntRange(min=1), help="Default: the exported value.")
-@click.option("--length-penalty", type=click.FloatRange(min=0), help="Default: the exported value.")
+@click.option("--beam-size", type=_int32, help="Default: the exported value.")
+@click.option("--length-penalty", type=FiniteRange(min=0), help="Default: the exported value.")
 @click.option(
     "--max-length",
-    type=click.IntRange(min=1),
+    type=_int32,
     help="Maximum length of a translation in tokens. Default: the exported value.",
 )
 @scores_option

@@ -1,6 +1,7 @@
 """Code that several commands share: arguments, options, input, output and progress."""
 
-import functools
+import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,21 @@ from typing import Any
 import click
 
 from keras_transformer._files import output_file
+from keras_transformer.errors import UserError
+
+
+class FiniteRange(click.FloatRange):
+    """Accepts the finite numbers of a range; `click.FloatRange` also accepts infinity and NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+# `sys.stdout.name` if standard output was closed and the command line has replaced it.
+CLOSED_STDOUT = os.devnull
 
 
 class _RunFolder(click.Path):
@@ -61,15 +77,28 @@ def as_line(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
 
 
+def standard_output() -> Callable[[str], Any]:
+    """Returns a function that writes text to standard output.
+
+    Raises:
+        UserError: If standard output is closed.
+    """
+    if getattr(sys.stdout, "name", None) == CLOSED_STDOUT:
+        raise UserError("standard output is closed")
+    # From text, not from bytes, `click.echo` would remove the escape sequences of terminals.
+    return lambda text: click.echo(text.encode(), nl=False)
+
+
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
     """Yields a function that writes text to `output`, or to standard output if `output` is None.
 
     Raises:
-        UserError: At the start of the `with` block, if the file cannot be written.
+        UserError: At the start of the `with` block, if the file cannot be written, or standard
+            output is closed.
     """
     if output is None:
-        yield functools.partial(click.echo, nl=False)
+        yield standard_output()
         return
     with output_file(output) as file:
         yield file.write

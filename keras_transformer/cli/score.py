@@ -5,7 +5,13 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import count_lines, existing_file, progress_bar, run_argument
+from keras_transformer.cli.common import (
+    count_lines,
+    existing_file,
+    progress_bar,
+    run_argument,
+    standard_output,
+)
 from keras_transformer.errors import UserError
 
 
@@ -30,6 +36,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     from keras_transformer.decoding.translator import STREAMED_LINES
     from keras_transformer.run import Run
 
+    write = standard_output()
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
@@ -40,7 +47,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
             sources, targets = zip(*chunk, strict=True)
             for score in scorer.score(sources, targets, bar.update):
                 if not summary:
-                    click.echo(f"{score.log_probability:.4f}\t{score.length}")
+                    write(f"{score.log_probability:.4f}\t{score.length}\n")
                 log_probability += score.log_probability
                 tokens += score.length
             count += len(chunk)

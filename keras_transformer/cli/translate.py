@@ -51,13 +51,13 @@ from keras_transformer.errors import UserError
 )
 @click.option(
     "--sample",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10_000),
     metavar="N",
     help="Sample N translations per sentence instead of using beam search.",
 )
 @click.option(
     "--mbr",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10_000),
     metavar="N",
     help="Minimum Bayes risk decoding: sample N translations and write the one with the highest "
     "expected chrF.",
@@ -99,14 +99,14 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     search = take_options(options, SearchOptions)
     sampling = take_options(options, SamplingOptions)
     _check_decoding_mode(search, sampling, **options)
+    if samples:
+        sampling |= {"num_samples": samples, **search}
+        options["sampling"] = options_of_search.checked(SamplingOptions, **sampling)
     files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
     with common.writer(output) as write:
         inputs = [file, *(path for path in files if path)]
         total = common.count_lines(read_source(file, *files), *inputs)
-        translator = _new_translator(run, options, {} if samples else search)
-        if samples:
-            shared = {name: search[name] for name in DecodingOptions.model_fields if name in search}
-            options["sampling"] = SamplingOptions(num_samples=samples, **shared, **sampling)
+        translator = _new_translator(run, options, search)
         del options["sample"]
         with common.progress_bar(total, output) as bar, common.warning_lines():
             lines = read_source(file, *files)
@@ -141,7 +141,9 @@ def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) 
     from keras_transformer.run import Run
 
     runs = [Run.open(path) for path in (run, *options.pop("others"))]
-    search_options = options_of_search.checked(runs[0].recipe.evaluation.search_options, **search)
+    of_recipe = runs[0].recipe.evaluation.search_options
+    make = SearchOptions if "sampling" in options else of_recipe
+    search_options = options_of_search.checked(make, **search)
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:

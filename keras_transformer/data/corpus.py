@@ -118,17 +118,19 @@ def read_standard_input() -> Iterator[str]:
     """Reads the lines of standard input, without their line ends.
 
     Raises:
-        CorpusError: If a line is not UTF-8 or is longer than 1 MiB.
+        CorpusError: If standard input cannot be read, or a line is not UTF-8 or is longer than
+            1 MiB.
     """
     stdin = sys.stdin  # It is not closed, because Python aborts if it is closed during a read.
-    for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
-        yield _text(line, number, "standard input")
+    try:
+        for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
+            yield _text(line, number, "standard input")
+    except OSError as error:
+        raise CorpusError(f"standard input cannot be read: {error.strerror or error}") from None
 
 
 def _text(line: bytes, number: int, name: str | Path) -> str:
-    """Decodes a line without its line end; also removes a byte order mark from the first line."""
-    if number == 1:
-        line = line.removeprefix(_BYTE_ORDER_MARK)
+    """Decodes a line without its line end."""
     try:
         return line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
     except UnicodeDecodeError as error:
@@ -139,7 +141,10 @@ def _text(line: bytes, number: int, name: str | Path) -> str:
 
 
 def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
-    """Yields lines with their line ends, and reads at most `_LONGEST_LINE` + 1 bytes of each."""
+    """Yields lines with their line ends, without a byte order mark at the beginning.
+
+    Reads at most `_LONGEST_LINE` + 1 bytes of each line.
+    """
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
         if len(line) > _LONGEST_LINE:
@@ -147,6 +152,8 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
                 f"{name}, line {number:,}: a line must have at most {_LONGEST_LINE:,} bytes. "
                 "Received: a longer line"
             )
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
             return
         yield line

@@ -229,7 +229,7 @@ def _train(lines: Iterator[str], **options: Any) -> bytes:
             **_SPECIAL_IDS,
             **options,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise failures[0] if failures else _explain(error, options["vocab_size"]) from None
     return model.getvalue()
 
@@ -242,7 +242,7 @@ def _keep_failure(lines: Iterator[str], failures: list[Exception]) -> Iterator[s
         raise
 
 
-def _explain(error: RuntimeError, vocabulary_size: int) -> Exception:
+def _explain(error: Exception, vocabulary_size: int) -> UserError:
     message = str(error)
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return UserError("a tokenizer cannot be trained on empty text")
@@ -251,7 +251,7 @@ def _explain(error: RuntimeError, vocabulary_size: int) -> Exception:
     elif bound := re.search(r"required_chars\. \d+ vs (\d+)", message):
         rule = f"at least {bound[1]}, one for each character,"
     else:
-        return error
+        return UserError(f"SentencePiece cannot train on this text: {message}")
     return UserError(
         f"vocabulary_size must be {rule} for this text. Received: vocabulary_size={vocabulary_size}"
     )

@@ -5,6 +5,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LengthPenaltyForm = Literal["wu", "power"]
+# The limits keep numbers in the range of int32 and float32, and arrays in the memory of a computer.
+_MOST_TOKENS = 1_000_000
 
 
 class DecodingOptions(BaseModel):
@@ -22,17 +24,24 @@ class DecodingOptions(BaseModel):
     max_length: int | None = Field(
         None,
         ge=1,
-        description="Maximum tokens of a translation, with eos. Default: source length plus 50, or "
-        "min_length if that is larger.",
+        le=_MOST_TOKENS,
+        description="Maximum tokens of a translation, with eos. Default: source length plus 50, "
+        "but at least min_length.",
     )
-    min_length: int = Field(1, ge=1, description="Minimum tokens of a translation, with eos.")
+    min_length: int = Field(
+        1, ge=1, le=_MOST_TOKENS, description="Minimum tokens of a translation, with eos."
+    )
     repetition_penalty: float = Field(
         1.0,
         gt=0,
+        le=1e6,
         description="Multiplies the log-probability of tokens that are in the translation already.",
     )
     no_repeat_ngram_size: int = Field(
-        0, ge=0, description="Block repeated n-grams of this size; 0 turns it off."
+        0,
+        ge=0,
+        le=_MOST_TOKENS,
+        description="Block repeated n-grams of this size; 0 turns it off.",
     )
 
     @model_validator(mode="after")
@@ -61,10 +70,11 @@ class SearchOptions(DecodingOptions):
         al. 2016 for groups of beams.
     """
 
-    beam_size: int = Field(4, ge=1, description="Beams per sentence; 1 is greedy search.")
+    beam_size: int = Field(4, ge=1, le=1_000, description="Beams per sentence; 1 is greedy search.")
     length_penalty: float = Field(
         0.6,
         ge=0,
+        le=10,
         description="Exponent of the length penalty. Larger values give longer translations.",
     )
     length_penalty_form: LengthPenaltyForm = Field(
@@ -73,6 +83,7 @@ class SearchOptions(DecodingOptions):
     coverage_penalty: float = Field(
         0.0,
         ge=0,
+        le=1e6,
         description="Weight of the coverage penalty for source tokens that get little attention.",
     )
     n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
@@ -82,6 +93,7 @@ class SearchOptions(DecodingOptions):
     diversity_penalty: float = Field(
         0.0,
         ge=0,
+        le=1e6,
         description="Subtracted from the log-probability of a token for each beam of an earlier "
         "group that chooses it in the same step.",
     )
@@ -114,12 +126,18 @@ class SamplingOptions(DecodingOptions):
     Source: Holtzman et al. 2020 for `top_p`; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    num_samples: int = Field(1, ge=1, description="Independent samples per sentence.")
+    num_samples: int = Field(1, ge=1, le=10_000, description="Independent samples per sentence.")
     temperature: float = Field(
-        1.0, gt=0, description="Divides the log-probabilities. Below 1, samples are less random."
+        1.0,
+        ge=1e-6,
+        le=1e6,
+        description="Divides the log-probabilities. Below 1, samples are less random.",
     )
     top_k: int = Field(
-        0, ge=0, description="Sample only from the k most probable tokens; 0 means all tokens."
+        0,
+        ge=0,
+        le=_MOST_TOKENS,
+        description="Sample only from the k most probable tokens; 0 means all tokens.",
     )
     top_p: float = Field(
         1.0,

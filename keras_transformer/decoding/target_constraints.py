@@ -25,8 +25,9 @@ class TargetConstraints:
     Raises:
         TypeError: If the words of a sentence are a string instead of a list.
         ValueError: If the number of entries is not `count`, if a prefix or required word has a
-            character that the tokenizer does not know, or if a sentence with required words is
-            split, because it is unknown which part must contain these words.
+            character that the tokenizer does not know, if a required word has `max_length` tokens
+            or more, or if a sentence with required words is split, because it is unknown which part
+            must contain these words.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class TargetConstraints:
         prefixes: Sequence[str] | None = None,
         forbidden: Words | None = None,
         required: Words | None = None,
+        max_length: int | None = None,
     ) -> None:
         self._pad_id = tokenizer.pad_id
         _check("prefixes", prefixes, count)
@@ -47,6 +49,12 @@ class TargetConstraints:
         self._prefixes = tokenizer.encode_target(prefixes) if prefixes else []
         self._forbidden = _encode_words(tokenizer, forbidden)
         self._required = _encode_words(tokenizer, required)
+        for sequences in self._required:
+            if max_length is not None and max(map(len, sequences), default=0) >= max_length:
+                raise ValueError(
+                    "A required word must have fewer tokens than the longest translation, "
+                    f"{max_length}. Received: a word of {max(map(len, sequences))} tokens"
+                )
         for part in parts:
             if required and part.number and self._required[part.sentence]:
                 raise ValueError(
@@ -107,8 +115,11 @@ def _check_characters(tokenizer: Any, kind: str, words: Words) -> None:
 
 
 def _encode_words(tokenizer: Any, words: Words | None) -> list[list[list[int]]]:
-    """Returns the ids of each sentence's words; omits words without known ids."""
-    encoded = [tokenizer.encode_target(list(of_sentence)) for of_sentence in words or []]
+    """Returns the ids of each sentence's words, without repeated words.
+
+    Words without ids or with unknown characters are omitted too.
+    """
+    encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words or []]
     return [
         [ids for ids in sequences if ids and tokenizer.unk_id not in ids] for sequences in encoded
     ]

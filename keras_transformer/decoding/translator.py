@@ -164,7 +164,10 @@ class Translator:
         alignments: bool = False,
     ) -> list[list[Hypothesis]]:
         parts = self._parts(sentences)
-        arrays = TargetConstraints(self.tokenizer, parts, len(sentences), *constraints).arrays
+        longest = options.max_length or self.model.max_length
+        arrays = TargetConstraints(
+            self.tokenizer, parts, len(sentences), *constraints, max_length=longest
+        ).arrays
 
         def fields(batch: _Batch) -> dict[str, Any]:
             return arrays(batch.parts, len(batch.source_ids))
@@ -262,8 +265,8 @@ class Translator:
             yield from self.translate(chunk)
 
     def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
-        if isinstance(sentences, str):
-            raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r}")
+        if isinstance(sentences, str) or not all(isinstance(one, str) for one in sentences):
+            raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}")
         return source_parts(sentences, self.tokenizer, self.model.max_length, self.overlong)
 
     def _checked(self, options: Any) -> Any:

@@ -11,6 +11,7 @@ This file imports no module of keras_transformer, so the copy runs without keras
 
 import argparse
 import gzip
+import itertools
 import json
 import sys
 import warnings
@@ -24,6 +25,7 @@ import onnxruntime
 import sentencepiece
 
 LINES = 1024  # maximum number of lines that the command translates together
+LONGEST_LINE = 1024 * 1024  # maximum number of bytes of a line
 
 
 class Step(NamedTuple):
@@ -366,16 +368,23 @@ def _lines(path: str | None) -> Iterator[str]:
     Unicode are text.
 
     Raises:
-        ValueError: If a line is not UTF-8, or the gzip file is damaged.
+        ValueError: If a line is not UTF-8 or is too long, or the gzip file is damaged.
     """
     name, number = path or "standard input", 0
     source: Any = open(path, "rb") if path else sys.stdin.buffer
     with source as file:
         is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
         try:
-            for number, line in enumerate(gzip.open(file) if is_gzip else file, start=1):
+            unpacked = gzip.open(file) if is_gzip else file
+            for number in itertools.count(1):
+                line = unpacked.readline(LONGEST_LINE + 1)
+                if len(line) > LONGEST_LINE:
+                    rule = f"a line must have at most {LONGEST_LINE:,} bytes"
+                    raise ValueError(f"{name}, line {number:,}: {rule}. Received: a longer line")
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
+                if not line:
+                    return
                 yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
@@ -383,7 +392,9 @@ def _lines(path: str | None) -> Iterator[str]:
                 f"Received: byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
             ) from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{name}, after line {number:,}: damaged gzip file: {error}") from None
+            raise ValueError(
+                f"{name}, after line {number - 1:,}: damaged gzip file: {error}"
+            ) from None
 
 
 if __name__ == "__main__":

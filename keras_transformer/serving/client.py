@@ -18,6 +18,7 @@ from keras_transformer.serving.endpoint import (
 )
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
+_LONGEST_TIMEOUT = 24 * 60 * 60  # seconds
 
 
 class Translation(NamedTuple):
@@ -48,17 +49,25 @@ def connect(
             `http://localhost:8501` for REST, `localhost:8500` for gRPC.
         protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None: the newest version.
-        timeout: Maximum duration of a request in seconds, including connection and answer.
+        timeout: Maximum duration of a request in seconds, including connection and answer; at most
+            one day.
         retries: How many times a request is repeated if the server is unreachable, slow, overloaded
             or still loading the model.
 
     Raises:
-        UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed.
+        UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed, `timeout`
+            is out of range, or `model` is not valid Unicode.
         ValueError: If `protocol` is unknown.
     """
     endpoints: dict[str, type] = {"rest": RestEndpoint, "grpc": GrpcEndpoint}
     if protocol not in endpoints:
         raise ValueError(f"`protocol` must be 'rest' or 'grpc'. Received: protocol={protocol!r}")
+    if not 0 < timeout <= _LONGEST_TIMEOUT:
+        raise UserError(
+            f"timeout must be above 0 and at most {_LONGEST_TIMEOUT:,} s. Received: {timeout}"
+        )
+    if not _is_unicode(model):
+        raise UserError(f"the name of a model must be UTF-8. Received: {model!r}")
     settings: dict[str, Any] = {"version": version, "timeout": timeout}
     if address:
         settings["address"] = address
@@ -235,3 +244,8 @@ class ServingClient:
         served = ", ".join(str(state.version) for state in states if state.state == "AVAILABLE")
         only = f", only {served}" if served else ""
         raise UserError(f"{address} does not serve {which} of {model!r}{only}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Returns False for text with surrogates, such as arguments of a process that are not UTF-8."""
+    return text.encode("utf-8", "ignore").decode() == text

@@ -107,12 +107,16 @@ class RestEndpoint:
 
     def states(self) -> list[VersionState]:
         answer = self._ask("GET", self._model_url)
-        states = answer.get("model_version_status", ())
-        errors = [entry.get("status", {}).get("error_message", "") for entry in states]
-        return [
-            VersionState(int(entry["version"]), entry["state"], error)
-            for entry, error in zip(states, errors, strict=True)
-        ]
+        try:
+            states = answer.get("model_version_status", ())
+            errors = [entry.get("status", {}).get("error_message", "") for entry in states]
+            return [
+                VersionState(int(entry["version"]), entry["state"], error)
+                for entry, error in zip(states, errors, strict=True)
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            message = f"{self.address} answers without a list of versions: {str(answer)[:200]}"
+            raise UserError(message) from None
 
     def _ask(self, method: str, url: str, body: Any = None) -> dict[str, Any]:
         try:
@@ -154,7 +158,7 @@ class RestEndpoint:
         text = response.content.decode("utf-8", errors="replace")
         try:
             answer = json.loads(text)  # the server also writes NaN and -Infinity
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # also too many digits or levels
             answer = None
         message = answer.get("error") if isinstance(answer, dict) else text[:200]
         if response.status_code == 404:

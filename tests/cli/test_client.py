@@ -1,6 +1,7 @@
 """`keras-transformer client`, with a client that a test scripts."""
 
-from support.command_line import fails, succeeds
+import pytest
+from support.command_line import fails, invoke, succeeds
 
 from keras_transformer import serving
 from keras_transformer.serving import ServingClient
@@ -38,3 +39,21 @@ def test_a_line_end_in_an_answer_adds_no_line(monkeypatch):
 def test_more_best_than_beams_are_refused():
     message = fails("client", "m", "--n-best", 3, "--beam-size", 2, input="a\n")
     assert message == "--n-best must be at most the beam size, 2. Received: 3"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("m", "--timeout", "1e300"),
+        ("m", "--timeout", "nan"),
+        ("m", "--length-penalty", "nan"),
+        ("m", "--length-penalty", "inf"),
+        ("m", "--beam-size", 2**31),
+        ("m", "--max-length", 2**31),
+        ("\udcff",),  # an argument of the process that is not UTF-8
+    ],
+)
+def test_arguments_that_no_request_can_have_are_refused(arguments):
+    result = invoke("client", *arguments, "--address", "http://localhost:1", input="a\n")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("Error: ")

@@ -1,13 +1,14 @@
 """The group of commands: help without Keras, errors as one line."""
 
 import errno
+import os
 import subprocess
 import sys
 
 import click
 import pytest
 from click.testing import CliRunner
-from support.command_line import succeeds
+from support.command_line import fails, succeeds
 
 from keras_transformer import __version__
 from keras_transformer.cli import COMMANDS, main
@@ -68,3 +69,66 @@ def test_other_errors_keep_their_traceback(monkeypatch):
 
     monkeypatch.setattr("keras_transformer.cli.train.command", fail)
     assert isinstance(CliRunner().invoke(main, ["train"]).exception, FileNotFoundError)
+
+
+def test_full_memory_is_one_line(monkeypatch):
+    @click.command()
+    def fail():
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("keras_transformer.cli.train.command", fail)
+    assert fails("train") == "not enough memory: DefaultCPUAllocator: can't allocate memory"
+
+
+@pytest.mark.parametrize("name", ["nonsense", "numpy", "openvino", "../jax"])
+def test_an_unknown_backend_is_refused(monkeypatch, name):
+    monkeypatch.setenv("KERAS_BACKEND", name)
+    assert fails("average", "run", "--last", 1).endswith(f"Received: KERAS_BACKEND={name!r}")
+
+
+CLIENT = f"{sys.executable} -m keras_transformer client m --retries 0 --address http://localhost:1"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (f"{CLIENT} <&-", "Error: standard input cannot be read: Bad file descriptor"),
+        (f"{CLIENT} 0>>out", "Error: standard input cannot be read: Bad file descriptor"),
+        (f"{CLIENT} in >&-", "Error: standard output is closed"),
+        (f"{CLIENT} in <&- >&-", "Error: standard output is closed"),
+        (f"{CLIENT} in 2>&-", ""),
+        (f"{CLIENT} <&- >&- 2>&-", ""),
+        (f"{sys.executable} -m keras_transformer --version >/dev/full", "Error: no space left"),
+    ],
+)
+def test_closed_standard_streams_are_no_bug(tmp_path, command, message):
+    (tmp_path / "in").write_text("one\n")
+    found = run_in_shell(command, tmp_path)
+    assert found.returncode == 2
+    assert found.stderr.startswith(message)
+    assert len(found.stderr.splitlines()) == (1 if message else 0)
+
+
+def test_messages_do_not_go_into_a_file_that_has_the_number_of_a_closed_stream(tmp_path):
+    code = (
+        "import os, click, keras_transformer.cli as cli\n"
+        "import keras_transformer.cli.train as train\n"
+        "@click.command()\n"
+        "def command():\n"
+        "    with open('out', 'w') as file:\n"
+        "        os.write(1, b'message'); os.write(2, b'message')\n"
+        "        file.write('text')\n"
+        "train.command = command\n"
+        "cli.main(['train'])\n"
+    )
+    (tmp_path / "code.py").write_text(code)
+    found = run_in_shell(f"{sys.executable} code.py <&- >&- 2>&-", tmp_path)
+    assert found.returncode == 0
+    assert (tmp_path / "out").read_text() == "text"
+
+
+def run_in_shell(command, folder):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True
+    )

@@ -1,10 +1,18 @@
 """What commands share."""
 
 import os
+import sys
 
+import click
 import pytest
 
-from keras_transformer.cli.common import as_line, count_lines, writer
+from keras_transformer.cli.common import (
+    FiniteRange,
+    as_line,
+    count_lines,
+    standard_output,
+    writer,
+)
 from keras_transformer.errors import UserError
 
 
@@ -24,7 +32,8 @@ def test_only_regular_files_are_counted(tmp_path):
 def test_text_goes_to_standard_output_or_to_a_file(tmp_path, capsys):
     with writer(None) as write:
         write("a\n")
-    assert capsys.readouterr().out == "a\n"
+        write("\x1b[31mü\n")
+    assert capsys.readouterr().out == "a\n\x1b[31mü\n"
     with writer(tmp_path / "out") as write:
         write("ü\n")
         assert not (tmp_path / "out").exists()
@@ -34,3 +43,18 @@ def test_text_goes_to_standard_output_or_to_a_file(tmp_path, capsys):
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path):
     with pytest.raises(UserError, match="cannot be written: Is a directory$"), writer(tmp_path):
         raise AssertionError("the work has begun")
+
+
+def test_a_closed_standard_output_is_refused_at_once(monkeypatch):
+    with open(os.devnull, "w") as null:
+        monkeypatch.setattr(sys, "stdout", null)
+        with pytest.raises(UserError, match="^standard output is closed$"):
+            standard_output()
+
+
+def test_numbers_of_a_range_are_finite():
+    number = FiniteRange(min=0)
+    assert number.convert("0.5", None, None) == 0.5
+    for word in ("nan", "inf", "9" * 400, "-1"):
+        with pytest.raises(click.BadParameter):
+            number.convert(word, None, None)

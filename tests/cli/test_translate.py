@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,35 @@ def test_truncated_model(run):
 def test_the_largest_seed_is_taken(run):
     lines = succeeds("translate", run, "--sample", 1, "--seed", 2**64 - 1, input="one\n")
     assert len(lines.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sample", 2, "--max-length", 25), "at most the model's 24"),
+        (("--sample", 2, "--temperature", "1e-320"), "1e-320 is not in the range"),
+        (("--sample", 2, "--repetition-penalty", "nan"), "finite number"),
+        (("--sample", 2**31), "is not in the range"),
+        (("--beam-size", 2**31), "is not in the range"),
+        (("--min-length", 2**64), "is not in the range"),
+    ],
+)
+def test_options_that_no_search_can_have_are_refused(run, options, message):
+    assert message in fails("translate", run, *options, input="one\n")
+
+
+def test_output_is_utf8_whatever_the_locale_is(run):
+    """The translation has the letter ü."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.getcwd()}
+    command = ("translate", run, "--beam-size", "1", "--prefix", run / "prefix")
+    (run / "prefix").write_text("fünf\n", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "keras_transformer", *command],
+        input=b"one\n",
+        env=environment,
+        capture_output=True,
+    )
+    assert result.stdout.decode().startswith("fünf"), result.stderr.decode()[-2000:]
 
 
 def test_words_required_of_an_overlong_line(run, tmp_path):

@@ -183,3 +183,21 @@ def test_no_thread_is_left_when_nobody_wants_more():
     for thread in takers:
         thread.join(timeout=10)
     assert not any(thread.is_alive() for thread in takers)
+
+
+def test_a_byte_order_mark_alone_is_no_line(tmp_path):
+    assert list(read_lines(write(tmp_path / "s", b"\xef\xbb\xbf"))) == []
+    assert list(read_lines(write(tmp_path / "t", b"\xef\xbb\xbf\n"))) == [""]
+
+
+def test_a_byte_order_mark_belongs_to_the_length_of_its_line(tmp_path):
+    path = write(tmp_path / "s", b"\xef\xbb\xbf" + b"a" * LONGEST)
+    with pytest.raises(CorpusError, match="line 1: a line must have at most"):
+        list(read_lines(path))
+
+
+def test_standard_input_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):
+    with (tmp_path / "s").open("wb") as file:
+        monkeypatch.setattr(sys, "stdin", open(file.fileno(), closefd=False))
+        with pytest.raises(CorpusError, match="^standard input cannot be read: Bad file desc"):
+            list(read_standard_input())

@@ -268,3 +268,8 @@ def test_keras_hub_gives_the_same_ids_in_a_tensorflow_graph(tmp_path):
     expected = [tokenizer.encode_source(sentences) for tokenizer in tokenizers]
     assert expected[0] != expected[1]
     assert json.loads(child.stdout) == expected
+
+
+def test_a_vocabulary_that_sentencepiece_cannot_count_is_refused():
+    with pytest.raises(UserError, match="SentencePiece cannot train on this text: .*2147483648"):
+        Tokenizer.train([("one", "eins")], vocabulary_size=2**31)

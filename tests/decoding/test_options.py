@@ -38,6 +38,16 @@ def test_options_are_frozen_and_replaced_ones_are_validated():
         (SamplingOptions, "temperature", float("nan")),
         (SamplingOptions, "beam_size", 4),
         (SamplingOptions, "min_length", 0),
+        # Numbers that overflow int32 or float32, or need more memory than there is.
+        *((SearchOptions, name, 2**64) for name in ("beam_size", "max_length", "min_length")),
+        *((SearchOptions, name, 1e300) for name in ("length_penalty", "coverage_penalty")),
+        (SearchOptions, "diversity_penalty", 1e300),
+        (SearchOptions, "no_repeat_ngram_size", 2**31),
+        (SamplingOptions, "num_samples", 2**31),
+        (SamplingOptions, "top_k", 2**31),
+        (SamplingOptions, "temperature", 1e-320),
+        (SamplingOptions, "temperature", 1e300),
+        (SamplingOptions, "repetition_penalty", 1e300),
     ],
 )
 def test_unknown_options_and_values_out_of_range_are_refused(kind, name, value):

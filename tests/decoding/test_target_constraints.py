@@ -82,3 +82,14 @@ def test_mistakes_are_named():
 def test_a_forbidden_word_with_unknown_characters_has_no_effect():
     assert arrays_of(forbidden=[["?"], ["a?"], []]) == {}
     assert arrays_of(forbidden=[["?", "a"], [], []])["forbidden_ids"].shape == (4, 1, 1)
+
+
+def test_a_repeated_word_is_required_once():
+    required = arrays_of(required=[["ab", "ab", "c", "ab"], [], []])["required_ids"]
+    np.testing.assert_array_equal(required[0], [[10, 11], [12, 0]])
+
+
+def test_a_required_word_fits_into_the_translation():
+    arrays_of(required=[["abc"], [], []], max_length=4)
+    with pytest.raises(ValueError, match="longest translation, 3. Received: a word of 3 tokens"):
+        arrays_of(required=[["abc"], [], []], max_length=3)

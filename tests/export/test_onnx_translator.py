@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
+from support.hostile_text import HOSTILE, TEXT, lines_of
 from support.parallel_text import SENTENCES
 from support.searching import beam_search
 
@@ -230,3 +231,23 @@ def test_a_line_end_in_a_translation_adds_no_line(folder, monkeypatch, capfdbina
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a\nb\n"))))
     main(["--model", str(folder)])
     assert capfdbinary.readouterr().out == b"x y  \nx y  \n"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_each_line_of_a_hostile_file_is_answered(folder, name, monkeypatch, tmp_path, capfdbinary):
+    monkeypatch.setattr(OnnxTranslator, "translate", lambda self, lines: ["x"] * len(lines))
+    path = tmp_path / "in"
+    path.write_bytes(HOSTILE[name])
+    if lines_of(name) is None:
+        with pytest.raises(SystemExit, match="^Error: "):
+            main(["--model", str(folder), str(path)])
+    else:
+        main(["--model", str(folder), str(path)])
+        assert capfdbinary.readouterr().out == b"x\n" * len(lines_of(name))
+
+
+@pytest.mark.slow
+def test_hostile_lines_are_translated(folder):
+    translator = OnnxTranslator(folder, beam_size=1, max_length=4)
+    for name in TEXT:
+        assert len(translator.translate(lines_of(name))) == len(lines_of(name)), name

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import requests
+from support.hostile_text import TEXT, lines_of
 
 from keras_transformer.serving import connect
 
@@ -136,3 +137,15 @@ def test_ids_outside_of_the_vocabulary_do_not_stop_the_server(exporting_server, 
     assert answer.status_code == 400
     assert "source_ids must be from 0 to 29" in answer.json()["error"]
     assert client.translate(["bad"])[0].score < 0
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_each_line_of_a_hostile_file_is_answered(client, name):
+    lines = lines_of(name)[:500]
+    found = client.translate(lines)
+    assert len(found) == len(lines)
+    assert all(
+        translation.text == ""
+        for line, translation in zip(lines, found, strict=True)
+        if not line.strip()
+    )
