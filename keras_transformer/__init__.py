@@ -66,7 +66,7 @@ class _RegisterAfterKeras:
     def find_spec(self, name: str, *_: Any) -> Any:
         if name != "keras":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec: Any = importlib.util.find_spec(name)
         if spec is not None and not self._is_importing():
             exec_module = spec.loader.exec_module
@@ -88,4 +88,4 @@ class _RegisterAfterKeras:
 if "keras" in sys.modules:
     _import_all()
 else:
-    sys.meta_path.insert(0, _RegisterAfterKeras())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _RegisterAfterKeras())

@@ -54,7 +54,7 @@ class CompiledFunctions:
                 f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}"
             )
         self._model, self._functions, self._compile = model, functions, _COMPILERS[backend]
-        layers = getattr(model, "_flatten_layers", list)()
+        layers: list[Any] = list(getattr(model, "_flatten_layers", list)())
         self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
         self._lock = threading.Lock()
         self._state: list[tuple[bool, bool]] | None = None
