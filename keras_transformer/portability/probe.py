@@ -78,11 +78,13 @@ class Probe(keras.Model):
 
     def call(self, _: Any) -> Any:
         floats = iter(self.floats)
-        return self._call_layer(
-            *keras.tree.map_structure(
-                lambda x: next(floats).value if is_float(x) else x, self._given()
-            )
-        )
+
+        def tensor(x: Any) -> Any:
+            if is_float(x):
+                return next(floats).value
+            return ops.convert_to_tensor(x) if hasattr(x, "shape") else x
+
+        return self._call_layer(*keras.tree.map_structure(tensor, self._given()))
 
     def _call_layer(self, arguments: Any, named: Any) -> Any:
         return self.layer(*arguments, **named, training=self.is_training)
