@@ -70,7 +70,8 @@ class Probe(keras.Model):
             self.train_on_batch(np.zeros((1, 1)))
             names = [f"{i} {variable.name}" for i, variable in enumerate(trained)]
             found = dict(zip((f"gradient {x}" for x in names), self.optimizer.kept, strict=True))
-            found.update({f"variable {i} {x.name}": x for i, x in enumerate(variables)})
+            floats = filter(is_float, variables)  # without the seeds of dropout
+            found.update({f"variable {i} {x.name}": x for i, x in enumerate(floats)})
             return {name: as_array(x) for name, x in found.items()}
         finally:
             for variable, value in zip(variables, before, strict=True):
@@ -115,8 +116,8 @@ class _KeepGradients(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         kept = self.kept[self._get_variable_index(variable)]
-        self.assign(kept, ops.zeros_like(kept))
+        self.assign(kept, ops.zeros(kept.shape, kept.dtype))
         self.assign_add(
             kept, gradient
         )  # TensorFlow's may be sparse, with equal indices to be added
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * kept)
+        self.assign_sub(variable, ops.cast(learning_rate, kept.dtype) * kept.value)
