@@ -90,7 +90,7 @@ class Failures:
         """Yields the errors and then the differences of a check, largest first."""
         for name in self._audit.backends:
             if error := self._audit.errors.get((check, name)):
-                yield (name,), str(error)
+                yield (name,), " ".join(str(error).split())[:300]
         pairs = {pair: worst(self._audit.differences(check, pair)) for pair in self._audit.pairs()}
         parting = {pair: x for pair, x in pairs.items() if x is not None and x.parts}
         for pair, largest in sorted(parting.items(), key=lambda x: -x[1].ratio):

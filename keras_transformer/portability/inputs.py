@@ -48,6 +48,7 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
         raise ValueError(
             f"`inputs` must be given for a model that is not functional. Received: model={model!r}"
         )
+    structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     random = np.random.default_rng(seed)
     pad_id = getattr(model, "pad_id", 0)
 
@@ -64,7 +65,7 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
             drawn[0, -2:] = pad_id
         return drawn
 
-    return keras.tree.map_structure(make, model.input)
+    return keras.tree.map_structure(make, structure)
 
 
 def _symbolic(x: Any, name: str | None = None) -> Any:

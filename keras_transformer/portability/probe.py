@@ -70,7 +70,8 @@ class Probe(keras.Model):
             self.train_on_batch(np.zeros((1, 1)))
             names = [f"{i} {variable.name}" for i, variable in enumerate(trained)]
             found = dict(zip((f"gradient {x}" for x in names), self.optimizer.kept, strict=True))
-            found.update({f"variable {i} {x.name}": x for i, x in enumerate(variables)})
+            floats = filter(is_float, variables)  # without the seeds of dropout
+            found.update({f"variable {i} {x.name}": x for i, x in enumerate(floats)})
             return {name: as_array(x) for name, x in found.items()}
         finally:
             for variable, value in zip(variables, before, strict=True):
@@ -78,11 +79,13 @@ class Probe(keras.Model):
 
     def call(self, _: Any) -> Any:
         floats = iter(self.floats)
-        return self._call_layer(
-            *keras.tree.map_structure(
-                lambda x: next(floats).value if is_float(x) else x, self._given()
-            )
-        )
+
+        def tensor(x: Any) -> Any:
+            if is_float(x):
+                return next(floats).value
+            return ops.convert_to_tensor(x) if hasattr(x, "shape") else x
+
+        return self._call_layer(*keras.tree.map_structure(tensor, self._given()))
 
     def _call_layer(self, arguments: Any, named: Any) -> Any:
         return self.layer(*arguments, **named, training=self.is_training)
@@ -113,8 +116,8 @@ class _KeepGradients(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         kept = self.kept[self._get_variable_index(variable)]
-        self.assign(kept, ops.zeros_like(kept))
+        self.assign(kept, ops.zeros(kept.shape, kept.dtype))
         self.assign_add(
             kept, gradient
         )  # TensorFlow's may be sparse, with equal indices to be added
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * kept)
+        self.assign_sub(variable, ops.cast(learning_rate, kept.dtype) * kept.value)

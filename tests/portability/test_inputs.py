@@ -30,6 +30,10 @@ def test_inputs_have_the_dtypes_and_shapes_of_the_model():
     assert found[0].shape[1] == 3 and found[1].shape == (2, 3)
 
 
+def test_a_sequential_model_has_one_input():
+    assert random_inputs(keras.Sequential([keras.Input((4,))])).shape[1:] == (4,)
+
+
 def test_a_layer_becomes_a_model_with_its_arguments_by_name():
     x = np.ones((2, 3, 4), "float32")
     layer = keras.layers.MultiHeadAttention(2, 3)

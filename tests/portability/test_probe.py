@@ -47,3 +47,13 @@ def test_gradients_of_equal_ids_are_added():
     upstream = np.random.default_rng(0).normal(size=(1, 3, 1))[0] / 3
     expected = [[0.0], upstream[0] + upstream[1], upstream[2]]
     np.testing.assert_allclose(found["gradient 0 embeddings"], expected, rtol=1e-5)
+
+
+def test_a_structure_of_floats_and_integers_is_one_argument():
+    x, mask = keras.Input((2,), name="x"), keras.Input((2,), dtype="bool", name="mask")
+    model = keras.Model({"x": x, "mask": mask}, keras.ops.where(mask, x, 0.0))
+    inputs = {"x": np.ones((1, 2), "float32"), "mask": np.array([[True, False]])}
+    (name,) = found = Probe(model, (inputs,), {}).step((inputs,), {})
+    upstream = np.random.default_rng(0).normal(size=(1, 2)) / 2
+    assert name == "gradient 0 input_0"
+    np.testing.assert_allclose(found[name], upstream * [[1, 0]], rtol=1e-5)
