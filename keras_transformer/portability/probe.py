@@ -62,10 +62,10 @@ class Probe(keras.Model):
         variables, trained = self.layer.variables, self.trainable_variables
         if not (self.factors and trained):
             return {}
-        before = [ops.convert_to_numpy(variable) for variable in variables]
+        before = [np.array(ops.convert_to_numpy(x)) for x in variables]  # JAX reuses the memory
         values = filter(is_float, keras.tree.flatten((arguments, named)))
         for variable, value in zip(self.floats, values, strict=True):
-            variable.assign(value)
+            variable.assign(as_array(value))
         try:
             self.train_on_batch(np.zeros((1, 1)))
             names = [f"{i} {variable.name}" for i, variable in enumerate(trained)]

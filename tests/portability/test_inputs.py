@@ -31,7 +31,9 @@ def test_inputs_have_the_dtypes_and_shapes_of_the_model():
 
 
 def test_a_sequential_model_has_one_input():
-    assert random_inputs(keras.Sequential([keras.Input((4,))])).shape[1:] == (4,)
+    assert random_inputs(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])).shape[
+        1:
+    ] == (4,)
 
 
 def test_a_layer_becomes_a_model_with_its_arguments_by_name():
