@@ -33,7 +33,7 @@ class DecodingOptions(BaseModel):
     )
     repetition_penalty: float = Field(
         1.0,
-        gt=0,
+        ge=1e-6,
         le=1e6,
         description="Multiplies the log-probability of tokens that are in the translation already.",
     )
