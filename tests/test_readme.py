@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import keras
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -12,6 +14,8 @@ def test_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert len(blocks) >= 4
     namespace: dict = {}
     for block in blocks:
+        if "conformance(" in block and keras.config.backend() != "jax":
+            continue  # starts all backends itself, so once is enough
         exec(compile(block, str(README), "exec"), namespace)
     assert namespace["result"].ids.shape == (2, 1, 12)
 
