@@ -64,7 +64,7 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Numbers of sentence pairs to generate (numbers and dates in words) instead of reading files."""
+    """Sizes of the splits of a generated text (numbers and dates in words), instead of files."""
 
     train: int = Field(40_000, gt=0, le=_MOST, description="Training pairs.")
     validation: int = Field(500, gt=0, le=_MOST, description="Validation pairs.")
