@@ -127,8 +127,7 @@ class Run:
         """Opens an existing run to continue it.
 
         Raises:
-            UserError: If `recipe` differs from the recipe of the run. The message lists all
-                differences.
+            UserError: If `recipe` differs from the run's recipe. The message lists the keys.
         """
         run = cls.open(directory)
         if differences := run.recipe.differences(recipe):

@@ -24,8 +24,7 @@ _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 class Tokenizer:
     """SentencePiece tokenizer with one joint vocabulary or one for each language (§5.1).
 
-    To tokenize in a TensorFlow graph, use `keras_hub.tokenizers.SentencePieceTokenizer`, which
-    gives the same ids.
+    In a TensorFlow graph, use `keras_hub.tokenizers.SentencePieceTokenizer`: it has the same ids.
 
     Example:
 
