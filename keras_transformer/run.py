@@ -127,7 +127,7 @@ class Run:
         """Opens an existing run to continue it.
 
         Raises:
-            UserError: If `recipe` differs from the run's recipe. The message lists the keys.
+            UserError: If the recipes differ. The message lists the keys that differ.
         """
         run = cls.open(directory)
         if differences := run.recipe.differences(recipe):
