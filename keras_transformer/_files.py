@@ -15,9 +15,9 @@ from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# Most file systems allow names of 255 bytes. Plain names leave room for a prefix and a suffix.
+# Most file systems allow names of 255 bytes. `is_plain_name` leaves room for prefix and suffix.
 _LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
-# The configuration of a thousand Keras layers takes about 1 MiB, that of a Transformer 1 KiB.
+# The configuration of a Keras model with a thousand layers takes about 1 MiB.
 _MOST_JSON_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
@@ -25,10 +25,10 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yields a temporary path to write, then flushes the file or folder and renames it to `path`.
+    """Writes a file or folder under a temporary name, then flushes and renames it to `path`.
 
-    If `path` is a symbolic link, the target of the link is replaced and the link is kept. The new
-    file has the permissions of the old one. If `path` is an existing folder, it must be empty.
+    If `path` is a symbolic link, the target of the link is replaced and the link is kept. A new
+    file has the permissions of the replaced file. An existing folder `path` must be empty.
 
     Yields:
         The temporary path, in the folder of `path` and with the same suffix. If a killed process
@@ -61,8 +61,8 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 def output_file(path: str | Path) -> Iterator[TextIO]:
     """Opens an output file for UTF-8 text.
 
-    A regular file is written with `atomic_write`: it is replaced when the `with` block ends without
-    an error. A device or a pipe, such as /dev/stdout, is written directly, line by line.
+    A regular file is replaced only when the `with` block ends without an error. A device or a pipe,
+    such as /dev/stdout, is written directly, line by line.
 
     Raises:
         UserError: At the start of the `with` block, if the file cannot be written.
@@ -119,13 +119,12 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
 def read_config(path: str | Path) -> dict[str, Any]:
     """Reads the configuration of a `.keras` file; rejects files that would fill the memory.
 
-    Call this before `keras.saving.load_model`: that function limits neither the size of
-    `config.json` nor the real sizes of the files in the archive. This function checks that
-    `config.json` and `metadata.json` have at most 4 MiB each, and that no member is larger than the
-    archive states.
+    Call this before `keras.saving.load_model`, which does not check sizes. This function checks
+    that `config.json` and `metadata.json` have at most 4 MiB each, and that no file in the archive
+    is larger than the size that the archive states for it.
 
     Raises:
-        UserError: If the file is damaged or a member is too large.
+        UserError: If the archive is damaged or a file in it is too large.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -1,8 +1,8 @@
-"""The exception class for problems that the user can fix, and the errors of full memory."""
+"""The exception class for problems that the user can fix, and a test for full memory."""
 
 import re
 
-# Messages of the backends and the operating system if there is not enough memory.
+# Parts of the messages of the backends and the operating system when memory is full.
 _OUT_OF_MEMORY = re.compile(
     "out of memory|resource_?exhausted|bad_alloc|memoryerror|can't allocate memory|"
     "failed to allocate|unable to allocate",
@@ -19,5 +19,5 @@ class UserError(Exception):
 
 
 def is_out_of_memory(error: Exception | str) -> bool:
-    """Returns whether an error, or the error output of a process, means too little memory."""
+    """Returns whether an error, or the error output of a process, reports too little memory."""
     return bool(_OUT_OF_MEMORY.search(error if isinstance(error, str) else repr(error)))

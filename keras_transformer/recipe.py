@@ -30,17 +30,17 @@ class _Section(BaseModel):
 
 
 class TextPair(_Section):
-    """The files of a split: two line-aligned files or one TSV file, plain text or .gz."""
+    """The files of one split: two line-aligned files or one TSV file, as plain text or .gz."""
 
     source: str = Field(description="Name or path of the source file, or of the TSV file.")
-    target: str | None = Field(None, description="Name or path of the target file; none for TSV.")
+    target: str | None = Field(None, description="Name or path of the target file; omit for TSV.")
 
 
 class Download(_Section):
-    """The address and SHA-256 of files, which are downloaded if `directory` is not given."""
+    """Files to download if `data.directory` is not set: their address and SHA-256."""
 
     url: str = Field(description="Address (http or https) of the folder that has the files.")
-    sha256: dict[str, str] = Field(description="Maps file names to SHA-256, 64 hex digits each.")
+    sha256: dict[str, str] = Field(description="SHA-256 (64 hex digits) of each file, by name.")
 
     @field_validator("url")
     @classmethod
@@ -64,11 +64,11 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Numbers of generated sentence pairs (numbers and dates in words), used instead of files."""
+    """Sizes of the splits of a generated text (numbers and dates in words), instead of files."""
 
     train: int = Field(40_000, gt=0, le=_MOST, description="Training pairs.")
     validation: int = Field(500, gt=0, le=_MOST, description="Validation pairs.")
-    test: int = Field(1_000, gt=0, le=_MOST, description="Test pairs. A pair is in only one split.")
+    test: int = Field(1_000, gt=0, le=_MOST, description="Test pairs. No pair is in two splits.")
 
 
 class Data(_Section):
@@ -80,10 +80,10 @@ class Data(_Section):
     validation: TextPair | None = None
     test: TextPair | None = None
     generator: Generator | None = None
-    directory: Path | None = Field(None, description="Folder of the files, set by --data-dir.")
+    directory: Path | None = Field(None, description="Folder of the files. --data-dir sets it.")
     download: Download | None = None
     max_length: int = Field(
-        256, gt=0, le=2**20, description="Maximum pieces; longer pairs are dropped."
+        256, gt=0, le=2**20, description="Drop pairs with a sentence of more pieces than this."
     )
 
     @model_validator(mode="after")
@@ -106,14 +106,14 @@ class TokenizerSettings(_Section):
 
     model_type: Literal["bpe", "unigram"] = "bpe"
     vocabulary_size: int = Field(
-        37_000, gt=4, le=_MOST, description="Pieces, including special ones."
+        37_000, gt=4, le=_MOST, description="Number of pieces, with pad, unk, bos and eos."
     )
     joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
 
 
 class ModelSettings(_Section):
-    """A preset, and settings that replace those of the preset. None keeps the preset's value."""
+    """A preset and other settings. A setting that is not None replaces the preset's value."""
 
     architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = "base"
@@ -129,16 +129,16 @@ class ModelSettings(_Section):
     norm_first: bool | None = None
     norm_epsilon: float | None = Field(None, gt=0, le=1)
     max_length: int | None = Field(
-        None, gt=0, le=_MOST, description="For learned or normalized positions."
+        None, gt=0, le=_MOST, description="Maximum tokens, for position encodings with a limit."
     )
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
-        None, description="Attention for long sequences. Default: full, with all scores in memory."
+        None, description="Local and strided save memory on long sequences. Default: full."
     )
     attention_window: int | None = Field(
         None,
         gt=0,
         le=_MOST,
-        description="Window of local or stride of strided attention, in tokens.",
+        description="Window of local attention, or stride of strided attention, in tokens.",
     )
 
     @field_validator("architecture")
@@ -152,8 +152,8 @@ class ModelSettings(_Section):
     def _check_window(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
             raise ValueError(
-                "attention_window is required for patterns that have a window or stride; otherwise "
-                f"it must be absent. Received: attention_pattern={self.attention_pattern}, "
+                "attention_window is required for attention_pattern local or strided, and allowed "
+                f"only there. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
         return self
@@ -169,12 +169,12 @@ class ModelSettings(_Section):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Returns the settings of the preset, with those that replace them."""
+        """Returns the settings of the preset, updated with `overrides`."""
         return {**PRESETS[self.preset], **self.overrides}
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Returns the settings as keyword arguments for `from_preset` of the architecture."""
+        """Returns the settings that are not None, as arguments for the model's `from_preset`."""
         return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 
@@ -198,18 +198,20 @@ class Training(_Section):
         1, gt=0, le=10_000, description="Micro-batches per optimizer step."
     )
     length_multiple: int = Field(
-        8, gt=0, le=2**20, description="Batch lengths are multiples of this."
+        8, gt=0, le=2**20, description="Pad batches to lengths that are multiples of this."
     )
     warmup_steps: int = Field(
         4_000, gt=0, le=_MOST_STEPS, description="Optimizer steps of learning-rate warm-up."
     )
-    learning_rate_scale: float = Field(1.0, gt=0, description="Factor on the learning rate.")
+    learning_rate_scale: float = Field(1.0, gt=0, description="Multiplies the learning rate.")
     peak_learning_rate: float | None = Field(
-        None, gt=0, description="Highest learning rate. Default: that of the paper for d_model."
+        None, gt=0, description="Highest learning rate. Default: from the formula in §5.3."
     )
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε: probability spread over V.")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="Probability ε that is spread over all pieces (§5.4)."
+    )
     r_drop: float = Field(
-        0.0, ge=0, description="Weight of R-Drop, the divergence between two dropout passes."
+        0.0, ge=0, description="Weight of R-Drop (divergence of outputs with two dropout masks)."
     )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
@@ -227,7 +229,7 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(
-        16, ge=0, le=2**20, description="Memory for a slice of the logits."
+        16, ge=0, le=2**20, description="Memory for the logits of a slice of the tokens, in MiB."
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."
@@ -236,7 +238,7 @@ class Training(_Section):
         "none", description="Parallel training on several devices or processes."
     )
     model_shards: int = Field(
-        1, gt=0, le=_MOST, description="Shards of the weights, for model_parallel."
+        1, gt=0, le=_MOST, description="Number of devices over which model_parallel splits weights."
     )
     checkpoint_every: int = Field(
         1_000, gt=0, le=_MOST_STEPS, description="Optimizer steps between checkpoints."
@@ -248,8 +250,8 @@ class Training(_Section):
         None,
         gt=0,
         le=_MOST_STEPS,
-        description="Stop after this many checkpoints without a lower validation loss. The model "
-        "averages the checkpoints with the lowest losses. Default: no early stopping.",
+        description="Stop after this many checkpoints without a lower validation loss, and average "
+        "the checkpoints with the lowest losses. Default: no early stopping.",
     )
     validation_bleu_sentences: int = Field(
         100,
@@ -275,7 +277,7 @@ class Evaluation(SearchOptions):
         5,
         gt=0,
         le=_MOST_STEPS,
-        description="Last checkpoints to average; with early stopping, best checkpoints.",
+        description="Checkpoints to average: the newest or, with early stopping, the best.",
     )
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
@@ -324,7 +326,7 @@ class Recipe(_Section):
             peak = (self.model.sizes["d_model"] * training.warmup_steps) ** -0.5
         if peak * training.learning_rate_scale > _HIGHEST_LEARNING_RATE:
             raise ValueError(
-                "training.peak_learning_rate, or by default that of the paper, times "
+                "training.peak_learning_rate (default: the paper's value) times "
                 f"training.learning_rate_scale must be at most {_HIGHEST_LEARNING_RATE:g}. "
                 f"Received: {peak:g} times {training.learning_rate_scale:g}"
             )
@@ -336,7 +338,7 @@ class Recipe(_Section):
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Returns the keys whose values differ, such as "training.steps (1000 and 2000)".
+        """Lists the keys whose values differ, with both values: "training.steps (1000 and 2000)".
 
         Ignores `data.directory`, `training.distribution` and `training.model_shards`.
         """
@@ -352,8 +354,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     Args:
         path_or_name: Path of a YAML file, or the name of a recipe in `./recipes` or in the package,
             such as "quickstart".
-        overrides: Settings that replace those of the file, such as "training.steps=100". A value is
-            parsed as YAML.
+        overrides: Settings that replace settings of the file, such as "training.steps=100". The
+            values are parsed as YAML.
 
     Returns:
         The recipe, with defaults for missing keys.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Split = Literal["train", "validation", "test"]
 TextFiles = tuple[Path, Path | None]
 
-# Member of model.keras with the fingerprint of the tokenizer. Keras ignores it.
+# File in the archive model.keras with the SHA-256 of the tokenizer. Keras ignores this file.
 TOKENIZER_MEMBER = "tokenizer.sha256"
 
 
@@ -74,8 +74,8 @@ class Run:
         """Creates the folder of a new run.
 
         Raises:
-            UserError: If the folder already contains a run or cannot be created, or a file of the
-                recipe is missing. The folder is then not changed.
+            UserError: If the folder already contains a run or cannot be created, or a text file of
+                the recipe is missing. In these cases, the folder is not changed.
         """
         run = cls(directory, recipe)
         if recipe.data.generator is None:
@@ -101,9 +101,9 @@ class Run:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes everything that a failed start has made, unless it has written a checkpoint.
+        """Removes all files written by and since `create`, unless there is a checkpoint.
 
-        Only for a run that `create` has returned; otherwise, nothing is removed.
+        Does nothing if this run was not made by `create`.
         """
         if self._older is None or self.checkpoints():
             return
@@ -127,7 +127,7 @@ class Run:
         """Opens an existing run to continue it.
 
         Raises:
-            UserError: If `recipe` differs from the recipe of the run. The message lists the keys.
+            UserError: If the recipes differ. The message lists the keys that differ.
         """
         run = cls.open(directory)
         if differences := run.recipe.differences(recipe):
@@ -161,9 +161,10 @@ class Run:
         return model
 
     def tokenizer_fingerprint(self) -> str:
-        """Returns the fingerprint of the tokenizer that the model was trained with.
+        """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
 
-        Models of older releases do not contain it. It is then that of the tokenizer in the folder.
+        If `model.keras` was written by an older release or is missing, returns the fingerprint of
+        the tokenizer in the folder.
         """
         if self.model_path.is_file():
             with zipfile.ZipFile(self.model_path) as archive:
@@ -183,7 +184,7 @@ class Run:
             )
 
     def pairs(self, split: Split) -> "Iterable[Pair]":
-        """Returns the (source, target) sentences of a split, for one or more iterations."""
+        """Returns the (source, target) sentences of a split; allows repeated iteration."""
         from keras_transformer.data.corpus import read_parallel
 
         return read_parallel(*self.text(split))
@@ -272,7 +273,8 @@ class Run:
 def training_lock(directory: Path) -> Iterator[None]:
     """Locks a folder, so that only one process trains in it; creates the folder if needed.
 
-    The operating system removes the lock of a killed process. A process can take the lock again.
+    If a process is killed, the operating system removes its lock. The process that has the lock can
+    take it repeatedly.
 
     Raises:
         UserError: If another process has the lock.

@@ -44,13 +44,13 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
     ```
 
     Args:
-        source_path: One source sentence per line. If `target_path` is None, a TSV file: each line
-            has a source sentence, a tab and a target sentence.
-        target_path: One target sentence per line. Defaults to None.
+        source_path: File with one source sentence per line. If `target_path` is None, a TSV file:
+            each line has a source sentence, a tab and a target sentence.
+        target_path: File with one target sentence per line. Defaults to None.
 
     Returns:
-        An iterable of (source, target), which can be iterated over repeatedly. It includes empty
-        lines; `TokenStore.build` counts and drops them.
+        An iterable of (source, target) that can be iterated over repeatedly. Pairs with an empty
+        line are included; `TokenStore.build` drops and counts them.
 
     Raises:
         CorpusError: While iterating, if a file cannot be read or is not UTF-8, a line is longer
@@ -121,7 +121,7 @@ def read_standard_input() -> Iterator[str]:
         CorpusError: If standard input cannot be read, or a line is not UTF-8 or is longer than
             1 MiB.
     """
-    stdin = sys.stdin  # It is not closed, because Python aborts if it is closed during a read.
+    stdin = sys.stdin  # not closed: Python aborts if standard input is closed during a read
     try:
         for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
             yield _text(line, number, "standard input")
@@ -143,7 +143,7 @@ def _text(line: bytes, number: int, name: str | Path) -> str:
 def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
     """Yields lines with their line ends, without a byte order mark at the beginning.
 
-    Reads at most `_LONGEST_LINE` + 1 bytes of each line.
+    Raises `CorpusError` at a line of more than `_LONGEST_LINE` bytes, before reading all of it.
     """
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
@@ -166,16 +166,16 @@ def _open(path: Path) -> BinaryIO:
 
 
 class _End(NamedTuple):
-    """Marks the end of the queue; holds the exception that `items` raised, or None."""
+    """Last item of a queue; holds the exception that ended the reading of the items, or None."""
 
     error: BaseException | None
 
 
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
-    """Yields lists of the items that are available: at least one item, at most `most`.
+    """Yields lists of the items that have arrived: at least one item, at most `most`.
 
-    A thread reads the items into a queue of at most `most` items while the caller works on a chunk.
-    So a line that a user types is processed immediately, and a long file in large chunks. If
+    A thread reads the items into a queue of at most `most` items while the caller works on a list.
+    So a line that a user types is processed immediately, and a file is processed in long lists. If
     `items` raises an exception, that exception is raised after all earlier items were yielded.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
@@ -196,7 +196,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
 
 def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threading.Event) -> None:
-    """Puts all items into the queue, then an `_End`; stops if the caller has stopped reading."""
+    """Puts all items and then an `_End` into a queue; stops early if `is_abandoned` is set."""
     try:
         for item in items:
             _put(arrived, item, is_abandoned)

@@ -77,19 +77,19 @@ class TokenStore:
     ) -> "TokenStore":
         """Encodes parallel text, unless the folder already contains the result.
 
-        Pairs that are too long or have an empty side are dropped and counted. The memory needed
-        does not depend on the size of the text. If the folder has a store of another text,
-        tokenizer or maximum length, that store is replaced when the new one is complete.
+        Pairs with an empty or too long sentence are dropped and counted. The memory needed does not
+        depend on the size of the text. If the folder has a store of another text, tokenizer or
+        maximum length, that store is replaced when the new store is complete.
 
         Args:
             directory: Folder of the store.
-            pairs: (source, target) sentences that can be iterated over repeatedly, such as those
-                of `read_parallel`.
+            pairs: (source, target) sentences that can be iterated over repeatedly, such as the
+                result of `read_parallel`.
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            replace: Whether to replace a store of another text. If False, raises `UserError`.
-                Defaults to True.
+            replace: Whether to replace a store of another text, tokenizer or maximum length. If
+                False, raises `UserError` for such a store. Defaults to True.
 
         Returns:
             The store.
@@ -136,12 +136,12 @@ class TokenStore:
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Returns the number of pieces of `pairs` on a side ("source" or "target"): int64 (B,)."""
+        """Counts the pieces of the source or target sentences with indices `pairs`: int64 (B,)."""
         offsets = self._offsets[side]
         return offsets[pairs + 1] - offsets[pairs]
 
     def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Returns the pieces of one side of `pairs`, concatenated to a uint16 or uint32 array."""
+        """Concatenates the pieces of the source or target sentences with indices `pairs`."""
         lengths = self.lengths(side, pairs)
         ends = np.cumsum(lengths)
         starts = self._offsets[side][pairs]
@@ -150,7 +150,7 @@ class TokenStore:
 
     @property
     def report(self) -> str:
-        """One line with the number of kept pairs, and of dropped pairs for each reason."""
+        """One line: the number of kept pairs, and the number of dropped pairs for each reason."""
         kept, dropped = f"{self._size:,} pairs kept", sum(self.dropped.values())
         return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
 
@@ -225,7 +225,7 @@ def _write(
 
 
 class _SideWriter(ExitStack):
-    """Appends the ids and offsets of one side to their files."""
+    """Appends the ids and offsets of the source or target sentences to two files."""
 
     def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 class Tokenizer:
     """SentencePiece tokenizer with one joint vocabulary or one for each language (§5.1).
 
-    In a TensorFlow graph, `keras_hub.tokenizers.SentencePieceTokenizer` gives the same ids.
+    In a TensorFlow graph, use `keras_hub.tokenizers.SentencePieceTokenizer`: it has the same ids.
 
     Example:
 
@@ -36,10 +36,10 @@ class Tokenizer:
 
     Args:
         source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.
-        target_model: The same for the target language. Defaults to None: one joint vocabulary.
+        target_model: Bytes of the target language's model. Defaults to None: a joint vocabulary.
 
     Raises:
-        UserError: If a model is damaged, or its special ids differ from those above.
+        UserError: If a model is damaged, or has other ids for pad, unk, bos or eos.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
@@ -63,9 +63,9 @@ class Tokenizer:
         Every character of the text is in the vocabulary.
 
         Args:
-            pairs: (source, target) sentences, such as those of `read_parallel`. If `joint` is
-                False, it must be possible to iterate over them twice.
-            vocabulary_size: Number of ids of each vocabulary, the four special ones included.
+            pairs: (source, target) sentences, such as the result of `read_parallel`. If `joint` is
+                False, the pairs must be iterable twice.
+            vocabulary_size: Number of ids per vocabulary, including pad, unk, bos and eos.
             model_type: "bpe" or "unigram". Defaults to "bpe".
             joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
             normalization: SentencePiece normalization rule, such as "nmt_nfkc" (the default),
@@ -109,7 +109,7 @@ class Tokenizer:
         return cls(*models)
 
     def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json`, `source.model` and, without joint vocabulary, `target.model`.
+        """Writes `tokenizer.json`, `source.model` and, if `joint` is False, `target.model`.
 
         Args:
             directory: A new or empty folder. If writing fails, no folder is left.
@@ -134,7 +134,7 @@ class Tokenizer:
 
     @property
     def target_model(self) -> bytes:
-        """The SentencePiece model of the target; a joint vocabulary has the same for both sides."""
+        """The SentencePiece model of the target; equals `source_model` if `joint` is True."""
         return self._models[-1]
 
     @property
@@ -144,22 +144,22 @@ class Tokenizer:
 
     @property
     def source_vocabulary_size(self) -> int:
-        """Number of source ids, the special ones included."""
+        """Number of source ids, including pad, unk, bos and eos."""
         return self._source.get_piece_size()
 
     @property
     def target_vocabulary_size(self) -> int:
-        """Number of target ids, the special ones included."""
+        """Number of target ids, including pad, unk, bos and eos."""
         return self._target.get_piece_size()
 
     @property
     def source_pieces(self) -> list[str]:
-        """The source pieces in the order of ids, the special ones included."""
+        """The source pieces in the order of their ids, including pad, unk, bos and eos."""
         return _pieces(self._source)
 
     @property
     def target_pieces(self) -> list[str]:
-        """The target pieces in the order of ids, the special ones included."""
+        """The target pieces in the order of their ids, including pad, unk, bos and eos."""
         return _pieces(self._target)
 
     @property
@@ -176,11 +176,11 @@ class Tokenizer:
         return _encode(self._target, sentences)
 
     def frame_source(self, pieces: Sequence[int]) -> list[int]:
-        """Returns the encoder's input: pieces and eos."""
+        """Returns the encoder's input: the pieces, then eos."""
         return [*pieces, EOS_ID]
 
     def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Returns the decoder's input (bos and pieces) and the labels (pieces and eos)."""
+        """Returns the decoder's input (bos, then pieces) and the labels (pieces, then eos)."""
         return [BOS_ID, *pieces], [*pieces, EOS_ID]
 
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
@@ -189,7 +189,7 @@ class Tokenizer:
 
 
 def fits(pieces: Sequence[int], max_length: int) -> bool:
-    """Returns whether the pieces and one bos or eos are at most `max_length` tokens."""
+    """Returns whether the pieces and one bos or eos have at most `max_length` tokens together."""
     return len(pieces) < max_length
 
 

@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 
 class Reading(NamedTuple):
-    """Outputs of a model file: those of the model that was saved, and those of the loaded one."""
+    """Outputs of a model before it was saved, and after the backend `reader` has loaded it."""
 
     path: Path
     reader: str
@@ -29,11 +29,11 @@ class Reading(NamedTuple):
 
 
 class Audit:
-    """The results of all backends.
+    """Runs the checks on all backends and keeps the results.
 
     Args:
-        backends: The processes by name.
-        folder: Folder with `model.keras`, to which the processes save their files.
+        backends: The processes, by name of the backend.
+        folder: Folder with `model.keras`. The processes also save the model to this folder.
         given: Outputs of the original model, before it was saved.
     """
 
@@ -42,15 +42,15 @@ class Audit:
         self.answers: dict[tuple[str, str], Measured] = {}
         self.errors: dict[tuple[str, str], BackendError] = {}
         self.is_training = True
-        self._loaded: dict[tuple[str, str], Measured] = {}  # by writer and reader
+        self._loaded: dict[tuple[str, str], Measured] = {}  # by saving and loading backend
         self._walks: dict[str, Measured] = {}
 
     def run(self, checks: Collection[str], report: Callable[[int], object]) -> None:
-        """Runs the checks on all backends at once; calls `report` with their number after each."""
+        """Runs the checks on all backends in parallel; calls `report(total number)` after each."""
 
         def run(name: str) -> None:
             for check in checks:
-                if check != "training step":  # the step for the gradients gives its results too
+                if check != "training step":  # the check "gradients" gives these results too
                     self._run(check, name)
                 report(len(checks) * len(self.backends))
 
@@ -62,7 +62,7 @@ class Audit:
         return list(itertools.combinations(self.backends, 2))
 
     def differences(self, check: str, pair: Pair) -> list[Difference]:
-        """Compares all results of a check; returns [] if one of the backends has none."""
+        """Compares the results of a check; returns [] if one of the backends has no results."""
         if check == "save and load":
             return [x for reading in self.readings(pair) for x in reading.differences()]
         if not all((check, name) in self.answers for name in pair):
@@ -70,7 +70,7 @@ class Audit:
         return of_check(check, *(self.answers[check, name] for name in pair))
 
     def readings(self, pair: Pair) -> list[Reading]:
-        """Returns what two backends load from the original file and from each other's files."""
+        """Returns the outputs of two backends after loading the original and both saved files."""
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
         found, here = [], keras.config.backend()
         if here in outputs:  # the model was made on this backend
@@ -84,7 +84,7 @@ class Audit:
         return found
 
     def parting_call(self, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds the first call whose outputs part although its inputs do not."""
+        """Finds the first layer call whose outputs differ although its inputs do not."""
         try:
             one, other = (self._walk(name) for name in pair)
         except BackendError:
@@ -100,7 +100,7 @@ class Audit:
         )
 
     def parting_step(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds the innermost first call whose training step, taken alone, parts."""
+        """Finds a layer call whose training step differs when run alone; prefers inner calls."""
         try:
             one, other = (self._walk(name) for name in pair)
         except BackendError:
@@ -116,7 +116,7 @@ class Audit:
         return found
 
     def failing_call(self, name: str) -> str | None:
-        """Returns the innermost call that raises an error on a backend, or None."""
+        """Returns the innermost layer call that raises an error on a backend, or None."""
         try:
             self._walk(name)
         except BackendError as error:
@@ -168,6 +168,6 @@ _METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}
 
 
 def of_check(check: str, one: Measured, other: Measured) -> list[Difference]:
-    """Compares the results of one check; a training step has those of two."""
+    """Compares the results of one check. A step has results for two: gradients and variables."""
     kinds = {"gradients": "gradient ", "training step": "variable "}
     return [x for x in differences(one, other) if x.name.startswith(kinds.get(check, ""))]

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_transformer.portability.compare import Measured
 
-# One GPU must hold three processes, and must compute float32 as float32.
+# Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
@@ -26,7 +26,7 @@ class BackendError(Exception):
     """An error in the process of a backend.
 
     Attributes:
-        call: Path of the innermost call that raised the error, or None.
+        call: Path of the innermost layer call that raised the error, or None.
         file: The model file that cannot be loaded, or None.
     """
 

@@ -24,8 +24,9 @@ from keras_transformer.portability.compare import change
 from keras_transformer.portability.probe import Probe, as_array, is_float
 
 SEARCH_LENGTH = 12  # tokens
-RUNS = 3  # with changed weights and inputs
-# The spacing of the numbers near 1. Keras computes float64 in float32 on two of the backends.
+RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
+# Distance of 1 to the next number. float64 is treated as float32, because Keras computes float64
+# in float32 on two of the backends.
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 Arrays = dict[str, np.ndarray]
 
@@ -78,11 +79,11 @@ class Child:
         return self._measure(lambda inputs: _predict(self.model, inputs), self.model, self.inputs)
 
     def walk(self) -> dict[str, Any]:
-        """Answers with inputs and outputs of all calls; an inner call comes before its outer."""
+        """Answers with inputs and outputs of all layer calls; a layer comes after its sublayers."""
         return self._measure(self._walk, self.model, self.inputs)
 
     def step(self, call: str | None = None) -> dict[str, Any]:
-        """Answers with gradients and variables of a training step of the model or of one call."""
+        """Answers with gradients and variables after a training step of the model or one layer."""
         layer, arguments, named = self._call(call)
         is_training = not _is_random(layer, arguments, named)
         with _restored(layer.variables):
@@ -106,12 +107,12 @@ class Child:
         return {}
 
     def load(self, path: str) -> dict[str, Any]:
-        """Answers with the outputs of a model in a file."""
+        """Answers with the outputs of the model in the file `path`."""
         model = _load(Path(path))
         return self._measure(lambda inputs: _predict(model, inputs), model, self.inputs, runs=0)
 
     def save_call(self, call: str | None, folder: str, with_training: bool) -> dict[str, Any]:
-        """Saves the layer and the inputs of a call; answers with `arguments, named` in Python."""
+        """Saves the layer and the inputs of a call; answers with its arguments as Python code."""
         layer, arguments, named = self._call(call)
         is_training = with_training and not _is_random(layer, arguments, named)
         arrays: Arrays = {}
@@ -149,7 +150,7 @@ class Child:
     def _measure(
         self, function: Callable[[Any], Arrays], layer: Any, inputs: Any, runs: int = RUNS
     ) -> dict[str, Any]:
-        """Answers with the arrays of `Measured`."""
+        """Answers with the fields of `Measured`; the arrays are in a file."""
         dtypes = [x.compute_dtype for x in self.model._flatten_layers()]
         epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
         found = function(inputs)
@@ -173,7 +174,7 @@ class Child:
 
 @contextmanager
 def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Lets `watch` run every call of a layer or operation. Names are paths of calls."""
+    """Calls `watch(path, call, run)` for each call of a layer or operation; `run` executes it."""
     original, path = keras.Operation.__call__, list[str]()
     counts = Counter[str]()
 
@@ -198,7 +199,7 @@ def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[N
 
 
 def _arrays(name: str, structure: Any) -> Arrays:
-    """Returns the tensors of a structure; none of a loop's body that the backend compiles."""
+    """Returns the tensors of a structure; {} in a compiled loop, where tensors have no values."""
     tensors = [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
     try:
         return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors)}
@@ -207,7 +208,7 @@ def _arrays(name: str, structure: Any) -> Arrays:
 
 
 def _perturbed(structure: Any, epsilon: float, random: np.random.Generator) -> Any:
-    """Makes each float one unit in the last place larger or smaller."""
+    """Changes each float at random by one unit in the last place, up or down."""
 
     def perturb(x: Any) -> Any:
         if not is_float(x):
@@ -231,7 +232,7 @@ def _restored(variables: Iterable[Any]) -> Iterator[None]:
 
 def _is_random(layer: Any, arguments: Any, named: Any) -> bool:
     """Returns whether two calls with `training=True` give different outputs, as with dropout."""
-    with _restored(x for x in layer.variables if is_float(x)):  # such as moving averages
+    with _restored(x for x in layer.variables if is_float(x)):  # calls change moving averages
         one, other = (_arrays("", layer(*arguments, **named, training=True)) for _ in range(2))
     return any(np.any(change(one[name], other[name])) for name in one)
 
@@ -247,7 +248,7 @@ def _load(path: Path) -> Any:
 
 
 def _expression(value: Any, arrays: Arrays) -> str:
-    """Returns a call argument as Python, and adds its tensors to `arrays`."""
+    """Returns a call argument as Python code, and adds its tensors to `arrays`."""
     if isinstance(value, dict):
         pairs = (f"{key!r}: {_expression(x, arrays)}" for key, x in value.items())
         return "{" + ", ".join(pairs) + "}"

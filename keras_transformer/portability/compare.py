@@ -1,4 +1,4 @@
-"""Compares arrays of two backends. What differs by no more than rounding conforms."""
+"""Compares arrays of two backends, and derives from rounding how much they may differ."""
 
 import math
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ import numpy as np
 
 
 class Measured(NamedTuple):
-    """Arrays of one backend, and how they change by rounding.
+    """Arrays of one backend, and how rounding changes them.
 
     Attributes:
         values: The arrays by name.
-        noise: The changes of each array (see `change`) when every weight and float input changes by
-            one unit in the last place.
-        epsilon: Spacing of the numbers near 1, of the least precise layer.
-        terms: Number of terms of the longest sum.
+        noise: The largest change of each array (see `change`) when all weights and float inputs
+            change by one unit in the last place.
+        epsilon: Distance of 1 to the next number, in the least precise dtype of the layers.
+        terms: Number of terms of the longest sum in the model.
     """
 
     values: dict[str, np.ndarray]
@@ -25,7 +25,7 @@ class Measured(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The difference of an array between two backends, and the largest that rounding explains."""
+    """Largest difference of an array between two backends, and the largest that rounding allows."""
 
     name: str
     largest: float
@@ -33,6 +33,7 @@ class Difference(NamedTuple):
 
     @property
     def parts(self) -> bool:
+        """Whether the difference exceeds the tolerance."""
         return self.largest > self.tolerance
 
     @property
@@ -44,9 +45,9 @@ class Difference(NamedTuple):
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the largest absolute difference of floats, or for each row of others if it differs.
+    """Returns the largest absolute difference of float arrays, or which rows of others differ.
 
-    It is infinite if the shapes differ, or if only one of two numbers is NaN.
+    The result is infinite if the shapes differ, or if only one of two numbers is NaN.
     """
     if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
         return np.array(math.inf)
@@ -60,20 +61,20 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def differences(one: Measured, other: Measured) -> list[Difference]:
-    """Compares all arrays of two backends that have the same name.
+    """Compares the arrays of two backends that have the same name.
 
-    Floats may differ by 2 sqrt(n) times their rounding noise; n is the number of terms of the
-    longest sum. The noise is what one unit in the last place of all weights and inputs changes, at
-    least one unit in the last place of the array's largest number. Backends add the terms of a sum
-    in different orders; the rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019)
-    and occur on both sides. Rows of integers must be equal, unless one unit in the last place also
-    changes them on a backend.
+    The tolerance for floats is 2 sqrt(n) times the array's noise; n is the number of terms of the
+    longest sum in the model. The noise is the array's largest change when all weights and inputs
+    change by one unit in the last place, and at least one unit in the last place of the array's
+    largest number. The factor is 2 sqrt(n) because backends add terms in different orders: the
+    rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
+    Integers must be equal, except in rows that the same change of weights and inputs changes too.
     """
     return [_difference(name, one, other) for name in one.values if name in other.values]
 
 
 def worst(found: Iterable[Difference]) -> Difference | None:
-    """Returns the difference that exceeds its tolerance most, relative to the tolerance."""
+    """Returns the difference that is largest relative to its tolerance, or None."""
     return max(found, key=lambda difference: difference.ratio, default=None)
 
 

@@ -27,15 +27,15 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 @dataclass
 class Conformance:
-    """The result of `conformance`; `str` makes a table of it.
+    """The result of `conformance`; `str(result)` is a table.
 
     Attributes:
         backends: The compared backends.
         missing: Backends that are not installed.
-        largest: For each check, the largest difference for each pair of backends, relative to its
-            tolerance. None if one of the two failed, or if the check has no results.
+        largest: For each check and pair of backends, the difference that is largest relative to its
+            tolerance. None if one of the backends failed, or if the check has no results.
         failures: Differences that rounding does not explain, and errors.
-        terms: Number of terms n of the model's longest sum, which the tolerances depend on.
+        terms: Number of terms of the model's longest sum. The tolerances depend on this number.
         is_training: Whether the training step used `training=True`. False for a model with dropout.
     """
 
@@ -60,8 +60,8 @@ class Conformance:
             lines.append(f"{check:<24}" + "".join(f"{text:>24}" for text in texts))
         lines += [f"not installed: {', '.join(self.missing)}"] if self.missing else []
         lines.append(
-            f"tolerance: 2 sqrt({self.terms}) times the change that one unit in the last place of "
-            "all weights and inputs makes"
+            f"tolerance: 2 sqrt({self.terms}) times the change of the result when all weights and "
+            "inputs change by one unit in the last place"
         )
         if not self.is_training:
             lines.append("training step: training=False, because the model draws random numbers")
@@ -83,14 +83,14 @@ def conformance(
     on). The checks are:
 
     - outputs: as `predict` computes them;
-    - gradients: of all variables and float inputs, for a loss of random weights of the outputs;
+    - gradients: of all variables and float inputs; the loss is a randomly weighted mean of outputs;
     - training step: all variables after one step of gradient descent. Backends draw different
       random numbers, so a model with dropout takes the step with `training=False`;
-    - search: greedy and beam search, if the model has the methods of `models/protocol.py`;
-    - save and load: each backend loads the file of each other, with the same outputs.
+    - search: greedy and beam search, if the model is a `models.protocol.Searchable`;
+    - save and load: each backend loads the files that all backends saved; outputs must not change.
 
-    For each failure, this function finds the first call of a layer whose results part although its
-    inputs do not. It writes a folder with this layer, its inputs and a script `reproduce.py`.
+    For each failure, this function finds the first layer call whose results differ although its
+    inputs are the same. It writes a folder with this layer, its inputs and a script `reproduce.py`.
 
     Example:
 
@@ -103,18 +103,19 @@ def conformance(
         model: A `keras.Model` or a layer. Its classes must be importable from a module; the
             processes import the modules of all its layers.
         inputs: A small batch, in the structure that the model takes. For a layer, a dict contains
-            the call arguments by name. Defaults to None: random inputs, for a functional model.
+            the call arguments by name. Defaults to None: random inputs, if the model is functional.
         imports: Further modules to import, for example for a custom activation. Defaults to none.
         directory: Folder for scripts. It is created if a check fails. Defaults to "conformance".
         seed: Seed of all random numbers. Defaults to 0.
-        report: Function that is called with the number of all checks after each of them.
+        report: Function that is called after each check, with the total number of checks.
 
     Returns:
         A `Conformance`.
 
     Raises:
         UserError: If fewer than two backends are installed.
-        ValueError: If inputs are needed, or a class is defined in `__main__`.
+        ValueError: If `inputs` is None although `model` is not a functional model, or if a class of
+            the model is defined in `__main__`.
     """
     installed = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
     missing = [name for name in BACKENDS if name not in installed]
@@ -146,7 +147,7 @@ def _has_search(model: Any) -> bool:
 
 
 def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
-    """Returns the modules of the classes of all layers, without Keras."""
+    """Returns `imports` and the modules of the classes of all layers, except modules of Keras."""
     modules = dict.fromkeys(type(layer).__module__ for layer in model._flatten_layers())
     if "__main__" in modules:
         raise ValueError(

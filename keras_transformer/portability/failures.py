@@ -1,4 +1,4 @@
-"""Finds where backends part, and writes a script that reproduces it."""
+"""Finds the layer calls that make backends differ, and writes scripts that show the difference."""
 
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ from keras_transformer.portability.backend import BackendError
 from keras_transformer.portability.compare import Difference, worst
 from keras_transformer.portability.script import DIFFER, reproduces, write_script
 
-# A failure of these checks explains failures of the others, which get no script of their own.
+# If backends fail the check on the left, failures of the checks on the right are not reported.
 _EXPLAINED = {"outputs": CHECKS, "gradients": ("training step",)}
 
 
@@ -22,10 +22,10 @@ class Failure(NamedTuple):
 
     Attributes:
         check: Name of the check.
-        backends: The two backends that part, or the backend that raises an error.
-        call: Path of the first call where they part, or None if no single call does.
+        backends: The two backends that differ, or the backend that raises an error.
+        call: Path of the layer call that differs or fails, or None for the whole model.
         message: The largest difference and its tolerance, or the error.
-        script: The script that reproduces the failure, or None if no script does.
+        script: A script that reproduces the failure. None if no script reproduces it.
     """
 
     check: str
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
 
     @property
     def where(self) -> str:
-        verb = "part" if len(self.backends) > 1 else "fails"
+        verb = "differ" if len(self.backends) > 1 else "fails"
         return f"{' and '.join(self.backends)} {verb} in {self.call or 'the whole model'}"
 
     def __str__(self) -> str:
@@ -45,10 +45,10 @@ class Failure(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a failure shows: a call, or the whole model if `call` is None."""
+    """Where a failure occurs: in a layer call, or in the whole model if `call` is None."""
 
     backends: tuple[str, ...]
-    kind: str  # of script
+    kind: str  # of the script, see `write_script`
     call: str | None
     parting: list[Difference]
     file: Path | None = None  # model file to load
@@ -79,7 +79,8 @@ class Failures:
                 explained |= {(other, backends) for other in _EXPLAINED.get(check, ())}
                 places = list(self._places(check, backends))
                 call = places[0].call
-                own = backends[0] if len(backends) == 1 else ""  # an error is each backend's own
+                # An error on two backends is two failures; a difference between two is one.
+                own = backends[0] if len(backends) == 1 else ""
                 if (check, call, own) not in found:
                     failure = Failure(check, backends, call, message, None)
                     script = self._script(failure, places)
@@ -87,7 +88,7 @@ class Failures:
         return list(found.values())
 
     def _problems(self, check: str) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yields the errors and then the differences of a check, largest first."""
+        """Yields backends and message of each error of a check, then of each large difference."""
         for name in self._audit.backends:
             if error := self._audit.errors.get((check, name)):
                 yield (name,), " ".join(str(error).split())[:300]
@@ -97,7 +98,7 @@ class Failures:
             yield pair, str(largest)
 
     def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
-        """Yields the call that fails, if a single one does, and then the whole model."""
+        """Yields the layer call that fails, if it can be found, and then the whole model."""
         audit, kind = self._audit, _KINDS[check]
         if len(backends) == 1:
             error = audit.errors[check, backends[0]]
@@ -121,7 +122,7 @@ class Failures:
         yield _Place(backends, kind, None, parting)
 
     def _script(self, failure: Failure, places: list[_Place]) -> Path | None:
-        """Writes a script for the first place where it reproduces the failure."""
+        """Writes a script for the first of `places` whose script reproduces the failure."""
         name = "-".join([*failure.check.split(), *failure.backends])
         shown = DIFFER if places[0].parting else failure.message.partition(":")[0]
         for place in places:

@@ -1,22 +1,22 @@
-"""Makes a Keras model of a layer, and random inputs for a model."""
+"""Wraps a layer in a Keras model, and makes random inputs for a model."""
 
 from typing import Any
 
 import keras
 import numpy as np
 
-BATCH, LENGTH = 3, 7  # of axes that the model leaves open
+BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
 
 
 def as_model(model: Any, inputs: Any) -> keras.Model:
-    """Returns a model: the model itself, or a functional model with the call of a layer.
+    """Returns `model` if it is a model, or a functional model that calls the layer `model`.
 
     Args:
         model: A model or a layer.
         inputs: The inputs. For a layer, a dict contains call arguments by name.
 
     Raises:
-        ValueError: If `model` is neither, or if it is a layer and there are no inputs.
+        ValueError: If `model` is neither a model nor a layer, or is a layer and `inputs` is None.
     """
     if not isinstance(model, keras.layers.Layer):
         raise ValueError(f"`model` must be a Keras model or layer. Received: model={model!r}")
@@ -39,10 +39,10 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     """Returns random inputs for a functional model, in the structure of its inputs.
 
     Floats are standard normal. Integers are ids below the vocabulary size of the embedding that
-    reads them, or of the model's smallest embedding. The first row ends with two ids of padding.
+    reads them, or of the smallest embedding if none does. The first row ends with two padding ids.
 
     Raises:
-        ValueError: If the model does not state its inputs.
+        ValueError: If the model is not functional.
     """
     if not getattr(model, "inputs", None):
         raise ValueError(

@@ -1,6 +1,6 @@
 """Runs one training step of a layer, on any backend.
 
-The file needs only Keras and NumPy, because each script for a failed step has a copy of it.
+This file imports only Keras and NumPy, because scripts for failed steps use a copy of this file.
 """
 
 from typing import Any
@@ -18,20 +18,21 @@ def is_float(x: Any) -> bool:
 
 
 def as_array(x: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array; half precision becomes float32."""
+    """Returns a tensor or variable as an array; any float dtype becomes float32."""
     return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float(x) else x))
 
 
 class Probe(keras.Model):
-    """A model for one training step of a layer. Its float inputs are variables, with gradients.
+    """A model for one training step of a layer. Float inputs are variables, to have gradients.
 
-    The loss is the sum of the layer's own losses and of the mean of each float output times random
-    numbers. Unlike the mean of squares, this loss has gradients before a layer normalization.
+    The loss is the sum of the layer's own losses and, for each float output, the mean of the output
+    times fixed random numbers. (For a mean of squares, the gradients before a layer normalization
+    would be zero.)
 
     Args:
         layer: The layer or model.
-        arguments: Its call arguments by position.
-        named: Its call arguments by name.
+        arguments: The layer's call arguments by position.
+        named: The layer's call arguments by name.
         is_training: The argument `training` of the call.
         seed: Seed of the random numbers, which are the same on every backend.
     """
@@ -41,7 +42,7 @@ class Probe(keras.Model):
     ) -> None:
         super().__init__()
         self.layer, self.is_training = layer, is_training
-        self._given = lambda: (arguments, named)  # Keras would wrap a dict
+        self._given = lambda: (arguments, named)  # Keras would wrap a dict that is an attribute
         self.floats = [
             self.add_weight(x.shape, "zeros", x.dtype, name=f"input_{i}", autocast=False)
             for i, x in enumerate(filter(is_float, keras.tree.flatten(self._given())))
@@ -57,7 +58,7 @@ class Probe(keras.Model):
 
         Returns:
             The gradients of variables and float inputs, and the variables after the step. Empty if
-            the layer has nothing to differentiate.
+            the layer has no float outputs, or neither trainable variables nor float inputs.
         """
         variables, trained = self.layer.variables, self.trainable_variables
         if not (self.factors and trained):
@@ -117,7 +118,6 @@ class _KeepGradients(keras.optimizers.Optimizer):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         kept = self.kept[self._get_variable_index(variable)]
         self.assign(kept, ops.zeros(kept.shape, kept.dtype))
-        self.assign_add(
-            kept, gradient
-        )  # TensorFlow's may be sparse, with equal indices to be added
+        # TensorFlow's gradient may be sparse. `assign_add` then adds the values of equal indices.
+        self.assign_add(kept, gradient)
         self.assign_sub(variable, ops.cast(learning_rate, kept.dtype) * kept.value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keras_transformer.portability import probe
 
-# How the script computes the arrays of a check; `layer`, `arguments` and `named` are given.
+# Code with which the script computes its results, by kind of script (see `write_script`).
 _COMPUTE = {
     "layer": """
         outputs = keras.tree.flatten(layer(*arguments, **named))
@@ -99,15 +99,16 @@ def write_script(
     """Writes `reproduce.py` into a folder with `layer.keras` and `inputs.npz`.
 
     Args:
-        folder: The folder. If it has `expected.npz`, the results must equal these arrays.
-        kind: `"layer"` or `"model"` for outputs, `"step"`, `"save"` or `"search"`.
+        folder: The folder. If it contains `expected.npz`, the results must equal these arrays.
+        kind: What to run: `"layer"` (a call), `"model"` (`predict`), `"step"`, `"save"` or
+            `"search"`.
         title: First line of the script's docstring.
         backends: The backends to run.
         tolerances: Largest difference of each compared array.
-        call: Arguments by position and by name, in Python.
+        call: The call arguments by position, and those by name, each as Python code.
         imports: Modules that register the classes of the layer.
-        is_training: Argument `training` of a step.
-        seed: Seed of a step.
+        is_training: The argument `training` of the layer in a training step.
+        seed: Seed of the random numbers in a training step.
     """
     imports = list(imports)
     compute = _COMPUTE[kind].format(is_training=is_training, seed=seed)

@@ -15,11 +15,11 @@ from keras_transformer.training.optimizer import inner_optimizer
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Counts optimizer steps (Keras counts batches and epochs); the base class of these callbacks.
+    """Base class that counts optimizer steps, while Keras counts batches and epochs.
 
-    During a step, `step` is the number of this step, counted from 1. At the end of an epoch, it is
-    the number of finished steps, including those before a stop. Subclasses take `start_step` (the
-    number of steps before the stop) and `accumulation_steps` (micro-batches per optimizer step).
+    During a step, `step` is the number of this step, counted from 1. At the end of an epoch, `step`
+    is the number of finished steps. A resumed run counts on from `start_step`, its steps before the
+    stop. `accumulation_steps` is the number of micro-batches per optimizer step.
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -33,14 +33,14 @@ class StepCallback(keras.callbacks.Callback):
             self.step += 1
 
     def on_step_begin(self, steps: int) -> None:
-        """Runs before each step; `steps` is the number of steps before it."""
+        """Is called before each optimizer step; `steps` is the number of finished steps."""
 
 
 class Reseed(StepCallback):
     """Seeds dropout at the start of every epoch, from `seed` and the number of finished steps.
 
     A resumed run thus has the same dropout masks as a run without a stop, and checkpoints
-    contain no random state. `distribution` gives every replica a different state.
+    contain no random state. `distribution` gives every replica different seeds.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Reseed(StepCallback):
         self.distribution = distribution or Distribution()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # `on_epoch_begin` would be too early: PyTorch's DataLoader then draws a random number.
+        # Not in `on_epoch_begin`: PyTorch's DataLoader draws a random number after that call.
         if batch == 0:
             self._reseed(self.step)
         super().on_train_batch_begin(batch)
@@ -185,7 +185,7 @@ class ProgressBar(StepCallback):
 
 
 class AtCheckpoint(StepCallback):
-    """Calls `action(model, step, logs)` after an epoch; later callbacks get the same `logs`."""
+    """Calls `action(model, step, logs)` after each epoch; later callbacks see changes to `logs`."""
 
     def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
         super().__init__(**counting)

@@ -23,14 +23,14 @@ from keras_transformer.run import TOKENIZER_MEMBER, checkpoint_folders
 _MODEL = "model.keras"
 _STATE = "state.json"
 _MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
-_FORMAT = 2  # in format 1, model.keras held the TransformerTrainer of 0.1.0.dev0
+_FORMAT = 2  # in format 1, of release 0.1.0.dev0, model.keras held a trainer, not a model
 
 
 class ValidationHistory:
     """Stores the validation losses of a run, with the optimizer step of each loss.
 
-    Checkpoints contain the losses, so a resumed run has them. Early stopping uses the loss and not
-    BLEU: on a few greedy translations, BLEU differences between checkpoints are mostly noise.
+    Checkpoints contain the losses, so a resumed run has them. Early stopping does not use BLEU,
+    because on few validation sentences, BLEU differences between checkpoints are mostly noise.
     """
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:
@@ -41,7 +41,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Returns the sorted steps of the `count` lowest losses; for ties, the earlier steps."""
+        """Returns the sorted steps of the `count` lowest losses; of equal losses, the earliest."""
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]
@@ -126,7 +126,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
 
 
 def _load_weights(path: Path, model: Any) -> None:
-    """Extracts and loads weights and optimizer state, as reading inside the archive is slow."""
+    """Loads weights and optimizer state from an extracted file; reading the archive is slow."""
     with (
         zipfile.ZipFile(path / _MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
@@ -189,9 +189,9 @@ def average_checkpoints(
     Args:
         paths: Folders of one or more checkpoints of the same model.
         output: The `.keras` file to write.
-        previous: Path for a copy of the old `output`, if there is one. Defaults to None: no copy.
-        tokenizer: Fingerprint of the tokenizer, which is stored in `output`, so that `Run.model`
-            can refuse another tokenizer. Defaults to None: stores none.
+        previous: Path for a copy of the file that `output` replaces. Defaults to None: no copy.
+        tokenizer: `Tokenizer.fingerprint`, stored in `output` so that `Run.model` can refuse
+            another tokenizer. Defaults to None: stores no fingerprint.
 
     Raises:
         UserError: If `paths` is empty, a checkpoint is damaged, or the models differ.

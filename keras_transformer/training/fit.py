@@ -61,7 +61,7 @@ def fit(
 
     Writes to `directory`: checkpoints, such as `checkpoints/step-00001000/model.keras` (by
     `model.save`, with the optimizer state), and TensorBoard logs in `logs/`. After a stop or crash,
-    call `fit` again with the same arguments; it loads the newest checkpoint into `model`. On the
+    call `fit` again with the same arguments: `fit` loads the newest checkpoint into `model`. On the
     same machine and backend, the final weights are the same as without the stop.
 
     Example:
@@ -75,16 +75,16 @@ def fit(
     Args:
         model: A compiled and built Keras model. If its optimizer accumulates gradients, an
             optimizer step has `gradient_accumulation_steps` micro-batches.
-        batches: Function that takes the number of (micro-)batches to skip. It returns an endless
-            iterable of the batches that follow, `(x, y)` or `(x, y, sample_weight)`, of NumPy
-            arrays or nested structures of arrays. `array_batches` makes such a function.
+        batches: Function that takes the number of (micro-)batches to skip, and returns an endless
+            iterable of the batches after them. A batch is `(x, y)` or `(x, y, sample_weight)` of
+            NumPy arrays or nested structures of arrays. `array_batches` makes such a function.
         directory: Folder of checkpoints and logs.
         steps: Total number of optimizer steps, including those before a stop.
         checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Keeps this many checkpoints with the lowest validation losses too. Defaults to 0.
+        keep_best: Number of checkpoints with the lowest validation losses to keep too; default 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary of numbers and Markdown texts. Runs at each checkpoint. Defaults to None.
+            dictionary of numbers and Markdown texts. Used at each checkpoint. Defaults to None.
         patience: Stops training after this many checkpoints without a lower validation loss
             (`"loss"` in the results of `validation`). Defaults to None: no early stopping.
         callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving;
@@ -97,16 +97,16 @@ def fit(
         tensorboard: Whether to write TensorBoard logs.
         tokens: Function that takes an optimizer step (from 0) and returns its number of real
             target tokens. Defaults to None: reports steps per second, not tokens per second.
-        distribution: The `Distribution` of a `SlicedLogitsTrainer`, from
-            `training.distribution.start`. Defaults to one process and one device.
+        distribution: The devices and processes, from `training.distribution.start`, if `model` is
+            a `SlicedLogitsTrainer`. Defaults to one process and one device.
 
     Returns:
         The validation losses of all checkpoints, including those before a stop.
 
     Raises:
         UserError: If a checkpoint is damaged or of another model, the disk is full, another process
-            trains in `directory`, or the loss or a weight becomes infinite or NaN. Such weights
-            are not saved.
+            trains in `directory`, or the loss or a weight becomes infinite or NaN. Infinite or NaN
+            weights are not saved.
         ValueError: If an argument is out of range or has no effect, or if `batches` ends. On
             TensorFlow, batches that end cause an error of another type.
     """
@@ -186,7 +186,7 @@ def _check(
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Loads the newest checkpoint. Returns its step and the validation losses up to this step."""
+    """Loads the newest checkpoint, if any. Returns its step (or 0) and the validation losses."""
 
     def find() -> Path | None:
         remove_unfinished(folder)
@@ -213,7 +213,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Returns an action that validates a model (with EMA weights, if any) and reports results."""
+    """Returns a function for `AtCheckpoint` that validates a model, with EMA weights if any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ def _saving(folder: Path, *kept: Any) -> Action:
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Returns an action that ends training in all processes when the chief stops early."""
+    """Returns a function for `AtCheckpoint`: stops all processes early if process 0 does."""
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
         if distribution.of_chief(history.is_over(patience)):
@@ -261,10 +261,10 @@ def evaluation_of(batches: Sequence[Any]) -> Measure:
 def array_batches(
     x: Any, y: Any = None, batch_size: int = 32, seed: int = 0, sample_weight: Any = None
 ) -> Callable[[int], Iterator[tuple[Any, ...]]]:
-    """Makes the argument `batches` of `fit` from arrays, and shuffles the rows for each epoch.
+    """Makes the argument `batches` of `fit` from arrays; each pass has a new random row order.
 
-    An epoch contains every row once. The rows of a batch depend only on `seed` and the index of the
-    batch. All batches have `batch_size` rows, so a batch may contain rows of two epochs.
+    A pass contains every row once. The rows of a batch depend only on `seed` and the index of the
+    batch. All batches have `batch_size` rows, so a batch may contain rows of two passes.
 
     Example:
 

@@ -16,13 +16,14 @@ from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 class SlicedLogitsTrainer(Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
-    The logits of a batch are by far its largest tensor. For 25,000 tokens and a vocabulary of
-    37,000, the logits take 3 GiB, and their gradient another 3 GiB; reading and writing them takes
-    most of the time. This trainer shares the layers and weights of `model`, but its output is
-    `model.states`; the loss projects the states to the vocabulary slice by slice. Loss, metrics and
-    gradients equal those of `model` if it is compiled with `loss` and with `MaskedAccuracy` and
-    `Perplexity` as `weighted_metrics`. `compile` also compiles `model`, with the same optimizer.
-    `save` saves `model`, which can be trained further without this trainer.
+    The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
+    of 37,000, the logits take 3 GiB, and their gradient another 3 GiB. This trainer shares the
+    layers and weights of `model`, but outputs only `model.states`, the hidden states before the
+    output matrix. The loss computes the logits from the states of a slice (some of the tokens) at a
+    time. Loss, metrics and gradients are the same as for a `model` that is compiled with `loss`,
+    and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also compiles
+    `model`, with the same optimizer. `save` saves `model`, which you can train further without
+    this trainer.
 
     Example:
 
@@ -36,13 +37,12 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     Args:
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
-        loss: `MaskedCrossentropy` with mean or sum reduction. Defaults to one without smoothing.
-        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice always has at least D
-            tokens, even if this is 0: in smaller slices, adding up the gradient of the output
-            matrix would take longer than the matrix products. Defaults to 16.
+        loss: `MaskedCrossentropy` with mean or sum reduction. Defaults to no label smoothing.
+        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice has at least `d_model`
+            tokens, even if they need more memory, because smaller slices are slow. Defaults to 16.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0; 5 suits small translation data.
             The model processes each batch twice with different dropout masks, and the loss includes
-            the divergence between the two outputs. A step takes twice as long. Defaults to 0.
+            the divergence between both outputs, so a step takes twice as long. Defaults to 0.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, from `training.distribution.start`. Defaults to
@@ -56,8 +56,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
 
     Raises:
         ValueError: If the reduction of `loss` is not a mean or a sum, or if `logits_mebibytes` or
-            `r_drop` is negative or infinite. `compile` raises it if a loss or metrics are given;
-            training and evaluation raise it if `model` is quantized.
+            `r_drop` is negative or infinite. `compile` raises ValueError if a loss or metrics are
+            given; training and evaluation raise ValueError if `model` is quantized.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _check_is_not_quantized(self) -> None:
-        """Raises ValueError before a step: after an error in a step, JAX has lost the weights."""
+        """Raises ValueError before the first step; on JAX, an error in a step loses the weights."""
         dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
         if not keras.backend.is_float_dtype(dtype):
             raise ValueError(
@@ -140,7 +140,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
 
     @property
     def slice_size(self) -> int:
-        """The number of tokens per slice, whose float32 logits are in memory at a time."""
+        """The number of tokens whose float32 logits are in memory at a time."""
         vocabulary_size, width = self.model.output_weights()[0].shape
         return max(width, self.logits_mebibytes * 2**20 // (4 * vocabulary_size))
 
@@ -170,13 +170,14 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         self.accuracy.add(metric_sums[2], total)
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
-        # Replicas sum their losses, so each adds only a part. `self.losses` is slow, even if empty.
+        # Losses of replicas are summed, so each replica adds only its part of `self.losses`.
+        # Reading `self.losses` is slow, even if the list is empty.
         for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns states (M, D) and output matrix (V, D). Appends a bias as another column."""
+        """Returns states (M, D) and output matrix (V, D). With a bias, both have D + 1 columns."""
         matrix, bias = self.model.output_weights()
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:

@@ -51,8 +51,8 @@ def train(
 
     Raises:
         UserError: If the recipe, the text or a checkpoint is not usable, another process trains in
-            `run`, the text has changed since a start that is resumed, the loss or a weight becomes
-            infinite or NaN, or the disk is full.
+            `run`, the text of a resumed run has changed, the loss or a weight becomes infinite or
+            NaN, or the disk is full.
     """
     keep_freed_memory()
     distribution = start(run.recipe)
@@ -114,11 +114,11 @@ def _train(
 
 
 def check_settings(recipe: Recipe) -> None:
-    """Checks the settings that only Keras and sacrebleu can check, with a model of one small layer.
+    """Checks settings before training: builds a model of one small layer and computes a BLEU score.
 
     Raises:
-        UserError: If the model cannot be built, cannot have sequences as long as those of the data,
-            or does not fit into memory, or the tokenization of BLEU is not installed.
+        UserError: If the model cannot be built, does not fit into memory or accepts only sequences
+            that are too short for `data.max_length`, or if BLEU's tokenizer is not installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
     width, layers = sizes["d_model"], sizes["num_layers"]

@@ -30,7 +30,7 @@ def test_status_says_whether_a_model_file_conforms(conforms, monkeypatch, tmp_pa
     result = invoke("conformance", path, *options)
     assert result.exit_code == (0 if conforms else 1), result.output
     assert (" !" in result.stdout) != conforms
-    assert ("outputs: jax and torch part in model/dense" in result.stdout) != conforms
+    assert ("outputs: jax and torch differ in model/dense" in result.stdout) != conforms
 
 
 def test_says_what_is_no_run_and_what_is_no_module(tmp_path):

@@ -47,7 +47,7 @@ def test_a_call_is_reported_once_and_explains_later_checks(tmp_path):
     (failure,) = find(tmp_path, {**found, ("search", pairs[0]): wrong})
     assert failure[:4] == ("outputs", ("b", "c"), "model/layer", "3.0e+00 of 1.0e+00")
     assert failure.script is None and not any(tmp_path.iterdir())
-    assert str(failure).startswith("outputs: b and c part in model/layer: 3.0e+00 of 1.0e+00\n")
+    assert str(failure).startswith("outputs: b and c differ in model/layer: 3.0e+00 of 1.0e+00\n")
 
 
 def test_an_error_of_each_backend_is_reported(tmp_path):
