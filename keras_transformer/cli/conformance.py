@@ -33,8 +33,8 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     RUN is a run folder or the .keras file of any functional Keras model. The command compares
     outputs, gradients, a training step, search, and saved files on random inputs, each backend in
     its own process. It prints the largest difference of each pair of backends and its tolerance,
-    which is derived from rounding. If backends part, it names the first layer where they do, writes
-    a script that reproduces the difference, and exits with status 1.
+    which is derived from rounding. If backends differ, it names the first layer that differs,
+    writes a script that reproduces the difference, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart
