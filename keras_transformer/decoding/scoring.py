@@ -79,7 +79,8 @@ class Scorer:
     Args:
         model: A `Transformer`, or any Keras model with the same inputs, output and `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
-        tokens_per_batch: Tokens per batch on each side, padding included. Defaults to 1024.
+        tokens_per_batch: Maximum number of source tokens, and of target tokens, in a batch, padding
+            included. Defaults to 1024.
     """
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int = 1024) -> None:
