@@ -62,7 +62,7 @@ def _prepare_streams() -> None:
     """Replaces closed standard streams by the null device; sets the encoding of output to UTF-8.
 
     Without this, the next file that is opened would get the file descriptor of a closed stream, and
-    libraries would write messages into that file. Reading the replaced standard input is an error.
+    libraries would write messages into that file. Reading a replaced standard input raises OSError.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -25,8 +25,8 @@ def length_batches(
     """Sorts sequences by length, longest first, and groups them into batches of few shapes.
 
     The width of a batch is a power of two of at least 8, or `longest`. A batch has as many rows as
-    `tokens_per_batch` allows, but at least one; some rows can be empty. To save empty rows in short
-    lists, each of the first 4 batches has at most as many rows as there are remaining sequences,
+    `tokens_per_batch` allows, but at least one; some rows can be empty. To avoid empty rows for
+    short lists, each of the first 4 batches has at most as many rows as there are sequences left,
     rounded up to a power of two.
 
     The first batch has the longest sequences. So if the memory is too small, the first batch fails.
@@ -65,7 +65,7 @@ def pair_batches(
     longest: int,
     pad_id: int,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Groups sources and their N targets into batches; pads both to the same width.
+    """Groups sources and their N targets into batches; pads both to the same width S.
 
     Yields:
         The indices of the sources, the source ids, int32 `(B, S)`, and the target ids, int32

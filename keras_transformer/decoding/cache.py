@@ -132,7 +132,7 @@ def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     hypothesis uses at each position; -1 where nothing is written yet. Search reorders `slots`
     together with the hypotheses.
 
-    Returns the updated `slots`, and a bool mask `(B * H, N, L * N)` of each hypothesis's slots.
+    Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`, True for a hypothesis's slots.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")

@@ -97,8 +97,8 @@ class SearchOptions(DecodingOptions):
         0.0,
         ge=0,
         le=1e6,
-        description="Diverse beam search: subtracted from the log-probability of a token for each "
-        "beam of an earlier group that chose the same token in this step.",
+        description="Diverse beam search: reduction of a token's log-probability for each beam of "
+        "an earlier group that chose this token in the same step.",
     )
 
     @model_validator(mode="after")

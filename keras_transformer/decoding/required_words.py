@@ -1,11 +1,11 @@
 """Finds translations that contain required token sequences, by dynamic beam allocation.
 
 No state is kept between steps: each step searches each hypothesis for the sequences. A sequence is
-met if it occurs in the hypothesis, and in progress if the hypothesis ends with its beginning. The
-longest such beginning counts. Sequences may overlap. One occurrence meets all equal sequences.
+met if it occurs in the hypothesis. It is in progress if the hypothesis ends with the sequence's
+first k tokens; the largest k counts. Sequences may overlap. One occurrence meets equal sequences.
 
-The bank of a hypothesis is a number: the tokens of all met sequences, plus the tokens of the
-longest beginning in progress. Only hypotheses with the same bank compete with each other. So
+The bank of a hypothesis is the number of tokens in its met sequences, plus the largest k of a
+sequence in progress. Only hypotheses with the same bank compete with each other. So
 hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
 In shapes, each sentence has C sequences of up to W tokens, padded at the end, and M candidates.

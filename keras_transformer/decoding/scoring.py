@@ -24,8 +24,8 @@ def score_pairs(
 ) -> PairScores:
     """Scores existing translations, all tokens at once (teacher forcing).
 
-    It works on tensors only, so `compile_function` can compile it on every backend. It needs memory
-    for the logits and at most one more float32 tensor of the same size.
+    `compile_function` can compile this function on every backend. It needs memory for the logits
+    and at most one more float32 tensor of the same size.
 
     Example:
 

@@ -40,8 +40,8 @@ def search(
 ) -> SearchResult:
     """Finds translations by beam search or by random sampling.
 
-    It works on tensors only, so `compile_function` can compile it on every backend. It never
-    chooses padding or bos, but may choose unk. On one machine and backend, results are repeatable.
+    `compile_function` can compile this function on every backend. The search never chooses padding
+    or bos, but may choose unk. On one machine and backend, results are repeatable.
 
     Example:
 
@@ -59,9 +59,9 @@ def search(
             turn on. A hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Only for a number of beams that is known at run time: this number, a 0-d int
-            tensor. The search returns the same number of hypotheses and needs `request.beam_sizes`.
-            Defaults to None: `options.beam_size` beams and `options.n_best` hypotheses.
+        beam_size: Number of beams as a 0-d int tensor, if it is known only at run time. The search
+            returns this number of hypotheses and requires `request.beam_sizes`. Defaults to None:
+            `options.beam_size` beams and `options.n_best` hypotheses.
 
     Returns:
         A `SearchResult`.
@@ -165,7 +165,7 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 
 
 def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller batch size. From 32, the sizes are 16, 8, 2, 0.
+    """Returns the next smaller batch size: after 32, for example, 16, then 8, 2 and 0.
 
     The size 4 is omitted: it is hardly faster than 8, and each size must be compiled.
     """

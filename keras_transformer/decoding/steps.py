@@ -46,7 +46,7 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; each of `max_lengths` limits all hypotheses, if given."""
+        """Returns the request as tensors, with all of `max_lengths` (None = no limit) applied."""
         floats = ("length_penalties", "random_numbers")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
