@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" for Keras 3, on TensorFlow, JAX and PyTorch.
 
-`import keras_transformer` and `import keras`, in any order, register the classes of this package
-for `keras.saving.load_model`. So does the first use of a public name, which imports Keras
-(PEP 562). The command line starts fast, because `import keras_transformer` does not import Keras.
+After `import keras_transformer` and `import keras`, in any order, `keras.saving.load_model` can
+load the classes of this package. `import keras_transformer` alone does not import Keras, so the
+command line starts fast. The first use of a public name imports Keras.
 """
 
 import importlib
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _RegisterAfterKeras:
-    """Finder for `sys.meta_path` that registers the classes when the user imports Keras."""
+    """Finder for `sys.meta_path`: registers this package's classes when the user imports Keras."""
 
     def find_spec(self, name: str, *_: Any) -> Any:
         if name != "keras":
@@ -80,7 +80,7 @@ class _RegisterAfterKeras:
 
     @staticmethod
     def _is_importing() -> bool:
-        """Returns whether it is a module of this package that imports Keras."""
+        """Returns whether a module of this package is importing Keras."""
         own = [module for name, module in list(sys.modules.items()) if name.startswith(__name__)]
         return any(getattr(module.__spec__, "_initializing", False) for module in own)
 

@@ -15,7 +15,7 @@ def compile_function(
 
     TensorFlow and JAX compile the function; PyTorch runs it eagerly in inference mode. Every call
     reads the model's current weights, so training does not require recompilation. `quantize` and
-    `enable_lora` replace or add weights; the next call then compiles again.
+    `enable_lora` replace or add weights, so the next call after them compiles again.
 
     Example:
 
@@ -25,12 +25,11 @@ def compile_function(
     Args:
         function: Function that uses `keras.ops` and returns tensors in any nested structure.
         model: Model that is passed as the first argument of `function`.
-        donated: Zero-based indices of the tensors that the caller will not use again. JAX reuses
+        donated: Indices, from 0, of those `tensors` that the caller will not use again. JAX reuses
             their memory for the results. Defaults to none.
 
     Returns:
-        A function that takes `tensors` (or arrays) by position and `options` (hashable values) by
-        name. It compiles again for each new combination of options.
+        A function that takes `tensors` (or arrays) by position and hashable `options` by name.
 
     Raises:
         ValueError: If the backend is not one of TensorFlow, JAX and PyTorch.
@@ -40,11 +39,11 @@ def compile_function(
 
 
 class CompiledFunctions:
-    """Functions compiled by `compile_function`, for callers that call many of them in a row.
+    """Compiles several functions of one model, each as `compile_function` does.
 
     Args:
         model: As in `compile_function`.
-        *functions: Pairs of `function` and `donated` of `compile_function`.
+        *functions: Pairs `(function, donated)`, as in `compile_function`.
     """
 
     def __init__(self, model: Any, *functions: tuple[Callable[..., Any], Collection[int]]) -> None:
@@ -61,9 +60,9 @@ class CompiledFunctions:
         self._compiled: list[Callable[..., Any]] = []
 
     def current(self) -> list[Callable[..., Any]]:
-        """Returns the compiled functions, new ones after `quantize` and `enable_lora`.
+        """Returns the compiled functions; compiles them again after `quantize` or `enable_lora`.
 
-        It does not compare all variables: listing them takes as long as three decoding steps.
+        It compares only the layers' state: listing all variables takes as long as 3 decoding steps.
         """
         state = [
             (layer.quantization_config is None, getattr(layer, "lora_enabled", False))
@@ -80,9 +79,9 @@ class CompiledFunctions:
 
 
 class Recompiling:
-    """Mixin of Keras models: compiles again after `quantize` and `enable_lora` added variables.
+    """Mixin for Keras models: compiles again after `quantize` or `enable_lora` added variables.
 
-    Otherwise, `fit`, `evaluate` and `predict` on TensorFlow would go on with the old weights.
+    Otherwise, `fit`, `evaluate` and `predict` on TensorFlow would still use the old weights.
     """
 
     variables: Any
@@ -97,13 +96,13 @@ class Recompiling:
         super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
 
     def _has_more_variables(self, function: str) -> bool:
-        counts = vars(self).setdefault("_num_variables", {})  # Keras would track an attribute
+        counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
         before, counts[function] = counts.get(function), len(self.variables)
         return before not in (None, counts[function])
 
 
 def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
-    """Uses XLA, which saves 60 % of a small model's time in beam search, 90 % in greedy search."""
+    """Compiles with XLA: a small model needs 60% less time in beam search, 90% in greedy search."""
     import tensorflow as tf
 
     @functools.cache

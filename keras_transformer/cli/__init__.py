@@ -1,7 +1,7 @@
 """The command line `keras-transformer COMMAND ...`. Each command has a module of the same name.
 
-The module of a command is imported only if the user types that command. The module imports Keras
-and NumPy only when the command runs, so `--help` and errors in arguments appear at once.
+The modules are imported on demand. A module imports Keras and NumPy only when its command runs, so
+`--help` and errors in arguments appear at once.
 """
 
 import errno
@@ -61,12 +61,12 @@ class _Commands(click.Group):
 def _prepare_streams() -> None:
     """Replaces closed standard streams by the null device; sets the encoding of output to UTF-8.
 
-    Without this, the next file that is opened would get the number of a closed stream, and messages
-    of libraries would be written into that file. Reading the replaced standard input is an error.
+    Without this, the next file that is opened would get the file descriptor of a closed stream, and
+    libraries would write messages into that file. Reading a replaced standard input raises OSError.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            # The null device gets the number of the closed stream.
+            # The null device gets the file descriptor of the closed stream.
             null = open(os.devnull, "r" if name == "stdin" else "w", opener=_open_for_writing)
             os.set_inheritable(null.fileno(), True)
             setattr(sys, name, null)

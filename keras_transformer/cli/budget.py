@@ -20,7 +20,7 @@ def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
     """Find the largest training.tokens_per_batch for RECIPE that fits into memory.
 
     The command tests each value in a new process, with training steps on random sentences of the
-    maximum length. It needs no text files. If RECIPE uses several devices, the result is for one.
+    maximum length. It needs no text files. With several devices, the result is for one device.
 
     \b
     keras-transformer budget wmt14_en_de_base

@@ -25,7 +25,7 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-# `sys.stdout.name` if standard output was closed and the command line has replaced it.
+# The value of `sys.stdout.name` after the command line has replaced a closed standard output.
 CLOSED_STDOUT = os.devnull
 
 
@@ -52,7 +52,7 @@ set_option = click.option(
 output_option = click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write, replaced only when all output is complete. Default: standard output.",
+    help="Output file. It is written only if the command succeeds. Default: standard output.",
 )
 n_best_option = click.option(
     "--n-best",
@@ -66,7 +66,7 @@ scores_option = click.option(
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Counts lines, which also validates them; returns None for a pipe or standard input."""
+    """Counts and validates lines; returns None if a file is a pipe or standard input (None)."""
     if not all(file is not None and file.is_file() for file in files):
         return None
     return sum(1 for _ in lines)
@@ -85,7 +85,7 @@ def standard_output() -> Callable[[str], Any]:
     """
     if getattr(sys.stdout, "name", None) == CLOSED_STDOUT:
         raise UserError("standard output is closed")
-    # From text, not from bytes, `click.echo` would remove the escape sequences of terminals.
+    # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
     return lambda text: click.echo(text.encode(), nl=False)
 
 

@@ -19,7 +19,7 @@ from keras_transformer.errors import UserError
     "imports",
     multiple=True,
     metavar="MODULE",
-    help="Module with custom classes, which Python finds from here. Repeatable.",
+    help="Module with custom classes, importable from the current folder. Repeatable.",
 )
 @click.option(
     "--output",
@@ -30,11 +30,11 @@ from keras_transformer.errors import UserError
 def command(run: Path, imports: Sequence[str], output: Path) -> None:
     """Compare RUN's model on all installed backends.
 
-    RUN is a run folder or the .keras file of any functional Keras model. The command compares
-    outputs, gradients, a training step, search, and saved files on random inputs, each backend in
-    its own process. It prints the largest difference of each pair of backends and its tolerance,
-    which is derived from rounding. If backends differ, it names the first layer that differs,
-    writes a script that reproduces the difference, and exits with status 1.
+    RUN is a run folder or the .keras file of any functional Keras model. The command runs each
+    backend in its own process. It compares outputs, gradients, a training step, search and saved
+    files on random inputs. For each pair of backends, it prints the largest difference and the
+    largest difference that rounding can explain. If a difference is larger, it names the first
+    layer with such a difference, writes a script that reproduces it, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart

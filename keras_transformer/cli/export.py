@@ -21,13 +21,13 @@ from keras_transformer.decoding.options import SearchOptions
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder to write. Default: saved_models/NAME, RUN/ctranslate2 or RUN/onnx. With "
-    "--quantization, the type is appended to the name: RUN/onnx-int8.",
+    help="Folder to write. Default: saved_models/NAME (the run folder's name), RUN/ctranslate2 or "
+    "RUN/onnx. With --quantization, the type is appended to the name: RUN/onnx-int8.",
 )
 @click.option(
     "--quantization",
     metavar="TYPE",
-    help="Data type of the weights. onnx: float32 or int8. ctranslate2: also int16, float16, "
+    help="Data type of the weights. onnx: float32 or int8. ctranslate2: these, int16, float16, "
     "bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
 )
 @best_search_options
@@ -35,13 +35,13 @@ def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
 
     saved_model is for TensorFlow Serving. Its inputs and outputs are strings, and each export is a
-    new version of the model. ctranslate2 is for ctranslate2.Translator. onnx has the encoder, one
-    step of the decoder, and translate.py, a beam search that needs only NumPy, onnxruntime and
+    new version of the model. ctranslate2 is for ctranslate2.Translator. onnx contains the encoder,
+    one step of the decoder, and translate.py, a beam search that needs only NumPy, onnxruntime and
     sentencepiece.
 
-    The command loads the export and compares its translations with those of the model on sentences
-    of the run. If the results of a float32 export differ, the export is not kept. The search
-    options become the defaults of saved_model; onnx supports only beam size and length penalty.
+    The command translates some sentences of the run with the export and with the model. A float32
+    export with different results is not kept. Search options become the defaults of the export:
+    saved_model supports all of them, onnx only beam size and length penalty, ctranslate2 none.
 
     \b
     keras-transformer export runs/quickstart --format saved_model

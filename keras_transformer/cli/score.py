@@ -24,8 +24,8 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     """Score translations with the model of RUN: TARGET contains the translations of SOURCE.
 
     For each pair of lines, writes the log-probability in nats, a tab and the number of target
-    tokens. Both include the end-of-sentence token. Writes the totals of all pairs to standard
-    error: pairs, tokens, nats per token and perplexity.
+    tokens. Both numbers include the end-of-sentence token. Writes totals to standard error: number
+    of pairs, number of tokens, nats per token and perplexity.
 
     \b
     keras-transformer score runs/quickstart test.en test.de > scores.tsv

@@ -1,6 +1,6 @@
 """Command-line options made from the fields of the option classes in `decoding/options.py`.
 
-If the user omits an option, its value here is None, and the value of the recipe is used.
+An option that the user omits is None. Its value then comes from the recipe or the option class.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ from keras_transformer.errors import UserError
 
 
 def options_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[..., Any]:
-    """Returns a decorator that adds an option for each field of a class of options."""
+    """Returns a decorator that adds a command-line option for each field of an option class."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, field in reversed(kind.model_fields.items()):
@@ -49,7 +49,7 @@ def _type(field: FieldInfo) -> click.ParamType:
 
 
 search_options = options_of(SearchOptions)
-# No `n_best`: `evaluate` scores one translation per sentence; requests to exports contain `n_best`.
+# No `n_best`: `evaluate` scores one translation per sentence; with exports, each request sets it.
 best_search_options = options_of(SearchOptions, {"n_best"})
 # `num_samples` is the value of --sample or --mbr.
 sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "num_samples"})

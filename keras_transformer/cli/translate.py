@@ -30,8 +30,8 @@ from keras_transformer.errors import UserError
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="RUN",
-    help="Another run for an ensemble, which averages the probabilities of its models. All runs "
-    "must have the same tokenizer. Repeatable.",
+    help="Another run whose model also translates: the probabilities of all models are averaged. "
+    "All runs must have the same tokenizer. Repeatable.",
 )
 @click.option(
     "--prefix",
@@ -42,12 +42,12 @@ from keras_transformer.errors import UserError
 @click.option(
     "--required",
     type=common.existing_file,
-    help="File with required words of each translation: one line per sentence, tab-separated.",
+    help="File with required words: one line per sentence, tabs between words.",
 )
 @click.option(
     "--forbidden",
     type=common.existing_file,
-    help="File with forbidden words of each translation: one line per sentence, tab-separated.",
+    help="File with forbidden words: one line per sentence, tabs between words.",
 )
 @click.option(
     "--sample",
@@ -60,7 +60,7 @@ from keras_transformer.errors import UserError
     type=click.IntRange(1, 10_000),
     metavar="N",
     help="Minimum Bayes risk decoding: sample N translations and write the one with the highest "
-    "expected chrF.",
+    "mean chrF against all N.",
 )
 @options_of_search.sampling_options
 @click.option(
@@ -78,8 +78,9 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     """Translate FILE, or standard input, with the model of RUN.
 
     The input has one sentence per line. Standard input is translated line by line. The output has
-    one line per sentence, or with --n-best or --sample that many lines, best first. The score is
-    the log-probability in nats divided by the length penalty; with --mbr it is the expected chrF.
+    one line per sentence; with --n-best N (best first) or --sample N, it has N lines per sentence.
+    The score of beam search is the log-probability in nats divided by the length penalty, plus the
+    coverage penalty. The score is the log-probability with --sample, and the mean chrF with --mbr.
     Alignments are pairs SOURCE-TARGET of word positions, counted from 0. In the files of --prefix,
     --required and --forbidden, a blank line means no constraint. The defaults of the search options
     come from the `evaluation` section of the recipe; sampling does not use this section.
@@ -136,7 +137,7 @@ def _check_decoding_mode(
 
 
 def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """Returns the `Translator` of a run or an ensemble; removes what it uses from `options`."""
+    """Returns the `Translator` of a run or an ensemble; removes the used entries from `options`."""
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
@@ -176,7 +177,7 @@ def read_source(
     required: Path | None = None,
     forbidden: Path | None = None,
 ) -> Iterator[_Line]:
-    """Yields sentences with their constraints, from standard input if `file` is None.
+    """Yields sentences with their constraints; reads standard input if `file` is None.
 
     Raises:
         UserError: While iterating, if a line is not UTF-8, or the files have different numbers of
@@ -210,7 +211,8 @@ def translate_lines(
 ) -> Iterator[str]:
     """Translates the lines in chunks, and yields the output text of each chunk.
 
-    If `mbr` is set, selects the sample with minimum Bayes risk. For `progress`, see `Translator`.
+    If `mbr` is set, yields only the sample with minimum Bayes risk of each sentence. For
+    `progress`, see `Translator.translate`.
 
     Raises:
         UserError: If the search cannot meet the constraints of a sentence.

@@ -45,9 +45,9 @@ class Live(NamedTuple):
     """The N hypotheses of each sentence that are not finished."""
 
     ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet
-    # float32 `(B, N)`, descending; minus infinity = no hypothesis, or the sentence is closed
+    # float32 `(B, N)`, descending; minus infinity = no hypothesis, or the sentence is finished
     log_probabilities: Any
-    # float32 `(B, N, S)`, sum of the attention to each source token; `(B, N, 1)` if not needed
+    # float32 `(B, N, S)`, total attention to each source token; `(B, N, 1)` if not needed
     coverage: Any
 
 
@@ -65,30 +65,31 @@ class BeamState(NamedTuple):
     position: Any  # int32 `()`, number of tokens decoded so far
     live: Live
     finished: Finished
-    num_finished: Any  # int32 `(B, G)`, number of hypotheses that each group has finished so far
+    num_finished: Any  # int32 `(B, G)`, number of finished hypotheses of each of G beam groups
 
 
 @dataclass(frozen=True)
 class BeamSearch:
     """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
-    The candidates of a step are the 2N most probable continuations of the live hypotheses. If one
-    of the N best candidates ends with eos, it is finished. The N best candidates without eos are
-    the next live hypotheses. A sentence is closed as soon as N hypotheses are finished or no live
-    hypothesis can be among the `n_best`. Log-probabilities only decrease, so the score of a live
-    hypothesis is at most its log-probability divided by its largest possible length penalty. At the
-    maximum length, all candidates are finished, even without eos, so each sentence has a result.
+    The candidates of a step are the 2N most probable continuations of the live (not finished)
+    hypotheses. If one of the N best candidates ends with eos, it is finished. The N best candidates
+    without eos are the next live hypotheses. The search of a sentence ends as soon as N hypotheses
+    are finished or no live hypothesis can be among the `n_best`. Log-probabilities only decrease,
+    so the score of a live hypothesis cannot exceed its log-probability divided by the length
+    penalty of the maximum length. At the maximum length, all candidates are finished, even without
+    eos, so each sentence has a result.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
     `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
     candidates with equal scores.
 
     If `num_beam_groups` is above 1, each group of beams is a separate search. In every step, the
-    groups choose tokens one after another. `diversity_penalty` is subtracted from the
-    log-probability of a token for each beam of an earlier group that chose this token in the same
-    step. Hypotheses of different groups can be equal.
+    groups choose tokens one after another. If b beams of earlier groups chose a token in this step,
+    its log-probability is reduced by b times `diversity_penalty`. Hypotheses of different groups
+    can be equal.
 
-    `num_beams` and `num_results` may be 0-d int tensors. `num_results` is at most `num_beams`.
+    `num_beams` N and the number of results `num_results`, at most N, may be 0-d int tensors.
 
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
         2016, algorithm 1, for groups.
@@ -149,7 +150,7 @@ class BeamSearch:
     def advance(
         self, model: Any, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
-        """Decodes one token; returns the new state and the model's new cache."""
+        """Decodes one token per hypothesis; returns the new state and the model's new cache."""
         live, position = state.live, state.position
         coverage_penalty = self.options.coverage_penalty
         last = ops.take(live.ids, position, axis=-1)
@@ -166,7 +167,7 @@ class BeamSearch:
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Continues and selects hypotheses, group by group; returns the same as `_select`."""
+        """Calls `_candidates` and `_select` for each group of beams; joins the results."""
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
@@ -192,9 +193,9 @@ class BeamSearch:
     def _count_chosen(
         self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
     ) -> Any:
-        """Counts how many of the `size` best candidates chose each token, float32 `(B, 1, V)`.
+        """Counts how many of the `size` best candidates end with each token, float32 `(B, 1, V)`.
 
-        It ignores candidates that end with eos, but counts those truncated at their maximum length.
+        Candidates that end with eos are not counted.
         """
         tokens = ops.take(candidates.ids, position, axis=-1)
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
@@ -220,7 +221,7 @@ class BeamSearch:
     def _candidates(
         self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
     ) -> Candidates:
-        """Continues the live hypotheses; subtracts `penalties` `(B, 1, V)` from token scores."""
+        """Continues the live hypotheses; `penalties` `(B, 1, V)` reduce token log-probabilities."""
         rules = (*self.rules, *rules_of_request(request, self.pad_id))
         is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
@@ -241,7 +242,7 @@ class BeamSearch:
     def _select_single(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Replaces `_select` for one beam, where the first finished hypothesis is the result."""
+        """Does the same as `_select` for one beam: the first finished hypothesis is the result."""
         position, totals = state.position + 1, candidates.log_probabilities
         is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
         ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
@@ -261,7 +262,7 @@ class BeamSearch:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
         `bonus`, float32 `(B, N)`, at most 0, is added to the scores of newly finished hypotheses.
-        Returns the next state, and the beams `(B, N)` that its live hypotheses continue.
+        Returns the next state, and for each live hypothesis the beam `(B, N)` that it continues.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
@@ -303,17 +304,17 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
-    """Returns how much of the source is covered, float32 `(B, N)`; 0 = all of it, negative = less.
+    """Returns how much of the source is translated, float32 `(B, N)`; 0 = all, negative = less.
 
-    The score is the sum of log(min(attention, 1)) over the source tokens. `coverage` `(B, N, S)` is
-    the attention to each source token; `padding_mask` `(B, S)` is True for real tokens.
+    The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
+    the total attention to each source token; `padding_mask` `(B, S)` is True for real tokens.
     """
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 
 
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """Returns initial log-probabilities: 0 for one beam per group, minus infinity for copies."""
+    """Returns initial log-probabilities: 0 for each group's first beam, else minus infinity."""
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
@@ -328,9 +329,9 @@ def _most_probable(
     excluded: Collection[int] = (),
     maxima: Any = None,
 ) -> Candidates:
-    """Returns the 2N continuations with the highest `totals + next_tokens`, of `position` tokens.
+    """Returns the 2N continuations with the highest `totals + next_tokens`; see `top_k_tokens`.
 
-    A single beam needs only one continuation: if this continuation ends, the search ends.
+    The new tokens are written at `position`. With a single beam, one continuation is enough.
     """
     if is_single:
         log_probabilities, tokens = best_token(tokens_without(excluded, next_tokens))
@@ -355,7 +356,7 @@ def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple
 def _may_finish(candidates: Candidates, beams: Any) -> Any:
     """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
-    Only these may finish. If all candidates could finish, sentences would be closed too early.
+    Only these may finish. Otherwise, N improbable hypotheses would end the search too early.
     """
     count = ops.shape(candidates.parents)[1]
     columns = ops.arange(count, dtype="int32")
@@ -366,9 +367,9 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 
 def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """Returns the candidates; those where `ends` is False get the score minus infinity.
+    """Returns all candidates with scores; where `ends` is False, the score is minus infinity.
 
-    They are not removed by slicing, because XLA would then sort all scores to find the largest.
+    Removing candidates by slicing is slower: XLA would sort all scores to find the largest.
     """
     log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = log_probabilities / divisor + take_columns(bonus, candidates.parents)

@@ -7,7 +7,7 @@ import numpy as np
 
 SMALLEST_WIDTH = 8
 
-# After this many batches, the last batch is padded to full size, which adds at most 25% work.
+# After this many batches, the last batch also gets the full size, which adds at most 25% work.
 MIN_BATCHES_OF_LONG_LIST = 4
 
 
@@ -25,12 +25,11 @@ def length_batches(
     """Sorts sequences by length, longest first, and groups them into batches of few shapes.
 
     The width of a batch is a power of two of at least 8, or `longest`. A batch has as many rows as
-    `tokens_per_batch` allows, but at least one; some rows can be empty. The first 4 batches can be
-    smaller, so that short lists need few rows: their number of rows is at most the number of
-    remaining sequences, rounded up to a power of two.
+    `tokens_per_batch` allows, but at least one; some rows can be empty. To avoid empty rows for
+    short lists, each of the first 4 batches has at most as many rows as there are sequences left,
+    rounded up to a power of two.
 
-    The first batch has the longest sequences. So if batches are too large for the memory, the first
-    batch already fails.
+    The first batch has the longest sequences. So if the memory is too small, the first batch fails.
 
     >>> list(length_batches([3, 14, 5], tokens_per_batch=32, longest=64))
     [LengthBatch(indices=[1, 2], rows=2, width=16), LengthBatch(indices=[0], rows=1, width=8)]
@@ -66,7 +65,7 @@ def pair_batches(
     longest: int,
     pad_id: int,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Groups sources and their N targets into batches; pads both to the same width.
+    """Groups sources and their N targets into batches; pads both to the same width S.
 
     Yields:
         The indices of the sources, the source ids, int32 `(B, S)`, and the target ids, int32

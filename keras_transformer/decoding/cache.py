@@ -17,8 +17,8 @@ class Cache(NamedTuple):
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders them along axis 1.
-        sentence: Tensors `(B * m, ...)` for any m, grouped by sentence. Reordering hypotheses does
-            not change them.
+        sentence: Tensors `(B * m, ...)` with any number m of rows per sentence. Reordering
+            hypotheses does not change them.
         shared: Anything that is the same for all sentences. Search does not change it.
     """
 
@@ -27,12 +27,12 @@ class Cache(NamedTuple):
     shared: Any = ()
 
     def reorder(self, beams: Any) -> "Cache":
-        """Returns a cache whose beam n is beam `beams[:, n]` of this one; `beams`: int `(B, N)`."""
+        """Returns a cache whose beam n is the old beam `beams[:, n]`; `beams` is int `(B, N)`."""
         beam = keras.tree.map_structure(lambda x: take_columns(x, beams), self.beam)
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns a cache of the sentences with indices `rows`, int `(M,)`; `batch` is B."""
+        """Returns the cache of only the sentences with indices `rows`, int `(M,)`; `batch` is B."""
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))
@@ -47,10 +47,10 @@ class Cache(NamedTuple):
 class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
-    Each position has N slots, one per hypothesis. A slot is not moved after it is written. The mask
-    that `take_slots` returns selects the slots of each hypothesis. With these shapes, XLA updates
-    keys and values in place and multiplies them without transposing. Cross-attention uses the same
-    layout, with separate axes for B and H and one slot per source token.
+    Each position has N slots, each for the key and value of one hypothesis. When search reorders
+    hypotheses, keys and values stay in their slots: the mask that `take_slots` returns selects the
+    slots of each hypothesis. With these shapes, XLA updates keys and values in place and multiplies
+    them without transposing. Cross-attention uses the shapes `(B, H, K, S)` and `(B, H, S, K_v)`.
     """
 
     key: Any  # float `(B * H, K, L * N)`
@@ -68,7 +68,7 @@ class FixedKeyValues(NamedTuple):
         return True
 
     def open_position(self, slots: Any) -> Any:
-        """Returns the slots `(B, N, L)` with room for the next position."""
+        """Returns `slots` `(B, N, L)` (see `take_slots`) with room for the next position."""
         return slots
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
@@ -84,11 +84,11 @@ class FixedKeyValues(NamedTuple):
 
 
 class GrowingKeyValues(NamedTuple):
-    """Keys and values that grow by one position per step, for loops whose shapes may change.
+    """Keys and values that grow by one position per step, for a SavedModel, which runs without XLA.
 
     Without XLA, every write to `FixedKeyValues` would copy all keys and values, and attention would
-    also read the empty slots. The interface and shapes are those of `FixedKeyValues`, except that
-    `key` is `(B * H, L * N, K)`.
+    also read the empty slots. The methods and shapes are the same as in `FixedKeyValues`, except
+    that `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -112,12 +112,12 @@ class GrowingKeyValues(NamedTuple):
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
 
     def extend(self, num_slots: int) -> "GrowingKeyValues":
-        """Returns itself unchanged, because `write` adds slots."""
+        """Returns this object unchanged, because `write` adds slots."""
         return self
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
-    """Returns the slots of empty hypotheses: int32 `(B, N, L)`, all -1, see `take_slots`.
+    """Returns the slot numbers of empty hypotheses: int32 `(B, N, L)`, all -1, see `take_slots`.
 
     If `max_length` is None, L is 0 at first and grows, as in `GrowingKeyValues`.
     """
@@ -128,10 +128,11 @@ def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     """Assigns slot n to hypothesis n at `position`, an int or a 0-d int tensor.
 
-    `slots`, int32 `(B, N, L)`, contains the slot that each hypothesis uses at each position; -1
-    where nothing is written yet. Search reorders `slots` together with the hypotheses.
+    `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each
+    hypothesis uses at each position; -1 where nothing is written yet. Search reorders `slots`
+    together with the hypotheses.
 
-    Returns the updated slots, and a bool mask `(B * H, N, L * N)`, True for its own slots.
+    Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`, True for a hypothesis's slots.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")

@@ -50,7 +50,7 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """The mean of the models' `source_attention`; no attribute if a model does not have it."""
+        """The mean of the models' `source_attention`; AttributeError if a model has none."""
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -59,7 +59,7 @@ class Ensemble:
         return min(model.max_length for model in self.models)
 
     def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
-        """Returns a `Cache` whose fields are lists of one entry per model; see `Searchable`."""
+        """Returns a `Cache` whose fields are lists with one entry per model; see `Searchable`."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property
@@ -68,7 +68,7 @@ class Ensemble:
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Adds positions to a cache; the attribute is missing if a model does not have it."""
+        """Calls `extend_cache` of each model; AttributeError if a model has none."""
         extensions = [model.extend_cache for model in self.models]
 
         def extend_cache(cache: Cache, max_length: int) -> Cache:

@@ -1,4 +1,4 @@
-"""Joins the translations of the parts of a sentence, aligns words and rates samples."""
+"""Joins the translated parts of an overlong sentence, aligns words and rates samples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ class Hypothesis:
 
     Attributes:
         text: The translation.
-        ids: Its target pieces, without eos.
+        ids: Token ids of the translation, without eos.
         score: The value used to rank hypotheses. Beam search: the log-probability divided by
             the length penalty, plus the coverage penalty. Sampling: the log-probability. Minimum
-            Bayes risk: the expected utility.
+            Bayes risk: the mean chrF against all samples.
         log_probability: Log-probability in nats, eos included.
         length: Number of tokens, eos included.
         alignment: Sorted pairs (source word, target word), counted from 0; None if alignments were
-            not requested. Words are what white space separates in the sentence and in `text`.
+            not requested. In the sentence and in `text`, words are separated by white space.
     """
 
     text: str
@@ -38,8 +38,8 @@ class Hypothesis:
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
-    Texts are joined with a space; scores, log-probabilities and lengths are added. The source words
-    in the alignments of the parts must be those of the whole sentence.
+    Texts are joined with a space; scores, log-probabilities and lengths are added. In the
+    alignments of all parts, source words are counted from the beginning of the sentence.
     """
     if len(parts) == 1:
         return parts[0]
@@ -85,7 +85,7 @@ def word_alignment(
 def align_words(
     attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
 ) -> tuple[tuple[int, int], ...]:
-    """Does the same as `word_alignment`, given the index of the word of each piece."""
+    """Does the same as `word_alignment`, but takes the index of each piece's word."""
     if not of_source.size or not of_target.size:
         return ()
     between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))
@@ -98,9 +98,9 @@ def align_words(
 def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
 
-    The mean estimates the expected utility of a translation under the model. All samples must be
-    translations of one sentence, drawn without `top_k` and `top_p`. The result is sorted, best
-    first. Samples with equal utilities keep the order in which they were drawn.
+    The mean estimates the expected chrF against a translation drawn from the model. All samples
+    must be translations of one sentence; `top_k` and `top_p` would bias the estimate. The result is
+    sorted, best first. Samples with equal means keep the order in which they were drawn.
 
     Source: Eikema and Aziz 2020, §5; Popović 2015, for chrF, which sacrebleu computes.
     """
@@ -119,19 +119,19 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
 
 def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
-    """Returns the index of the word of `text` that each of its first source pieces belongs to.
+    """Returns, for each of the first source pieces of `text`, the index of its word in `text`.
 
-    Normalization can change white space. So each word is encoded separately to count its pieces.
+    The tokenizer can change white space. So each word is encoded separately to count its pieces.
     """
     encoded = tokenizer.encode_source(text.split())
     if [piece for of_word in encoded for piece in of_word][: len(pieces)] != list(pieces):
-        source_pieces = tokenizer.source_pieces  # Pieces of several words.
+        source_pieces = tokenizer.source_pieces  # Some pieces span several words.
         return word_indices([source_pieces[piece] for piece in pieces])
     return np.repeat(np.arange(len(encoded)), [*map(len, encoded)])[: len(pieces)]
 
 
 def target_word_indices(tokenizer: Any, pieces: Sequence[int]) -> np.ndarray:
-    """Returns the index of the word of the decoded text that each target piece belongs to.
+    """Returns, for each target piece, the index of its word in the decoded text.
 
     A piece "▁" belongs to the word that follows.
     """
@@ -149,7 +149,7 @@ def target_word_indices(tokenizer: Any, pieces: Sequence[int]) -> np.ndarray:
 def word_indices(pieces: Sequence[str]) -> np.ndarray:
     """Returns the index of the word that each piece belongs to.
 
-    A piece "▁" is white space, not a word, if a new word or no piece follows.
+    A piece "▁" before a new word or at the end is white space and does not begin a word.
     """
     words: list[int] = []
     count = 0

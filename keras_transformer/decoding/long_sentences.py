@@ -21,15 +21,15 @@ class SourcePart(NamedTuple):
 
     sentence: int  # index of the sentence
     number: int  # index of the part in its sentence
-    ids: list[int]  # source pieces and eos
+    ids: list[int]  # ids of the source pieces, then eos
     text: str
-    first_word: int  # index of the sentence's word that contains the beginning of the part
+    first_word: int  # index of the word of the sentence in which the part begins
 
 
 def source_parts(
     sentences: Sequence[str], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[SourcePart]:
-    """Encodes sentences; splits or truncates each one that has `max_length` pieces or more.
+    """Encodes sentences; splits or truncates every sentence of `max_length` pieces or more.
 
     Returns the parts in the order of the text. A blank sentence has no parts.
     """
@@ -50,7 +50,7 @@ def source_parts(
 def _shortened(
     text: str, pieces: list[int], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[tuple[str, list[int]]]:
-    """Splits or truncates `text`; returns parts that fit the model, and the pieces of each."""
+    """Splits or truncates `text`; returns each part with its pieces, which fit into the model."""
     most = max_length - 1  # One position is for eos.
     if overlong == "split":
         parts = split_overlong(

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LengthPenaltyForm = Literal["wu", "power"]
-# The limits keep numbers in the range of int32 and float32, and arrays in the memory of a computer.
+# Upper limit of options that count tokens: it keeps numbers in int32 and arrays in memory.
 _MOST_TOKENS = 1_000_000
 
 
@@ -35,7 +35,8 @@ class DecodingOptions(BaseModel):
         1.0,
         ge=1e-6,
         le=1e6,
-        description="Multiplies the log-probability of tokens that are in the translation already.",
+        description="Factor for the log-probability of tokens that the translation already "
+        "contains. Values above 1 make repetition less probable.",
     )
     no_repeat_ngram_size: int = Field(
         0,
@@ -59,7 +60,7 @@ class DecodingOptions(BaseModel):
 
 
 class SearchOptions(DecodingOptions):
-    """The options of beam search (§6.1). The defaults are those of the paper.
+    """The options of beam search (§6.1). The paper uses the default values.
 
     Example:
 
@@ -78,7 +79,9 @@ class SearchOptions(DecodingOptions):
         description="Exponent of the length penalty. Larger values give longer translations.",
     )
     length_penalty_form: LengthPenaltyForm = Field(
-        "wu", description="wu: ((5 + n) / 6) ** alpha. power: n ** alpha, as in CTranslate2."
+        "wu",
+        description="Length penalty of n tokens with exponent a. wu: ((5 + n) / 6) ** a. power: "
+        "n ** a, as in CTranslate2.",
     )
     coverage_penalty: float = Field(
         0.0,
@@ -94,8 +97,8 @@ class SearchOptions(DecodingOptions):
         0.0,
         ge=0,
         le=1e6,
-        description="Subtracted from the log-probability of a token for each beam of an earlier "
-        "group that chooses it in the same step.",
+        description="Diverse beam search: reduction of a token's log-probability for each beam of "
+        "an earlier group that chose this token in the same step.",
     )
 
     @model_validator(mode="after")
@@ -143,5 +146,5 @@ class SamplingOptions(DecodingOptions):
         1.0,
         gt=0,
         le=1,
-        description="Sample only from the most probable tokens with this total probability.",
+        description="Sample only from the most probable tokens, up to this total probability.",
     )

@@ -1,14 +1,14 @@
 """Finds translations that contain required token sequences, by dynamic beam allocation.
 
-No state is kept between steps: each step searches the ids of a hypothesis. A sequence is met if it
-occurs in the hypothesis. If the hypothesis ends with a proper prefix of a sequence, the longest
-such prefix is in progress. Sequences may overlap. Equal sequences are met by a single occurrence.
+No state is kept between steps: each step searches each hypothesis for the sequences. A sequence is
+met if it occurs in the hypothesis. It is in progress if the hypothesis ends with the sequence's
+first k tokens; the largest k counts. Sequences may overlap. One occurrence meets equal sequences.
 
-The bank of a hypothesis is the number of tokens in the sequences that are met, plus the tokens of
-the longest prefix in progress. Only hypotheses in the same bank compete with each other. So
+The bank of a hypothesis is the number of tokens in its met sequences, plus the largest k of a
+sequence in progress. Only hypotheses with the same bank compete with each other. So
 hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
-In shapes, each sentence has C sequences of up to W tokens, padded at the end.
+In shapes, each sentence has C sequences of up to W tokens, padded at the end, and M candidates.
 
 Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation.
 """
@@ -29,12 +29,12 @@ from keras_transformer.decoding.token_rules import NO_TOKEN, last_tokens
 
 
 class Candidates(NamedTuple):
-    """Continuations of the live hypotheses by one token, M of them per sentence."""
+    """Continuations of the live (not finished) hypotheses by one token, M per sentence."""
 
     ids: Any  # int32 `(B, M, 1 + L)`
     # float32 `(B, M)`; descending if no tokens are required; minus infinity = no candidate
     log_probabilities: Any
-    parents: Any  # int32 `(B, M)`, the beams that they continue
+    parents: Any  # int32 `(B, M)`, index of the beam that each candidate continues
     banks: Any = None  # int32 `(B, M)`; None without required tokens
     missing: Any = None  # int32 `(B, M)`, number of missing tokens; None without required tokens
 
@@ -57,7 +57,7 @@ def constrained_candidates(
     sequences, `allocate_beams` chooses its N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
-    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; padding alone is no sequence.
+    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; a row of padding is ignored.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
@@ -87,8 +87,8 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     then the second most probable candidate of each bank, and so on. Banks with too few candidates
     are skipped.
 
-    Log-probabilities and banks are `(B, M)`. Candidates of log-probability minus infinity are
-    chosen only if there are too few others.
+    Log-probabilities and banks are `(B, M)`. Candidates with log-probability minus infinity are
+    chosen only if there are fewer than N other candidates.
     Returns int32 indices `(B, N)`, sorted by descending log-probability.
 
     Source: Post & Vilar 2018, §3.3.
@@ -110,7 +110,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the next token of each sequence, int32 `(B, N, C)`; -1 if met or only padding."""
+    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 if there is none."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
@@ -127,12 +127,12 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
 
 
 def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
-    """Returns the bank, int32 `(B,)`, of hypotheses in which all sequences `(B, C, W)` are met."""
+    """Returns the number of tokens, int32 `(B,)`, in each sentence's sequences `(B, C, W)`."""
     return ops.sum(count_tokens(required_ids, pad_id), axis=-1)
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns the number of tokens of each sequence that are met or in progress, `(B, N, C)`."""
+    """Returns the number of tokens `(B, N, C)` of each sequence that are met or in progress."""
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]
     progress = ops.zeros_like(ops.cast(occurs, "int32"))

@@ -27,7 +27,7 @@ from keras_transformer.decoding.token_rules import rules_of_request
 
 # Sampling first chooses a block of this many tokens, and then a token of this block.
 BLOCK_SIZE = 256
-# Number of bisections of the log-weights from -87 to 0; this many reach float32 precision.
+# Bisection between -87 and 0 finds the smallest log-weight in the nucleus in float32 precision.
 NUCLEUS_BISECTIONS = 30
 SMALLEST_LOG_WEIGHT = -87.0
 
@@ -51,12 +51,12 @@ class Sampling:
     as probable as the last kept token are also kept. After renormalizing again, it chooses the
     first token, in the order of ids, whose cumulative probability exceeds the random number. So the
     same random numbers give the same samples on every backend and in every batch. Only rounding
-    errors can change a choice, with a probability of about 1e-7 per candidate token.
+    errors can change a choice, with a probability of about 1e-7 per token of the nucleus.
 
     Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
     vocabulary would take several times as long.
 
-    Sample n of each sentence uses the random numbers `[:, n]`. The score of a sample is its
+    Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
     allow no token, the sample is empty and its score is minus infinity.
 
@@ -111,7 +111,7 @@ class Sampling:
     def advance(
         self, model: Any, request: Request, state: SampleState, cache: Cache
     ) -> tuple[SampleState, Cache]:
-        """Decodes one token; returns the new state and the model's new cache."""
+        """Draws one token per sample; returns the new state and the model's new cache."""
         options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))
         last = ops.take(state.ids, state.position, axis=-1)
         logits, cache = model.step(last, cache, state.position)
@@ -149,7 +149,7 @@ def random_numbers(
     """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
 
     The numbers of a sample depend only on the seed, the sentence's index and the sample's index.
-    More samples, a larger `max_length` or other sentences do not change them. They are taken from
+    More samples, a larger `max_length` or other sentences do not change them. The numbers come from
     the raw output of the Philox generator, which is the same in all releases of NumPy.
 
     Args:
@@ -196,8 +196,8 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 def _nucleus_border(weights: Any, top_p: float) -> Any:
     """Returns the smallest weight `(B, N, 1)` in the nucleus, with float32 precision.
 
-    `weights` `(B, N, K)` are in [0, 1], in any order. The weights in the nucleus add up to at least
-    `top_p` times the sum of all weights.
+    `weights`, K unnormalized probabilities `(B, N, K)` in [0, 1], can have any order. The weights
+    in the nucleus add up to at least `top_p` times the sum of all weights.
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
@@ -224,7 +224,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
 
     The function adds up the `weights` `(B, N, V)`, first block by block to find the right block of
     tokens, then token by token in this block. With one float32 sum over the vocabulary, tokens less
-    probable than its rounding error would be lost.
+    probable than the rounding error of the sum would never be chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]

@@ -24,8 +24,8 @@ def score_pairs(
 ) -> PairScores:
     """Scores existing translations, all tokens at once (teacher forcing).
 
-    It works on tensors only, so `compile_function` can compile it on every backend. It needs memory
-    for the logits and at most one more float32 tensor of the same size.
+    `compile_function` can compile this function on every backend. It needs memory for the logits
+    and at most one more float32 tensor of the same size.
 
     Example:
 
@@ -79,7 +79,8 @@ class Scorer:
     Args:
         model: A `Transformer`, or any Keras model with the same inputs, output and `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
-        tokens_per_batch: Tokens per batch on each side, padding included. Defaults to 1024.
+        tokens_per_batch: Maximum number of source tokens, and of target tokens, in a batch, padding
+            included. Defaults to 1024.
     """
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int = 1024) -> None:

@@ -1,8 +1,8 @@
 """Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
-A stage of `search` ends when the cache is full. All stages can be compiled as one function. A stage
-of `StagedSearch` also ends when half of the sentences are finished. `StagedSearch` compiles
-several functions and removes finished sentences between stages.
+A stage ends when the cache is full; the next stage has a larger cache. All stages of `search` can
+be compiled as one function. `StagedSearch` compiles each stage separately. Its stages also end when
+half of the sentences are finished; the next stage then has a smaller batch.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from keras_transformer.decoding.token_rules import rules_of_options
 
 Strategy = BeamSearch | Sampling
 
-# Maximum number of tokens of the first stage, in `search` and in `StagedSearch`. `search` compiles
-# all stages at the first call. `StagedSearch` compiles only the stages that it needs.
+# Maximum number of tokens of the first stage, in `search` and in `StagedSearch`. `search` has fewer
+# stages, because it always compiles all of them; `StagedSearch` compiles only those that it needs.
 FIRST_STAGE, FIRST_COMPILED_STAGE = 24, 8
 
 
@@ -40,8 +40,8 @@ def search(
 ) -> SearchResult:
     """Finds translations by beam search or by random sampling.
 
-    It works on tensors only, so `compile_function` can compile it on every backend. It never
-    chooses padding or bos, but may choose unk. The same backend and machine give the same result.
+    `compile_function` can compile this function on every backend. The search never chooses padding
+    or bos, but may choose unk. On one machine and backend, results are repeatable.
 
     Example:
 
@@ -52,15 +52,15 @@ def search(
         model: A model that implements `Searchable` (`models/protocol.py`).
         request: int tensor `(B, S)`, the source ids, or a `Request`.
         max_length: Maximum length L of a hypothesis in tokens, eos included. In a TensorFlow graph
-            without XLA, it can be a 0-d int tensor, because shapes may change in the loops there.
+            without XLA, it can be a 0-d int tensor, because loops may change shapes in such graphs.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
             `SearchOptions()`. `options.max_length` also limits every hypothesis.
-        rules: Token rules, such as `ForbiddenWords`. They apply after the rules of the options. A
-            hypothesis for which the rules allow no token is dropped. Defaults to none.
+        rules: Token rules, such as `ForbiddenWords`, which apply after the rules that `options`
+            turn on. A hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Number of beams and of returned hypotheses per sentence, as a 0-d int tensor, if
-            it is known only at run time. `request.beam_sizes` must then be given. Defaults to None:
+        beam_size: Number of beams as a 0-d int tensor, if it is known only at run time. The search
+            returns this number of hypotheses and requires `request.beam_sizes`. Defaults to None:
             `options.beam_size` beams and `options.n_best` hypotheses.
 
     Returns:
@@ -96,7 +96,7 @@ def make_strategy(
     eos_id: int = 3,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns `BeamSearch` or `Sampling`, as `options` require; see `search` for the arguments."""
+    """Returns `BeamSearch` for `SearchOptions`, `Sampling` for `SamplingOptions`; see `search`."""
     if not isinstance(options, SearchOptions | SamplingOptions):
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
@@ -113,8 +113,8 @@ class StagedSearch:
     """Searches many batches faster than `search`, with the same results.
 
     In `search`, a batch keeps its size until the last sentence is finished. `StagedSearch` halves
-    the number of rows as soon as half of the sentences are finished. Each batch size is compiled
-    when it first occurs.
+    the batch as soon as half of its sentences are finished. Each batch size is compiled when it
+    first occurs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -154,9 +154,9 @@ class StagedSearch:
 
 
 def stages(model: Any, max_length: int, first: int) -> list[int]:
-    """Returns the maximum number of tokens of each stage; the last one is `max_length`.
+    """Returns the length in tokens at the end of each stage: `first`, doubled until `max_length`.
 
-    The numbers start at `first` and double. A model without `extend_cache` has a single stage.
+    A model without `extend_cache` has a single stage.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
@@ -165,7 +165,7 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 
 
 def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller batch size of a sequence such as 32, 16, 8, 2, 0.
+    """Returns the next smaller batch size: after 32, for example, 16, then 8, 2 and 0.
 
     The size 4 is omitted: it is hardly faster than 8, and each size must be compiled.
     """
@@ -217,9 +217,9 @@ def _advance(
     length: Any,
     max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
-    """Decodes until hypotheses have `length` tokens, or at most `max_open` sentences are open.
+    """Decodes until hypotheses have `length` tokens, or at most `max_open` sentences are left.
 
-    Returns the state, the cache, the result so far, and a bool mask `(B,)` of the open sentences.
+    Returns the state, the cache, the result so far, and a bool mask `(B,)` of unfinished sentences.
     """
     state, cache = ops.while_loop(
         lambda state, _: ops.logical_and(
@@ -232,7 +232,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
-    """Returns the rows of open sentences, plus finished ones to fill the batch; None = all rows."""
+    """Returns the rows of unfinished sentences, plus others to fill the batch; None = all rows."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size):
         size = smaller_batch_size(size)

@@ -46,7 +46,7 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; limits sentences by `max_lengths` (None = no limit)."""
+        """Returns the request as tensors, with all of `max_lengths` (None = no limit) applied."""
         floats = ("length_penalties", "random_numbers")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
@@ -80,10 +80,7 @@ class SearchResult(NamedTuple):
 
 
 def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
-    """Returns the log-probabilities `(B, N, V)` of logits; padding and bos get minus infinity.
-
-    The log-probabilities of the other tokens are those of the model: they are not renormalized.
-    """
+    """Returns log-probabilities `(B, N, V)` of logits, then minus infinity for padding and bos."""
     logits = ops.convert_to_tensor(logits)
     ids = ops.arange(logits.shape[-1], dtype="int32")
     is_possible = ops.logical_and(ids != pad_id, ids != bos_id)
@@ -91,7 +88,7 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
 
 
 def log_normalizer(logits: Any, largest: Any = None) -> Any:
-    """Returns the logarithm `(B, N)` of the sum of exp(logits) `(B, N, V)`.
+    """Returns log(sum(exp(logits))), float `(B, N)`, for logits `(B, N, V)`.
 
     `largest` `(B, N, 1)` are the maxima of the logits, if they are known already.
     """
@@ -128,7 +125,7 @@ def empty_ids(shape: tuple[Any, ...], bos_id: int, pad_id: int) -> Any:
 
 
 def widen_ids(ids: Any, width: int, pad_id: int) -> Any:
-    """Returns `ids` `(B, N, ...)`, padded at the end to length `width`."""
+    """Returns `ids` `(B, N, L)`, padded at the end to length `width`."""
     added = width - ids.shape[-1]
     return ops.pad(ids, ((0, 0), (0, 0), (0, added)), constant_values=pad_id)
 
@@ -166,7 +163,8 @@ def top_k_tokens(
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
     already known. `k` is an int, or a 0-d tensor if shapes may be unknown.
 
-    Returns three tensors `(B, k)`: scores, descending; int32 hypotheses; int32 tokens.
+    Returns three tensors `(B, k)`: the scores, descending, the int32 index of each token's
+    hypothesis, and the int32 token ids.
     """
     scores = ops.convert_to_tensor(scores)
     beam_size, vocabulary_size = ops.shape(scores)[1:]
@@ -223,10 +221,11 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 def _best_blocks(
     maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
-    """Returns ascending columns `(B, k * 64)` of the k best blocks, and a mask of the valid ones.
+    """Returns the columns of the tokens in the k best blocks, `(B, k * 64)`, and a mask.
 
-    If the last block has fewer than 64 tokens, tokens of the block before are added to it. The
-    added tokens are valid only in the block before. Excluded tokens are not valid.
+    The column of a token is hypothesis * V + token id; columns are ascending. If the last block has
+    fewer than 64 tokens, it is filled up with tokens of the block before. The mask is False for
+    these tokens and for excluded tokens.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)

@@ -15,9 +15,9 @@ class TargetConstraints:
     """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
 
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
-    "cats" if the pieces are "▁cat" and "s". It does not match "Cat", or other pieces with the same
-    letters. If a sentence is split, the prefix applies only to its first part. A forbidden word
-    with a character that the tokenizer does not know has no effect: no translation contains it.
+    "cats" if the pieces of "cats" are "▁cat" and "s". It does not match "Cat", or other pieces with
+    the same letters. If a sentence is split, the prefix applies only to the first part. A forbidden
+    word with a character that the tokenizer does not know has no effect.
 
     `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
@@ -26,8 +26,8 @@ class TargetConstraints:
         TypeError: If the words of a sentence are a string instead of a list.
         ValueError: If the number of entries is not `count`, if a prefix or required word has a
             character that the tokenizer does not know, if a required word has `max_length` tokens
-            or more, or if a sentence with required words is split, because it is unknown which part
-            must contain these words.
+            or more, or if a sentence with required words is split: which part must contain the
+            words is unknown.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class TargetConstraints:
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
-        A field is None if no sentence has such constraints. All sizes except `rows` are powers of
-        two and the same in all batches, so that few shapes are compiled.
+        A field is None if no sentence has such constraints. The other sizes are powers of two and
+        the same in all batches, so that few shapes are compiled.
         """
         return {
             "prefix_ids": self._prefix_ids(parts, rows),
@@ -106,7 +106,7 @@ def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
 
 
 def _check_characters(tokenizer: Any, kind: str, words: Words) -> None:
-    """Raises a ValueError if a prefix or word would appear with "⁇" in the translation."""
+    """Raises a ValueError if a prefix or word has a character that the tokenizer does not know."""
     for word in (word for of_sentence in words for word in of_sentence):
         if tokenizer.unk_id in tokenizer.encode_target([word])[0]:
             raise ValueError(

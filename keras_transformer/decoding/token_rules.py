@@ -232,7 +232,7 @@ def _token_at(sequences: Any, indices: Any) -> Any:
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """Returns the last `count` tokens `(B, N, count)`; if fewer, starts with copies of bos."""
+    """Returns the last `count` tokens `(B, N, count)`; if there are fewer, adds bos before them."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, ops.maximum(columns, 0), axis=-1)
 

@@ -31,13 +31,13 @@ from keras_transformer.decoding.target_constraints import TargetConstraints, Wor
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
 
-# A batch does not use all cores and the accelerator all the time; other batches use them then.
+# Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3
 
 # Largest number of lines of a stream that are translated together.
 STREAMED_LINES = 1024
 
-# The index that determines a part's random numbers grows by this from part to part of a sentence.
+# Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
 
 # Whether to show a progress bar, or a function to call with numbers of finished sentences.
@@ -47,9 +47,9 @@ Progress = bool | Callable[[int], Any]
 class Translator:
     """Translates lists of sentences with a trained model (§6.1).
 
-    Sentences are sorted by length and grouped into batches. Batch shapes are powers of two, so that
-    few shapes are compiled. The translation of a sentence does not depend on its batch. Every call
-    uses the model's current weights.
+    Sentences are sorted by length and grouped into batches of few different shapes, because each
+    shape is compiled. The translation of a sentence does not depend on its batch. Every call uses
+    the model's current weights.
 
     Example:
 
@@ -63,9 +63,9 @@ class Translator:
             50 tokens longer than its source, as in the paper, or as long as `options.min_length`
             if that is larger. Defaults to `SearchOptions()`.
         overlong: What to do with text that has more pieces than the model accepts. `"split"`: split
-            it at the ends of sentences, or between words if a sentence is too long; translate the
-            parts and join the translations with a space. `"truncate"`: translate only its
-            beginning, with a warning. Defaults to `"split"`.
+            the text at the ends of sentences, or between words if a sentence is too long; translate
+            the parts and join the translations with a space. `"truncate"`: translate only the
+            beginning of the text, with a warning. Defaults to `"split"`.
         tokens_per_batch: Source tokens of one batch, padding included. Defaults to 1024.
 
     Raises:
@@ -149,8 +149,8 @@ class Translator:
 
         Returns:
             One list per sentence, in the same order; each list is sorted, best first. No two
-            hypotheses of a beam group have the same token ids. Those of a blank sentence are empty
-            and have the score 0.
+            hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
+            are empty and have the score 0.
         """
         constraints = prefixes, forbidden, required
         return self._translate(sentences, self.options, constraints, progress, alignments)
@@ -287,7 +287,7 @@ class Translator:
         fields: Callable[["_Batch"], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part; `fields` returns the other fields of a `Request`."""
+        """Returns the hypotheses of each part; `fields` returns further fields of a `Request`."""
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )
@@ -368,8 +368,8 @@ class _Batch(NamedTuple):
 
     parts: list[SourcePart]  # at most B; rows without a part are padding
     source_ids: np.ndarray  # int32 `(B, S)`
-    max_lengths: np.ndarray  # int32 `(B,)`, largest number of tokens of each translation
-    max_length: int  # largest value of `max_lengths` that is possible for sources of S tokens
+    max_lengths: np.ndarray  # int32 `(B,)`, maximum number of tokens of each translation
+    max_length: int  # maximum number of tokens of the translation of a source of S tokens
 
 
 def _num_sentences(parts: list[SourcePart]) -> int:
@@ -389,7 +389,7 @@ def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
 def _whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the k-th hypotheses of each sentence's parts; a sentence without parts gets `blank`."""
+    """Joins the k-th hypotheses of each sentence's parts; returns `blank` if there are no parts."""
     of_sentence: list[list[int]] = [[] for _ in range(count)]
     for index, part in enumerate(parts):
         of_sentence[part.sentence].append(index)

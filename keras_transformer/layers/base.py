@@ -1,4 +1,4 @@
-"""Base class of the layers, and Keras layers with a faster backward pass on TensorFlow."""
+"""Base class of all layers, and subclasses of Keras layers that are faster on TensorFlow."""
 
 import inspect
 import json
@@ -41,7 +41,7 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**{**config, **objects})
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """Returns the shapes of `build`, and what was changed in the sublayers since then."""
+        """Returns the input shapes for `build`, and the result of `layer_changes`."""
         config = super().get_build_config()
         changes = layer_changes(self)
         return {**config, "changes": changes} if config and changes else config
@@ -52,7 +52,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:
-    """Returns the names of the constructor arguments of `classes`. Subclasses must come first."""
+    """Returns the names of the constructor arguments of `classes`, which lists subclasses first."""
     parameters = [
         parameter
         for owner in reversed(classes)
@@ -83,7 +83,7 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the kernel with LoRA merged, as Keras does, and what it was merged from."""
+        """Saves the kernel with LoRA merged, as Keras does, and also the unmerged weights."""
         super().save_own_variables(store)
         for name in self._unmerged_names() if self.built else ():
             store[name] = getattr(self, name)
@@ -104,7 +104,7 @@ class Dense(keras.layers.Dense):
 class LayerNormalization(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow.
 
-    If `axis` is not the last axis or `rms_scaling` is True, it calls Keras's implementation.
+    If `axis` is not the last axis or `rms_scaling` is True, it uses Keras's implementation.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
@@ -124,12 +124,12 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 def is_default_int8(config: Any) -> bool:
-    """Returns whether a quantization config is that of `quantize("int8")` without a config."""
+    """Returns whether `config` equals the config that `quantize("int8")` uses by default."""
     with without_tensorflow():
         if config is None or config.mode != "int8":
             return False
         default = keras.quantizers.Int8QuantizationConfig()
-        # JSON: a loaded config has lists for tuples
+        # As JSON, because a loaded config has lists instead of tuples.
         return json.dumps(config.get_config()) == json.dumps(default.get_config())
 
 
@@ -139,7 +139,7 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
     Args:
         x: float tensor `(..., D)`.
         kernel: int8 tensor `(D, M)`.
-        scale: float tensor `(M,)`, the factors by which each column was multiplied before rounding.
+        scale: float tensor `(M,)`; each kernel column was multiplied by its scale before rounding.
 
     Returns:
         A float tensor `(..., M)` of the dtype of `x`.
@@ -150,9 +150,9 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
 
 
 def initializer_config(initializer: Any) -> Any:
-    """Returns the initializer's name or config, from which each layer creates its own object.
+    """Returns the initializer's name or config, from which each layer creates its own initializer.
 
-    If layers shared one object, they would get the same initial values.
+    Layers that share one initializer object would get the same initial values.
     """
     if isinstance(initializer, str | dict):
         return initializer

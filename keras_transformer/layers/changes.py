@@ -1,7 +1,7 @@
 """Saves and restores what `quantize`, `enable_lora` and `trainable = False` changed in sublayers.
 
-The config of a composite layer contains only the arguments of its constructor, so a loaded layer
-would lack these changes, and its weights would not fit.
+The config of a composite layer contains only the arguments of its constructor. So a loaded layer
+would lack these changes, and the saved weights would not fit it.
 """
 
 import gc
@@ -15,16 +15,16 @@ from keras_transformer._backend.process import without_tensorflow
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """Returns the changes of each sublayer as JSON values, by the sublayer's path."""
+    """Returns a dict that maps the path of each changed sublayer to its changes (JSON values)."""
     found = {path: _own_changes(sublayer, parent) for path, sublayer, parent in _sublayers(layer)}
     return {path: changes for path, changes in found.items() if changes}
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Repeats the changes that `layer_changes` returned in a built layer of the same config.
+    """Applies the changes that `layer_changes` returned to a built layer of the same config.
 
     Raises:
-        ValueError: If the layer does not have a sublayer that was changed.
+        ValueError: If `changes` contains a sublayer that the layer does not have.
     """
     sublayers = {path: sublayer for path, sublayer, _ in _sublayers(layer)}
     if unknown := sorted(changes.keys() - sublayers.keys()):
@@ -45,7 +45,7 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
 
 @contextmanager
 def fast_deletion() -> Iterator[None]:
-    """Makes quantization faster: for each kernel, Keras collects the garbage of the whole process.
+    """Makes quantization faster, because Keras runs Python's garbage collector for each kernel.
 
     Within this context, the garbage collector ignores the objects that exist already.
     """
@@ -72,7 +72,7 @@ def _own_changes(layer: Any, parent: Any) -> dict[str, Any]:
 def _sublayers(
     layer: Any, prefix: str = "", seen: set[int] | None = None
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields path, sublayer and its parent; shared sublayers once. A path consists of names."""
+    """Yields (path of layer names, sublayer, its parent layer); shared sublayers only once."""
     seen = set() if seen is None else seen
     for sublayer in layer._layers:
         if id(sublayer) not in seen:

@@ -24,18 +24,19 @@ class DecoderLayer(EncoderLayer):
 
     Args:
         d_model, num_heads, d_ff: See `EncoderLayer`.
-        use_memory: Whether the layer has cross-attention to the memory. Defaults to True.
+        use_memory: Whether the layer has cross-attention to the encoder's output. Defaults to True.
         use_causal_mask: Whether position t attends only to positions up to t. Decoding with a cache
             requires True. Defaults to True.
         **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
-            uses `FullAttention()`, which does not store all scores either.
+            uses `FullAttention()`, which does not store all attention scores.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        memory: float tensor `(B, S, D_m)`, the encoder's output. Required if `use_memory` is True.
-        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed if the padding is
-            at the end, because then the causal mask hides it from real tokens. Defaults to None:
-            uses the Keras mask of `x`, if any.
+        memory: float tensor `(B, S, D_m)`, the encoder's output, whose width D_m may differ from D.
+            Required if `use_memory` is True.
+        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed for padding at the
+            end, because the causal mask hides it from real tokens. Defaults to None: uses the Keras
+            mask of `x`, if any.
         memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: uses
             the Keras mask of `memory`, if any.
         return_attention_weights: Whether to also return the cross-attention weights. Defaults to
@@ -126,7 +127,7 @@ class DecoderLayer(EncoderLayer):
 
         `memory` is the result of `MultiHeadAttention.project_memory`, and `memory_padding_mask` is
         a bool tensor `(B, S)`, True = real source token. Both are ignored if `use_memory` is False.
-        The other arguments are those of `MultiHeadAttention.step`.
+        For the other arguments, see `MultiHeadAttention.step`; `x` is like `query`.
 
         Returns:
             A tuple of the output `(B * N, D)`, the updated cache, and the cross-attention weights,
@@ -164,8 +165,8 @@ class Decoder(Encoder):
         d_model, num_heads, d_ff: See `EncoderLayer`.
         **options: Other arguments of `DecoderLayer`. All layers share one position encoding.
 
-    Call arguments, result and errors are those of `DecoderLayer`. The returned attention weights
-    are those of the last layer.
+    For call arguments, result and errors, see `DecoderLayer`. The returned attention weights are
+    from the last layer.
 
     Source: Vaswani et al. 2017, Figure 1 (right); the final norm: Xiong et al. 2020.
     """
@@ -219,9 +220,9 @@ class Decoder(Encoder):
                 all tokens are real.
 
         Returns:
-            The cache. `beam` contains the slots of each hypothesis (see `take_slots`). `sentence`
-            contains each layer's self-attention keys and values, each layer's projected memory, and
-            the padding mask. `shared` contains each layer's fused projections.
+            A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
+            `sentence` contains each layer's self-attention keys and values, its projected memory,
+            and the padding mask. `shared` contains each layer's fused projections.
 
         Raises:
             ValueError: If `memory` contradicts `use_memory`, or if the layers are not causal.
@@ -266,9 +267,9 @@ class Decoder(Encoder):
         """Decodes one new token per hypothesis.
 
         Args:
-            x: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses per sentence.
+            x: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
             cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
-            position: Position of the tokens, an int or a 0-d int tensor.
+            position: Position of the new tokens, an int or a 0-d int tensor.
 
         Returns:
             A tuple of the output `(B * N, D)`, the updated cache, and the last layer's

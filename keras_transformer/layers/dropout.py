@@ -17,10 +17,10 @@ class Dropout(keras.layers.Dropout):
     """Sets random elements to 0 and scales up the other elements (§5.4).
 
     The dropout mask is a hash of each element's index and two numbers from the layer's
-    `seed_generator`. Computing the hash needs few integer operations, and compilers fuse them with
-    the next ones. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a
-    different random generator on each backend. On JAX, its masks take up to a third of a small
-    model's training step; on PyTorch, its masks depend on the global random generator.
+    `seed_generator`. The hash needs few integer operations, which compilers fuse with the use of
+    the mask. Equal seeds give equal masks on all backends. `keras.layers.Dropout` uses a different
+    random generator on each backend: on JAX, it takes up to a third of the time of a small model's
+    training step; on PyTorch, it depends on the global random generator.
 
     Example:
 
@@ -77,7 +77,7 @@ def _random_bits(seed: Any, count: Any) -> Any:
 
 
 def _mix(x: Any) -> Any:
-    """Maps int32 `x` one-to-one, so that each bit of the result depends on all bits of `x`."""
+    """Mixes the bits of int32 numbers: each bit of a result depends on all bits of the number."""
     x = ops.bitwise_xor(x, _shift_right(x, 16)) * _int32(FACTORS[0])
     x = ops.bitwise_xor(x, _shift_right(x, 15)) * _int32(FACTORS[1])
     return ops.bitwise_xor(x, _shift_right(x, 16))

@@ -19,7 +19,7 @@ from keras_transformer.layers.residual_connection import ResidualConnection
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(ConfiguredLayer):
-    """Encoder layer: self-attention and feed-forward net, each with a residual connection (§3.1).
+    """Encoder layer: self-attention and feed-forward, each with a residual connection (§3.1).
 
     Example:
 
@@ -153,13 +153,13 @@ class Encoder(ConfiguredLayer):
         d_model, num_heads, d_ff: See `EncoderLayer`.
         **options: Other arguments of `EncoderLayer`. All layers share one position encoding.
 
-    Call arguments and result are those of `EncoderLayer`.
+    For call arguments and result, see `EncoderLayer`.
 
     Raises:
         ValueError: If `num_layers` is less than 1.
 
     Attributes:
-        layers: List of the layers. Each layer argument is also an attribute of the stack.
+        layers: List of the layers. Each argument of a layer is also an attribute of the stack.
         norm: The final layer normalization, or None if the layers are post-norm.
 
     Source: Vaswani et al. 2017, Figure 1 (left); the final norm: Xiong et al. 2020.

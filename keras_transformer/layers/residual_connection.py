@@ -60,6 +60,6 @@ class ResidualConnection(ConfiguredLayer):
         return self.norm(x) if self.norm_first else x
 
     def call(self, x: Any, output: Any, training: bool = False) -> Any:
-        # On PyTorch, calling a Keras layer that does nothing takes as long as a small product.
+        # On PyTorch, a Keras layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)
         return total if self.norm_first else self.norm(total)

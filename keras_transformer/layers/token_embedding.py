@@ -13,8 +13,8 @@ from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_defau
 class TokenEmbedding(ConfiguredLayer):
     """Maps ids to vectors scaled by sqrt(d_model), and maps vectors to logits (§3.4).
 
-    Both maps use one matrix, initialized from N(0, 1 / d_model), so that scaled vectors have unit
-    variance and an untrained model's logits are not large. `keras_hub.layers.ReversibleEmbedding`
+    Both maps use one matrix. Its initial values have variance 1 / d_model, so that scaled vectors
+    have variance 1 and the initial logits are not large. `keras_hub.layers.ReversibleEmbedding`
     also uses one matrix, but does not scale the vectors and initializes the matrix differently.
 
     Example:
@@ -73,7 +73,7 @@ class TokenEmbedding(ConfiguredLayer):
         `keras.Model.quantize` calls this method and skips layers that raise `NotImplementedError`.
 
         Raises:
-            NotImplementedError: If `mode` is not `"int8"`, or `config` names other quantizers.
+            NotImplementedError: If `config` is not the default config of mode `"int8"`.
         """
         if not is_default_int8(config):
             raise NotImplementedError(

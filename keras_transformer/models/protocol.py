@@ -1,7 +1,7 @@
-"""Attributes and methods that a model needs for search and for training with sliced logits.
+"""Attributes and methods that a model needs for search and for `SlicedLogitsTrainer`.
 
-Search, `Translator` and the trainer use only these attributes and methods of a model, so the model
-needs no base class. Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L
+Search, `Translator` and this trainer use only these attributes and methods, so the model needs no
+base class. Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L
 positions of the cache.
 """
 
@@ -16,17 +16,17 @@ class Searchable(Protocol):
     Two more methods are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
-      positions. With this method, search starts with a short cache and extends it; without it,
-      search starts with a cache for the longest hypothesis. Caches of fixed size do not need it.
+      positions. With this method, search starts with a short cache and extends it. Without this
+      method, search starts with a cache for hypotheses of the maximum length.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
       source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
-      of translations, padded at the end. Row t belongs to the step that reads token t and predicts
-      token t + 1. `Translator` needs this method for word alignments.
+      of translations, padded at the end. The weights `[:, :, t]` are those of the step that reads
+      token t and predicts token t + 1. `Translator` needs this method for word alignments.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables. Compiled search reads their current values at every call.
+        variables: All variables of the model. Every call of a compiled search reads their values.
     """
 
     max_length: int

@@ -35,7 +35,7 @@ class Transformer(Recompiling, keras.Model):
         vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
         target_vocabulary_size: Size of the target vocabulary. If it is given, target embedding and
-            output projection share a matrix, and the source embedding has another. Defaults to
+            output projection share a matrix, and the source embedding has its own. Defaults to
             None: the vocabulary is joint, and both embeddings and the projection share one matrix.
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
@@ -53,13 +53,13 @@ class Transformer(Recompiling, keras.Model):
         norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
             paper's post-norm. Defaults to False.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
-        max_length: Maximum sequence length in tokens, for search and for the position encodings
-            that need one (learned, normalized index, binary). Defaults to 1024.
+        max_length: Maximum sequence length in tokens, for search and for position encodings of
+            limited length (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
         attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"` or
-            `"strided"`. If it is given, cross-attention uses `"full"`, which does not store all
-            scores. Defaults to None: computes all scores at once (equation 1), which is fastest
-            for short inputs. `"full"` gives the same results as None.
+            `"strided"`. If it is given, cross-attention uses `"full"`, which gives the same results
+            as None, but does not store all attention scores. Defaults to None: computes all scores
+            at once (equation 1), which is fastest for short inputs.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
             these two patterns; otherwise, it must be None. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
@@ -225,7 +225,7 @@ class Transformer(Recompiling, keras.Model):
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam (see `Searchable.step`).
 
-        The attention weights are those of the last layer's cross-attention, averaged over heads.
+        The attention weights are from the last layer's cross-attention, averaged over heads.
         """
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
         x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
@@ -240,9 +240,9 @@ class Transformer(Recompiling, keras.Model):
     def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
         """Returns the attention weights from target to source tokens (see `Searchable`).
 
-        The float32 weights `(B, N, T, S)` are those of the last layer's cross-attention, averaged
-        over heads. For each real target token, the weights over the source tokens (eos included)
-        sum to 1. Weights from or to padding are 0.
+        The float32 weights `(B, N, T, S)` are from the last layer's cross-attention, averaged over
+        heads. For each real target token, the weights over the source tokens (eos included) sum to
+        1. Weights from or to padding are 0.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)
@@ -272,7 +272,7 @@ class Transformer(Recompiling, keras.Model):
         Raises:
             ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
         """
-        if mode not in QUANTIZATION_MODES:  # Keras has set it to the mode of `config`.
+        if mode not in QUANTIZATION_MODES:  # If only `config` is given, Keras passes its mode.
             raise ValueError(
                 f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
             )

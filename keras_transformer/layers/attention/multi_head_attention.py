@@ -42,7 +42,7 @@ class MultiHeadAttention(ConfiguredLayer):
         d_model: Width D of the output.
         num_heads: Number of heads H.
         d_k: Width K of queries and keys in each head. Defaults to `d_model // num_heads`.
-        d_v: Width of values in each head. Defaults to `d_k`.
+        d_v: Width K_v of values in each head. Defaults to `d_k`.
         dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0, as in the paper.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
@@ -156,7 +156,7 @@ class MultiHeadAttention(ConfiguredLayer):
         query_mask: Any = None,
         key_mask: Any = None,
     ) -> Any:
-        # Keras sets the last three: `mask` if `query` is the only tensor, otherwise the others.
+        # Keras sets the last 3 arguments: `mask` if `query` is the only tensor, else the others.
         if padding_mask is None:
             query_mask = mask if query_mask is None else query_mask
             padding_mask = query_mask if key is None else key_mask
@@ -189,7 +189,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return (output, weights) if return_attention_weights else output
 
     def project_memory(self, key: Any, value: Any) -> FixedKeyValues:
-        """Projects keys and values `(B, S, D)`. Any number of queries can use the result.
+        """Projects `key` and `value` `(B, S, D)`. Any number of queries can use the result.
 
         Returns:
             Keys `(B, H, K, S)` and values `(B, H, S, K_v)`, float tensors in the compute dtype.
@@ -201,18 +201,18 @@ class MultiHeadAttention(ConfiguredLayer):
     def init_cache(
         self, batch: Any, beam_size: Any, max_length: int | None
     ) -> FixedKeyValues | GrowingKeyValues:
-        """Returns an empty cache for `max_length` positions, or one that grows if None is given."""
+        """Returns an empty cache for `max_length` positions; None = a cache that grows."""
         kind = GrowingKeyValues if max_length is None else FixedKeyValues
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)
 
     def fuse_projections(self) -> dict[str, Any]:
-        """Joins query, key and value projections, so that `step` computes one matrix product.
+        """Joins query, key and value projections, so that `step` computes only one matrix product.
 
         Returns:
             A dict of `"kernel"` `(D, H * (2 * K + K_v))` and, with `use_bias`, a vector `"bias"`,
-            in the compute dtype. After `quantize("int8")`, the kernel is int8 and has a vector
-            `"scale"`. After other quantizations, the dict is empty: `step` calls the projections.
+            in the compute dtype. After `quantize("int8")`, the kernel is int8 and there is a vector
+            `"scale"`. After other quantizations, the dict is empty and not used.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         configs = [part.quantization_config for part in parts]
@@ -241,15 +241,15 @@ class MultiHeadAttention(ConfiguredLayer):
         """Computes causal self-attention for one new token per hypothesis, with a cache.
 
         Args:
-            query: float tensor `(B * N, D)`, the tokens at `position` of N hypotheses per sentence.
-                The key and value of hypothesis n are written to slot n of this position.
-            cache: Cached keys and values of the earlier positions.
+            query: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
+            cache: Keys and values of the earlier positions. Each position has N slots; the new key
+                and value of hypothesis n are written to slot n.
             projections: The result of `fuse_projections`.
-            attention_mask: bool tensor `(B * H, N, L * N)`, the result of `take_slots`.
-            position: Position of the tokens, an int or a 0-d int tensor.
+            attention_mask: bool tensor `(B * H, N, L * N)`, the mask that `take_slots` returns.
+            position: Position of the new tokens, an int or a 0-d int tensor.
 
         Returns:
-            A tuple of the output `(B * N, D)` and the cache with these tokens' keys and values.
+            A tuple of the output `(B * N, D)` and the cache with the new keys and values.
         """
         beams, num_slots = ops.shape(attention_mask)[1:]
         queries, keys, values = self._project_beams(query, beams, projections, position)
@@ -270,7 +270,7 @@ class MultiHeadAttention(ConfiguredLayer):
         """Computes cross-attention for one new token per hypothesis, with projected memory.
 
         Args:
-            query: float tensor `(B * N, D)`.
+            query: float tensor `(B * N, D)`, one vector per hypothesis.
             memory: The result of `project_memory` for B sentences.
             padding_mask: bool tensor `(B, S)`, True where a key is a real token.
             beam_size: Number of hypotheses N per sentence.
@@ -369,7 +369,7 @@ class MultiHeadAttention(ConfiguredLayer):
         """Returns `mask` combined with the pattern's mask, and the score bias or None.
 
         Args:
-            distance: int32 tensor, the query's position minus the key's.
+            distance: int32 tensor, the position of the query minus the position of the key.
             mask: Another mask, or None.
         """
         if self.attention_pattern is not None:
