@@ -117,7 +117,10 @@ def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
 
 
 def available_mebibytes() -> float:
-    """Returns the available memory in MiB: of the machine, or of the container if less."""
+    """Returns the available memory of the machine or of the container in MiB: the smaller one.
+
+    Without `/proc/meminfo`, the machine's total memory counts as available.
+    """
     meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if meminfo.is_file():
         (line,) = (x for x in meminfo.read_text().splitlines() if x.startswith("MemAvailable"))

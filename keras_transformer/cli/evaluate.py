@@ -15,7 +15,7 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
     "--split",
     type=click.Choice(["test", "validation"]),
     default="test",
-    help="Split of the recipe's text to translate.",
+    help="Which split of the recipe's text to translate.",
 )
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:

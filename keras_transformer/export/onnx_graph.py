@@ -41,7 +41,7 @@ Rotation = tuple[str, str] | None
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """Returns the encoder; `export_onnx` documents its inputs and outputs."""
+    """Returns the encoder, `encoder.onnx` in the docstring of `export_onnx`."""
     graph = _Graph("encoder")
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
@@ -67,7 +67,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """Returns one step of the decoder; `export_onnx` documents its inputs and outputs."""
+    """Returns one step of the decoder, `step.onnx` in the docstring of `export_onnx`."""
     graph = _Graph("step")
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))

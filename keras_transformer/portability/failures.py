@@ -98,7 +98,11 @@ class Failures:
             yield pair, str(largest)
 
     def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
-        """Yields the layer call that fails, if it can be found, and then the whole model."""
+        """Yields the places at which to try to reproduce a failure.
+
+        For saved files, these are the files that load differently. Otherwise, they are first the
+        layer call or its training step, if it can be found, then the whole model.
+        """
         audit, kind = self._audit, _KINDS[check]
         if len(backends) == 1:
             error = audit.errors[check, backends[0]]
