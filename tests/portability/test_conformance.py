@@ -53,19 +53,15 @@ def run_script(script):
     return subprocess.run([sys.executable, script], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        pytest.param(name, marks=() if name == "all_at_once" else pytest.mark.slow)
-        for name in VARIANTS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_transformer_conforms(once, variant):
     found = once(f"transformer-{variant}", check(lambda: new_model(variant, num_layers=1)))
     assert_conforms(found, ["outputs", "gradients", "training step", "search", "save and load"])
     assert "training=False" in found["text"]  # it has dropout
 
 
+@pytest.mark.slow
 def test_a_layer_of_keras_hub_conforms(once):
     def layer():
         import keras_hub
@@ -94,6 +90,7 @@ def test_finds_a_kernel_that_one_backend_transposes(once):
     assert call in found["text"] and script in found["text"] and " !" in found["text"]
 
 
+@pytest.mark.slow
 def test_finds_a_gradient_that_one_backend_doubles(once):
     found = once("gradient", check(lambda: model_of(custom_layers.Round(name="round"))))
     ((name, backends, call, _, script),) = found["failures"]
@@ -101,6 +98,7 @@ def test_finds_a_gradient_that_one_backend_doubles(once):
     assert run_script(script).returncode == 1
 
 
+@pytest.mark.slow
 def test_finds_an_argument_that_is_not_saved(once):
     found = once("untold", check(lambda: model_of(custom_layers.Untold(3.0))))
     ((name, _, call, _, script),) = found["failures"]
@@ -108,6 +106,7 @@ def test_finds_an_argument_that_is_not_saved(once):
     assert "The results differ." in run_script(script).stderr
 
 
+@pytest.mark.slow
 def test_finds_a_layer_that_works_on_one_backend_only(once, monkeypatch):
     if keras.config.backend() != "tensorflow":
         monkeypatch.setattr(custom_layers.OnlyTensorFlow, "call", lambda self, x: x)
