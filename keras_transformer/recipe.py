@@ -129,7 +129,7 @@ class ModelSettings(_Section):
     norm_first: bool | None = None
     norm_epsilon: float | None = Field(None, gt=0, le=1)
     max_length: int | None = Field(
-        None, gt=0, le=_MOST, description="Maximum tokens, for position encodings with a limit."
+        None, gt=0, le=_MOST, description="Maximum tokens for search and some position encodings."
     )
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
         None, description="Local and strided save memory on long sequences. Default: full."

@@ -84,7 +84,8 @@ def find_token_budget(
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
     """Returns a number within 10 % of the largest that fits, or None if `smallest` does not fit.
 
-    Doubles the number until it does not fit, then bisects. If a number fits, smaller ones must fit.
+    Doubles the number until it does not fit, then bisects. Assumes that numbers below a number
+    that fits also fit.
     """
     tokens = max(FIRST_TRY, smallest)
     if fits(tokens):

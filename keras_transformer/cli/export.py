@@ -27,8 +27,8 @@ from keras_transformer.decoding.options import SearchOptions
 @click.option(
     "--quantization",
     metavar="TYPE",
-    help="Data type of the weights. onnx: float32 or int8. ctranslate2: these, int16, float16, "
-    "bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
+    help="Data type of the weights. onnx: float32 or int8. ctranslate2: float32, int8, int16, "
+    "float16, bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
 )
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:

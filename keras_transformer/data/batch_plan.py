@@ -29,7 +29,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rows of a batch that a process gets: of `parts` equal parts, `begin` to `end` - 1."""
+    """The rows that a process gets: parts `begin` to `end` - 1 of the `parts` parts of a batch."""
 
     begin: int = 0
     end: int = 1
@@ -53,7 +53,7 @@ class BatchPlan:
     Args:
         store: The encoded text.
         tokens_per_batch: Maximum number of target tokens of a micro-batch, eos and padding
-            included. The number of source tokens can be twice as large.
+            included. A micro-batch may have up to twice as many source tokens.
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
         accumulation_steps: Number of micro-batches per optimizer step. Defaults to 1.
         length_multiple: The S and T of all batches are multiples of this number. Defaults to 8.
@@ -62,7 +62,7 @@ class BatchPlan:
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The rows of every batch that this process gets, if several processes train together.
             All parts of a batch have the same number of rows; some rows may be only padding. The
-            sample weights are computed from the whole batch. Defaults to None: all rows.
+            sample weights are the same as without `shard`. Defaults to None: all rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -317,10 +317,11 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
-    """Returns the chosen cells of a grid (corners), cheapest first.
+    """Chooses cells of a grid, and returns these cells (the corners), cheapest first.
 
     Cell (i, j) stands for the i-th source length and the j-th target length to choose from.
-    `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to it.
+    `counts` has the number of pairs in each cell; `sums` has the cost of a pair padded to the
+    lengths of the cell.
     """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]

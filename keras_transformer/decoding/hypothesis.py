@@ -38,8 +38,8 @@ class Hypothesis:
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
-    Texts are joined with a space; scores, log-probabilities and lengths are added. In the
-    alignments of all parts, source words are counted from the beginning of the sentence.
+    Texts are joined with a space; scores, log-probabilities and lengths are added. The
+    alignments of the parts must count source words from the beginning of the sentence.
     """
     if len(parts) == 1:
         return parts[0]

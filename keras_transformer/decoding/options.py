@@ -97,8 +97,8 @@ class SearchOptions(DecodingOptions):
         0.0,
         ge=0,
         le=1e6,
-        description="Diverse beam search: reduction of a token's log-probability for each beam of "
-        "an earlier group that chose this token in the same step.",
+        description="Diverse beam search: every beam of an earlier group that chose a token in the "
+        "same step reduces the token's log-probability by this number.",
     )
 
     @model_validator(mode="after")

@@ -148,7 +148,7 @@ def random_numbers(
 ) -> np.ndarray:
     """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
 
-    The numbers of a sample depend only on the seed, the sentence's index and the sample's index.
+    The random numbers of a sample depend only on the seed and the indices of sentence and sample.
     More samples, a larger `max_length` or other sentences do not change them. The numbers come from
     the raw output of the Philox generator, which is the same in all releases of NumPy.
 

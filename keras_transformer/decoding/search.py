@@ -217,7 +217,7 @@ def _advance(
     length: Any,
     max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
-    """Decodes until hypotheses have `length` tokens, or at most `max_open` sentences are left.
+    """Decodes up to `length` tokens; stops when at most `max_open` sentences are unfinished.
 
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of unfinished sentences.
     """

@@ -161,7 +161,7 @@ def top_k_tokens(
 
     `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
-    already known. `k` is an int, or a 0-d tensor if shapes may be unknown.
+    already known. `k` is an int, or a 0-d int tensor if it is known only at run time.
 
     Returns three tensors `(B, k)`: the scores, descending, the int32 index of each token's
     hypothesis, and the int32 token ids.

@@ -219,7 +219,7 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:
-    """Makes one linear layer of `layers`, by concatenation along the output axis."""
+    """Sets the weights of one linear layer: those of `layers`, joined along the output axis."""
     spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
     spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 

@@ -174,7 +174,7 @@ def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str
 
 
 def _inputs(graph: _Graph, model: Transformer, prefix: str) -> list[list[str]]:
-    """Creates inputs for the keys and values of all decoder layers; returns two names a layer."""
+    """Creates inputs for the keys and values of all decoder layers; returns two names per layer."""
     shapes = [_shapes(model, prefix, i + 1) for i in range(model.decoder.num_layers)]
     return [
         [graph.input(name, TensorProto.FLOAT, shape) for name, shape in layer.items()]

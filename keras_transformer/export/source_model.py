@@ -124,10 +124,10 @@ def compare(
         sentences: Source sentences.
         *answers: Translations by the export, one argument for each signature. The result counts the
             identical translations of the first signature.
-        tolerance: Scores count as equal if they differ by at most this number, by rounding.
+        tolerance: Scores that differ by at most this number count as equal.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
-        compares_scores: If True, translations must be equal or tie, and scores must be equal. If
-            False, it is enough if a translation or its score equals the model's.
+        compares_scores: If True, scores must equal the model's, and so must translations, unless
+            hypotheses tie. If False, an equal translation or an equal score is enough.
 
     Raises:
         UserError: If `is_exact` is True and a result breaks the rule of `compares_scores`.

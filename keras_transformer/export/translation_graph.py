@@ -103,7 +103,7 @@ class TranslationGraph:
         length_penalty: tf.Tensor,
         max_length: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` if equal for all."""
+        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` for all texts."""
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
@@ -212,7 +212,7 @@ class TranslationGraph:
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
     def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns two padded tensors: the ragged rows after bos, and the ragged rows before eos."""
+        """Returns two padded tensors: the rows of `pieces` after bos, and these rows before eos."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
         target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
@@ -359,12 +359,12 @@ def map_length_chunks(
 
     Args:
         function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
-            `()`. Returns one tensor `(R, ...)` for each of `results`. The other axes of this tensor
-            may be shorter than those of the result.
+            `()`. Returns one tensor `(R, ...)` for each of `results`. All axes except the first
+            may be shorter than in the result.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A single row
-            may have more tokens.
+        tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A row
+            with more tokens is a chunk of its own.
         results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
 
     Returns:
@@ -390,7 +390,7 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the size of `results`, with the old values of the rows `rows`."""
+    """Pads `values` `(R, ...)` to the size of `results`; takes the padding from `results[rows]`."""
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

@@ -26,7 +26,7 @@ class Searchable(Protocol):
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables of the model. Every call of a compiled search reads their values.
+        variables: All variables of the model. A compiled search reads the values in every call.
     """
 
     max_length: int

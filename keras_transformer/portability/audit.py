@@ -100,7 +100,7 @@ class Audit:
         )
 
     def parting_step(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds a layer call whose training step differs when run alone; prefers inner calls."""
+        """Finds a layer call whose own training step differs by backend; prefers inner calls."""
         try:
             one, other = (self._walk(name) for name in pair)
         except BackendError:

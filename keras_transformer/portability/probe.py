@@ -58,7 +58,7 @@ class Probe(keras.Model):
 
         Returns:
             The gradients of variables and float inputs, and the variables after the step. Empty if
-            the layer has no float outputs, or neither trainable variables nor float inputs.
+            the layer has no float outputs, or has no trainable variables and no float inputs.
         """
         variables, trained = self.layer.variables, self.trainable_variables
         if not (self.factors and trained):

@@ -18,8 +18,8 @@ class StepCallback(keras.callbacks.Callback):
     """Base class that counts optimizer steps, while Keras counts batches and epochs.
 
     During a step, `step` is the number of this step, counted from 1. At the end of an epoch, `step`
-    is the number of finished steps. A resumed run counts on from `start_step`, its steps before the
-    stop. `accumulation_steps` is the number of micro-batches per optimizer step.
+    is the number of finished steps. A resumed run counts from `start_step`, the number of steps
+    before the stop. `accumulation_steps` is the number of micro-batches per optimizer step.
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:

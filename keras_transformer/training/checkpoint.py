@@ -41,7 +41,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Returns the sorted steps of the `count` lowest losses; of equal losses, the earliest."""
+        """Returns the sorted steps of the `count` lowest losses; if losses tie, the earliest."""
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]

@@ -108,7 +108,7 @@ def fit(
             trains in `directory`, or the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If an argument is out of range or has no effect, or if `batches` ends. On
-            TensorFlow, batches that end cause an error of another type.
+            TensorFlow, the end of `batches` causes an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints

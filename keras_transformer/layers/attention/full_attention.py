@@ -114,9 +114,9 @@ def blockwise_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
     For each query, the forward pass keeps the largest score so far, and sums of exponentials
-    relative to this score. When a block has a larger score, the sums are rescaled. The backward
-    pass recomputes the scores of each block (Dao et al., appendix B.4). Both passes store the
-    scores of only one block at a time. The softmax runs in float32.
+    relative to this score. If a block has a larger score than this, the sums are rescaled. The
+    backward pass recomputes the scores of each block (Dao et al., appendix B.4). Both passes store
+    the scores of only one block at a time. The softmax runs in float32.
 
     `block_size` is the number of keys per block. `seed`, an int tensor `(2,)`, determines the
     dropout mask; it is required if `dropout_rate` is above 0. For the other arguments and the

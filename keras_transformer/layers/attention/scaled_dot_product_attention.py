@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
         use_scale: Whether to divide the scores by sqrt(d_k). Without this division, the variance of
             the scores is about d_k, which saturates the softmax. Defaults to True.
         dropout: Function applied to the weights, such as a `Dropout`. Defaults to None.
-        key_is_transposed: Whether `key` is `(..., K, S)`, as in a cache. Defaults to False.
+        key_is_transposed: Whether `key` has shape `(..., K, S)`, as in a cache. Defaults to False.
         score_bias: float tensor broadcastable to `(..., T, S)`, added to the scaled scores.
             Defaults to None.
 

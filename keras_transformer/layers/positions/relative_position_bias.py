@@ -32,8 +32,8 @@ class RelativePositionBias(PositionalEncoding):
 
     Args:
         num_heads: Number of attention heads H.
-        bidirectional: Whether keys after the query have their own buckets. If False, they share
-            the bucket of distance 0. Defaults to True.
+        bidirectional: Whether keys after the query have their own buckets. If False, all keys
+            after the query are in the bucket of distance 0. Defaults to True.
         num_buckets: Number of buckets, even and at least 4. Defaults to 32.
         max_distance: Distances of at least this many tokens share the last bucket. Must be more
             than `num_buckets / 2`. Defaults to 128.
