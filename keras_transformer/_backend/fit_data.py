@@ -23,9 +23,9 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     Args:
         batches: Iterable of `(inputs, labels)` or `(inputs, labels, sample_weight)`, such as
             `BatchPlan.batches()`. All batches have the same nested structure, dtypes and ranks.
-        model: The functional model that takes the batches. If given, only the batch axis and the
-            axes whose size is None in an input or output of the model may vary in size. Defaults to
-            None: all axes may vary.
+        model: The functional model that takes the batches. With a model, only two kinds of
+            axes may vary in size: the batch axis, and axes whose size is None in an input or output
+            of the model. Defaults to None: all axes may vary.
 
     Returns:
         A `tf.data.Dataset` on TensorFlow, otherwise a generator. Both can be iterated only once.

@@ -192,9 +192,9 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns two orders for one pass over the data: of all sentence pairs, and of the slots.
+        """Returns the order of all sentence pairs in a pass over the data, and that of the slots.
 
-        Each `_Slot` is a range of the first result.
+        Each `_Slot` (a micro-batch) is a range of the first result.
         """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
@@ -285,7 +285,7 @@ def choose_buckets(
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
         target_lengths: Number of target tokens of each pair, int (pairs,).
-        length_multiple: All lengths of widths are multiples of this number.
+        length_multiple: Both lengths of each width are multiples of this number.
         max_shapes: Maximum number of widths.
 
     Returns:
@@ -304,7 +304,7 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns the lengths to choose from: multiples of `multiple`, the last at least `longest`.
+    """Returns the possible lengths: multiples of `multiple`. The last is at least `longest`.
 
     If there would be more than `_MAX_LEVELS`, some of the longer ones are omitted.
     """

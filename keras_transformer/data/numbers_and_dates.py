@@ -128,7 +128,10 @@ class _Writer:
 
 
 def _converter(language: str) -> Any:
-    """Returns num2words' converter without words for numbers over NUMBERS: four times as fast."""
+    """Returns num2words' converter of a language.
+
+    Its words for numbers over NUMBERS are removed, which makes it four times as fast.
+    """
     try:
         from num2words import CONVERTER_CLASSES
     except ImportError:

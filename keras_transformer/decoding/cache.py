@@ -58,7 +58,7 @@ class FixedKeyValues(NamedTuple):
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "FixedKeyValues":
-        """Returns zeros for `rows` (B * H) and `num_slots` (L * N)."""
+        """Returns keys and values of zeros; `rows` is B * H, and `num_slots` is L * N."""
         shapes = (rows, d_k, num_slots), (rows, num_slots, d_v)
         return cls(*(ops.zeros(shape, dtype) for shape in shapes))
 

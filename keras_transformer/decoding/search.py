@@ -1,8 +1,8 @@
 """Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
 A stage ends when the cache is full; the next stage has a larger cache. All stages of `search` can
-be compiled as one function. `StagedSearch` compiles each stage separately. Its stages also end when
-half of the sentences are finished; the next stage then has a smaller batch.
+be compiled as one function. `StagedSearch` compiles each stage separately. There, a stage also ends
+when half of the sentences are finished; the next stage then has a smaller batch.
 """
 
 from collections.abc import Sequence
@@ -232,7 +232,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
-    """Returns the rows of unfinished sentences, plus others to fill the batch; None = all rows."""
+    """Returns the rows to keep: unfinished sentences, and others to fill the batch. None = all."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size):
         size = smaller_batch_size(size)

@@ -46,7 +46,10 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors, with all of `max_lengths` (None = no limit) applied."""
+        """Returns the request as tensors; `max_lengths` are further limits for all sentences.
+
+        Each sentence gets the smallest of its limits. None means no limit.
+        """
         floats = ("length_penalties", "random_numbers")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
@@ -109,7 +112,7 @@ def best_token(log_probabilities: Any) -> tuple[Any, Any]:
     """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
 
     If several tokens are equally probable, it takes the first. It uses `ops.max` and `ops.min`,
-    because `ops.argmax` takes as long as the whole output projection with XLA on a CPU.
+    because with XLA on a CPU, `ops.argmax` takes as long as the whole output projection.
     """
     vocabulary_size = log_probabilities.shape[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)

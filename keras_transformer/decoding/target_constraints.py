@@ -26,8 +26,8 @@ class TargetConstraints:
         TypeError: If the words of a sentence are a string instead of a list.
         ValueError: If the number of entries is not `count`, if a prefix or required word has a
             character that the tokenizer does not know, if a required word has `max_length` tokens
-            or more, or if a sentence with required words is split: which part must contain the
-            words is unknown.
+            or more, or if a sentence with required words is split (because it is not known
+            which part must contain the words).
     """
 
     def __init__(

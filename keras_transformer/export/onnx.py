@@ -71,8 +71,8 @@ def export_onnx(
     `step.onnx`, for hypotheses that all have the same number of tokens:
 
     - input `token_ids` `(B, N)`: the newest token of each hypothesis; bos in the first step
-    - input `parents` `(B, N)`: for each hypothesis, the index of the hypothesis of the previous
-      step that it continues, from 0 to N' - 1; 0 in the first step
+    - input `parents` `(B, N)`: the index of each hypothesis's parent (the hypothesis of the
+      previous step without the newest token), from 0 to N' - 1; 0 in the first step
     - input `num_candidates` `(1,)`: number C of candidates per hypothesis
     - inputs `past_key_{i}`, `past_value_{i}` `(B, N', H, T, K)`: `key_{i}` and `value_{i}` of the
       previous step; empty in the first step, with N' = 1 and T = 0
@@ -81,8 +81,8 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. Their position table,
-    if any, has `model.max_length` rows, so S and T + 1 must not be larger.
+    The graphs are built from the weights, on any backend, without tracing. If they contain
+    a position table, it has `model.max_length` rows, and S and T + 1 must not exceed this number.
 
     Example:
 

@@ -91,8 +91,8 @@ class OnnxModel:
 
         Args:
             token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
-            parents: int `(B, N)`, for each hypothesis, the index of the hypothesis of the previous
-                step that it continues; 0 in the first step.
+            parents: int `(B, N)`, the index of each hypothesis's parent: the hypothesis of the
+                previous step without the newest token. 0 in the first step.
             num_candidates: Number C of next tokens per hypothesis, at most V.
             state: The result of `encode`, or the state that the previous step returned.
         """
@@ -258,7 +258,7 @@ class _Best:
     ) -> None:
         """Counts each sentence's finished hypotheses, and keeps the best of them.
 
-        Only the first `beams` candidates of a sentence count.
+        It considers only the first `beams` candidates of each sentence.
         """
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
@@ -270,8 +270,9 @@ class _Best:
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
         """Returns True for each sentence whose search must go on.
 
-        The search must go on if fewer than `beams` hypotheses are finished, and an unfinished one
-        may score higher. `bounds` are the highest scores that the unfinished hypotheses can reach.
+        These sentences have fewer than `beams` finished hypotheses, and an unfinished hypothesis
+        that may score higher than the best finished one. `bounds` are the highest scores that the
+        unfinished hypotheses can reach.
         """
         return (bounds > self._scores) & (self._counts < beams)
 
@@ -345,7 +346,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _chunks(path: str | None) -> Iterator[list[str]]:
-    """Yields lists of at most `LINES` lines. Yields the lines before an error, then raises it."""
+    """Yields lists of at most `LINES` lines; before an error is raised, all lines before it."""
     chunk: list[str] = []
     try:
         for line in _lines(path):

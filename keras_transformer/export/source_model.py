@@ -93,7 +93,7 @@ def position_table(model: Transformer) -> np.ndarray | None:
 
 
 class Comparison(NamedTuple):
-    """Tells how far translations by an export equal translations by the model."""
+    """The result of comparing translations by an export with translations by its model."""
 
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
@@ -122,9 +122,9 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export, one argument for each signature. The result counts the
-            identical translations of the first signature.
-        tolerance: Scores that differ by at most this number count as equal.
+        *answers: Translations by the export: one argument, or one for each of its signatures. The
+            result counts the identical translations of the first argument.
+        tolerance: Scores count as equal if they differ by at most this number, by rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, scores must equal the model's, and so must translations, unless
             hypotheses tie. If False, an equal translation or an equal score is enough.

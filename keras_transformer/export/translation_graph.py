@@ -238,8 +238,8 @@ class TranslationGraph:
     ) -> "_Found":
         """Returns the `n_best` best hypotheses of each source.
 
-        `search` takes some of the source ids and the `options`, tensors `(B,)`, of these sources.
-        The first option is the maximum length of the translations.
+        `search` is called for some of the sources at a time, with their ids and `options`. The
+        options are tensors `(B,)`, the first of which is the maximum length of the translations.
         """
 
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:

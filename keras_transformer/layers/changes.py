@@ -45,9 +45,10 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
 
 @contextmanager
 def fast_deletion() -> Iterator[None]:
-    """Makes quantization faster, because Keras runs Python's garbage collector for each kernel.
+    """Makes quantization faster.
 
-    Within this context, the garbage collector ignores the objects that exist already.
+    In quantization, Keras runs Python's garbage collector for each kernel. Within this context, the
+    garbage collector ignores the objects that exist already.
     """
     gc.freeze()
     try:

@@ -273,7 +273,8 @@ class Decoder(Encoder):
 
         Returns:
             A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
-            cross-attention weights, float `(B, H, N, S)`; None if `use_memory` is False.
+            cross-attention weights, float `(B, H, N, S)`. The weights are None if `use_memory` is
+            False.
         """
         sentence = cache.sentence
         slots = sentence["decoded"][0].open_position(cache.beam)

@@ -14,7 +14,8 @@ class Measured(NamedTuple):
         values: The arrays by name.
         noise: The largest change of each array (see `change`) when all weights and float inputs
             change by one unit in the last place.
-        epsilon: Distance of 1 to the next number, in the least precise dtype of the layers.
+        epsilon: Difference between 1 and the next larger number, in the least precise dtype of the
+            layers.
         terms: Number of terms of the longest sum in the model.
     """
 

@@ -99,9 +99,9 @@ def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
-    """Returns a weight for each token, float32 (B, T): `sample_weight` or 1, and 0 for padding.
+    """Returns a weight for each token, float32 (B, T): 0 for padding, otherwise `sample_weight`.
 
-    `sample_weight` has the shape (B, T) or (B,).
+    `sample_weight` has the shape (B, T) or (B,); None means 1.
     """
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:

@@ -82,7 +82,8 @@ def fit(
         steps: Total number of optimizer steps, including those before a stop.
         checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Number of checkpoints with the lowest validation losses to keep too; default 0.
+        keep_best: Number of checkpoints with the lowest validation losses to keep as well. Defaults
+            to 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
             dictionary of numbers and Markdown texts. Used at each checkpoint. Defaults to None.
         patience: Stops training after this many checkpoints without a lower validation loss

@@ -23,7 +23,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
-    `TransformerAdam`. Keras's optimizers would call the schedule with the number of micro-batches.
+    `TransformerAdam`. With Keras's optimizers, the schedule would count micro-batches, not updates.
 
     Example:
 
@@ -170,7 +170,7 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """If `reduce_gradients` is set, does nothing; Keras on TensorFlow would sum again."""
+        """Sums gradients as Keras does on TensorFlow, unless `reduce_gradients` has summed them."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)

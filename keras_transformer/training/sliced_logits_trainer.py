@@ -130,7 +130,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _check_is_not_quantized(self) -> None:
-        """Raises ValueError before the first step; on JAX, an error in a step loses the weights."""
+        """Raises ValueError if the model is quantized.
+
+        The trainer checks before the first step: on JAX, an error in a step loses the weights.
+        """
         dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
         if not keras.backend.is_float_dtype(dtype):
             raise ValueError(

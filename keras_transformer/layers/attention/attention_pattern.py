@@ -73,8 +73,8 @@ class AttentionPattern:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the pattern has a window or stride, which is then the first field and
-            has no default.
+        needs_window: Whether the pattern has a window or stride. If so, the window or stride is the
+            first field and has no default.
     """
 
     needs_window = False
@@ -155,8 +155,8 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
     """Returns the query's position minus the key's, int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
 
-    The queries are those of one block of `size` = b positions. The keys are those of this block and
-    its neighbours (see `with_neighbours`).
+    The queries are in one block of b = `size` positions. The keys are in this block and in its
+    neighbours (see `with_neighbours`).
     """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys

@@ -31,9 +31,9 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 class FullAttention(AttentionPattern):
     """Attends to all positions, with memory linear in the sequence length (§3.2.1).
 
-    `MultiHeadAttention` gives the same result with this pattern as without a pattern. A fused
-    kernel (one that does not store the scores) computes the result if the backend has one for the
-    arguments. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
+    `MultiHeadAttention` gives the same result with this pattern as without a pattern. If the
+    backend has a fused kernel for the arguments, this kernel computes the result without storing
+    the scores. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
     sequence length. Measured on 2 CPU cores, this pattern is faster than computing all scores at
     once if a sequence has at least 2,000 tokens on PyTorch, or about 4,000 on JAX. On TensorFlow,
     both take the same time.

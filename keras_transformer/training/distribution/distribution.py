@@ -35,7 +35,7 @@ class Distribution:
 
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
-        shard: The rows of every batch that this process gets.
+        shard: Tells which rows of each batch this process gets.
         gradient_parts: Number of replicas that each compute a part of the loss and sum their
             gradients. 1 on JAX, where the whole loss is computed at once.
     """
@@ -61,7 +61,7 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch, or None to use Keras's."""
+        """Returns a function that trains on an iterator's next batch; None = use that of Keras."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
