@@ -122,8 +122,8 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export, one argument for each signature. The result counts the
-            identical translations of the first signature.
+        *answers: Translations by the export, one argument for each signature. The result counts
+            the translations of the first signature that are the same as the model's.
         tolerance: Scores count as equal if they differ by at most this number, by rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, translations must be equal or tie, and scores must be equal. If
