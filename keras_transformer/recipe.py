@@ -229,7 +229,10 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool | Literal["auto"] = "auto"
     logits_mebibytes: int = Field(
-        16, ge=0, le=2**20, description="Memory for the logits of a slice of the tokens, in MiB."
+        16,
+        ge=0,
+        le=2**20,
+        description="Memory in MiB for logits; the loss computes those of some tokens at a time.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."

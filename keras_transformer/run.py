@@ -101,7 +101,7 @@ class Run:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes all files written by and since `create`, unless there is a checkpoint.
+        """Removes all files written since `create` was called, unless there is a checkpoint.
 
         Does nothing if this run was not made by `create`.
         """

@@ -182,7 +182,7 @@ def _resident_mebibytes(process: int) -> float:
 
 
 class _Vocabularies(NamedTuple):
-    """Replaces a `Tokenizer`: has the attributes that the making of a model needs."""
+    """Stands for a `Tokenizer`; has only the attributes that are needed to make a model."""
 
     source_vocabulary_size: int
     target_vocabulary_size: int

@@ -1,6 +1,6 @@
 """Command-line options made from the fields of the option classes in `decoding/options.py`.
 
-An option that the user omits is None. Its value then comes from the recipe or the option class.
+An option that the user omits is None; the recipe or the option class then gives the value.
 """
 
 from collections.abc import Callable, Collection

@@ -60,7 +60,7 @@ class BatchPlan:
         shuffle: If False, every pass has the same order, with the shortest batches first. Defaults
             to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
-        shard: The rows of every batch that this process gets, if several processes train together.
+        shard: The part of every batch that this process gets, if several processes train together.
             All parts of a batch have the same number of rows; some rows may be only padding. The
             sample weights are the same as without `shard`. Defaults to None: all rows.
 
@@ -280,7 +280,8 @@ def choose_buckets(
 
     A width is a source length and a target length that sentence pairs are padded to. The search
     starts with the width that every pair fits into. It adds the width that saves most padding,
-    until there are `max_shapes` widths. Then it replaces each width by a better one.
+    until there are `max_shapes` widths. Then it removes each width in turn, except the widest,
+    and adds the best width instead.
 
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
@@ -306,7 +307,7 @@ def choose_buckets(
 def _levels(longest: int, multiple: int) -> np.ndarray:
     """Returns the possible lengths: multiples of `multiple`. The last is at least `longest`.
 
-    If there would be more than `_MAX_LEVELS`, some of the longer ones are omitted.
+    Some of the longer multiples may be omitted, to have at most `_MAX_LEVELS` lengths.
     """
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
@@ -335,7 +336,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds the cell that saves most padding to the corners, if any cell saves padding."""
+    """Adds to `corners` the cell that saves most padding, if any cell saves padding."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)

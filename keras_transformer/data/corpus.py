@@ -166,7 +166,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 class _End(NamedTuple):
-    """Last item of a queue; holds the exception that ended the reading of the items, or None."""
+    """Last item of a queue; holds the exception that `items` raised, or None."""
 
     error: BaseException | None
 

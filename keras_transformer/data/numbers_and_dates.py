@@ -40,7 +40,7 @@ def generate_pairs(
     Args:
         count: Number of pairs, all different, in random order; at most 1,146,097.
         source_language: Code of a language that num2words and Babel support, such as "en" or "ko".
-        target_language: Code of another such language.
+        target_language: Code of the other language, which num2words and Babel must also support.
         seed: Random seed, an integer >= 0.
 
     Returns:
@@ -103,7 +103,7 @@ class _Writer:
         )
 
     def _write_field(self, field: str, date: datetime.date) -> str:
-        """Writes one field of a date; `field` is a Unicode symbol such as "EEEE", the weekday."""
+        """Writes one field of a date; `field` is a format code such as "EEEE" for the weekday."""
         from babel.dates import format_date
 
         if field.startswith("d"):

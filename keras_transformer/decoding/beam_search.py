@@ -73,7 +73,7 @@ class BeamSearch:
     """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
-    hypotheses. If one of the N best candidates ends with eos, it is finished. The N best candidates
+    hypotheses. Candidates among the N best that end with eos are finished. The N best candidates
     without eos are the next live hypotheses. The search of a sentence ends as soon as N hypotheses
     are finished or no live hypothesis can be among the `n_best`. Log-probabilities only decrease,
     so the score of a live hypothesis cannot exceed its log-probability divided by the length
@@ -331,7 +331,7 @@ def _most_probable(
 ) -> Candidates:
     """Returns the 2N continuations with the highest `totals + next_tokens`; see `top_k_tokens`.
 
-    The new tokens are written at `position`. With a single beam, one continuation is enough.
+    The new tokens are written at `position`. With `is_single`, returns only the best continuation.
     """
     if is_single:
         log_probabilities, tokens = best_token(tokens_without(excluded, next_tokens))

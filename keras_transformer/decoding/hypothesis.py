@@ -119,7 +119,7 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
 
 def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
-    """Returns, for each of the first source pieces of `text`, the index of its word in `text`.
+    """Returns the index of each piece's word in `text`; `pieces` are the first of its pieces.
 
     The tokenizer can change white space. So each word is encoded separately to count its pieces.
     """

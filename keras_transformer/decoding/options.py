@@ -129,7 +129,7 @@ class SamplingOptions(DecodingOptions):
     Source: Holtzman et al. 2020 for `top_p`; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    num_samples: int = Field(1, ge=1, le=10_000, description="Independent samples per sentence.")
+    num_samples: int = Field(1, ge=1, le=100_000, description="Independent samples per sentence.")
     temperature: float = Field(
         1.0,
         ge=1e-6,

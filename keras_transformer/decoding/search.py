@@ -60,7 +60,7 @@ def search(
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
         beam_size: Number of beams as a 0-d int tensor, if it is known only at run time. The search
-            returns this number of hypotheses and requires `request.beam_sizes`. Defaults to None:
+            then returns this many hypotheses and requires `request.beam_sizes`. Defaults to None:
             `options.beam_size` beams and `options.n_best` hypotheses.
 
     Returns:

@@ -83,7 +83,7 @@ class SearchResult(NamedTuple):
 
 
 def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
-    """Returns log-probabilities `(B, N, V)` of logits, then minus infinity for padding and bos."""
+    """Returns the log-softmax `(B, N, V)` of logits, with minus infinity for padding and bos."""
     logits = ops.convert_to_tensor(logits)
     ids = ops.arange(logits.shape[-1], dtype="int32")
     is_possible = ops.logical_and(ids != pad_id, ids != bos_id)
@@ -158,7 +158,7 @@ def top_k_tokens(
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
-    If the vocabulary is large, it finds the k blocks of 64 tokens with the largest maxima, and then
+    If the vocabulary is large, first finds the k blocks of 64 tokens with the largest maxima, then
     the k best tokens in these blocks. A single `ops.top_k` over all tokens takes several times as
     long on a CPU. The backend's `top_k` determines the order of tokens with equal scores.
 

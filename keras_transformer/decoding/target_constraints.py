@@ -15,9 +15,9 @@ class TargetConstraints:
     """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
 
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
-    "cats" if the pieces of "cats" are "▁cat" and "s". It does not match "Cat", or other pieces with
-    the same letters. If a sentence is split, the prefix applies only to the first part. A forbidden
-    word with a character that the tokenizer does not know has no effect.
+    "cats" if the pieces of "cats" are "▁cat" and "s". "Cat" does not match, and neither
+    do other pieces with the same letters. If a sentence is split, the prefix applies only to the
+    first part. A forbidden word with a character that the tokenizer does not know has no effect.
 
     `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.

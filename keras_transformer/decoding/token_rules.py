@@ -69,7 +69,7 @@ class NoRepeatNgrams:
     >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
-        size: Number n of tokens, at least 1. If it is 1, no token appears twice. Bos is ignored.
+        size: Number n of tokens, at least 1. If n is 1, no token appears twice. Bos is ignored.
 
     Raises:
         ValueError: If `size` is below 1.

@@ -59,9 +59,9 @@ class Translator:
     Args:
         model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
         tokenizer: The `Tokenizer` that the model was trained with.
-        options: The options of beam search. If `options.max_length` is None, a translation can be
-            50 tokens longer than its source, as in the paper, or as long as `options.min_length`
-            if that is larger. Defaults to `SearchOptions()`.
+        options: The options of beam search. If `options.max_length` is None, the maximum length
+            is the source's length plus 50 tokens, as in the paper, but at least
+            `options.min_length`. Defaults to `SearchOptions()`.
         overlong: What to do with text that has more pieces than the model accepts. `"split"`: split
             the text at the ends of sentences, or between words if a sentence is too long; translate
             the parts and join the translations with a space. `"truncate"`: translate only the

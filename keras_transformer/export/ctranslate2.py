@@ -191,7 +191,7 @@ def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def _encodings(model: Transformer) -> np.ndarray:
-    """Returns the position table; zeros if the model adds none, because CTranslate2 needs one."""
+    """Returns the position table that CTranslate2 requires; zeros if the model has no table."""
     table = position_table(model)
     return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 

@@ -160,7 +160,7 @@ class _Graph:
 
 
 def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str | int, ...]]:
-    """Returns a dict from the names of the keys and values of decoder layer `number` to shapes.
+    """Returns the shapes of the keys and values of decoder layer `number`, by tensor name.
 
     `prefix` is "memory_" for cross-attention, and for self-attention "past_" (the cache before the
     step) or "" (the cache after the step).

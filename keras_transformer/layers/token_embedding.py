@@ -55,10 +55,10 @@ class TokenEmbedding(ConfiguredLayer):
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         if reverse:
             return self._project(inputs)
-        vectors = ops.take(self.embeddings, inputs, axis=0)
+        vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
-            vectors = ops.cast(vectors, self.compute_dtype) / ops.expand_dims(scale, -1)
+            vectors = vectors / ops.expand_dims(scale, -1)
         return vectors * math.sqrt(self.d_model)
 
     def _project(self, vectors: Any) -> Any:

@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Largest difference of an array between two backends, and the largest that rounding allows."""
+    """Largest difference of an array between two backends, and the tolerance for rounding."""
 
     name: str
     largest: float

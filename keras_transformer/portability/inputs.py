@@ -13,7 +13,7 @@ def as_model(model: Any, inputs: Any) -> keras.Model:
 
     Args:
         model: A model or a layer.
-        inputs: The inputs. For a layer, a dict contains call arguments by name.
+        inputs: The inputs. If `model` is a layer, a dict maps names of call arguments to values.
 
     Raises:
         ValueError: If `model` is neither a model nor a layer, or is a layer and `inputs` is None.

@@ -31,7 +31,7 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Adds a weighted sum of values and the sum of the weights, both float32 scalars."""
+        """Updates the mean; `total` is a weighted sum, `count` the sum of the weights (float32)."""
         self.total.assign_add(total)
         self.count.assign_add(count)
 

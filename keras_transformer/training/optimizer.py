@@ -96,10 +96,10 @@ class TransformerAdam(_BackendAdam):
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - It passes a schedule the number of optimizer steps. Keras passes the number of micro-batches.
+    - A schedule gets the number of optimizer steps. Keras passes the number of micro-batches.
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
     - If a batch contains a token twice, both gradients of the token's embedding are summed before
-      the sum is squared. Keras on TensorFlow squares each of them.
+      the sum is squared. Keras on TensorFlow squares each gradient.
     - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
     - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
       toward the initial weights. After t steps, a moving average is a mean of the variable's values

@@ -19,8 +19,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
     of 37,000, the logits take 3 GiB, and their gradient another 3 GiB. This trainer shares the
     layers and weights of `model`, but outputs only `model.states`, the hidden states before the
-    output matrix. The loss computes the logits from the states of a slice (some of the tokens) at a
-    time. Loss, metrics and gradients are the same as for a `model` that is compiled with `loss`,
+    output matrix. The loss computes the logits of only some tokens (a slice) at a time, from their
+    states. Loss, metrics and gradients are the same as for a `model` that is compiled with `loss`,
     and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also compiles
     `model`, with the same optimizer. `save` saves `model`, which you can train further without
     this trainer.

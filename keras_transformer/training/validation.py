@@ -18,7 +18,7 @@ _SAMPLES = 5
 class TranslationValidation:
     """Validates the model of a `SlicedLogitsTrainer` on the validation split of a run.
 
-    It is passed to `fit` as the argument `validation`. `batches` are the result of
+    Pass it to `fit` as the argument `validation`. `batches` are the result of
     `evaluation_batches`. Loss (without label smoothing), perplexity and accuracy are means over
     real target tokens. If `training.validation_bleu_sentences` is above 0, this number of sentences
     is translated by greedy search. The results then also contain `"bleu"`, in percent, and

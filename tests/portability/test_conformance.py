@@ -12,8 +12,7 @@ from support import custom_layers
 from support.command_line import invoke
 from support.small_models import VARIANTS, new_model
 
-from keras_transformer import UserError, conformance
-from keras_transformer.portability import conformance as module
+from keras_transformer import Conformance, UserError, conformance
 
 RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
 
@@ -131,6 +130,7 @@ def test_the_command_compares_a_run(once):
 
 
 def test_says_that_one_backend_is_not_enough(monkeypatch):
+    module = sys.modules[conformance.__module__]
     monkeypatch.setattr(module, "BACKENDS", ("json", "no_such_backend"))
     with pytest.raises(UserError, match="two backends; no_such_backend is not installed"):
         conformance(model_of())
@@ -145,7 +145,7 @@ def test_a_class_of_the_main_script_is_refused(monkeypatch):
 def test_the_table_names_what_is_missing():
     pairs = list(itertools.combinations(("jax", "torch"), 2))
     largest = {"outputs": {pair: None for pair in pairs}}
-    result = module.Conformance(["jax", "torch"], ["tensorflow"], largest, [], 4, True)
+    result = Conformance(["jax", "torch"], ["tensorflow"], largest, [], 4, True)
     assert result.conforms
     assert "not installed: tensorflow" in str(result)
     assert "2 sqrt(4)" in str(result)

@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
+import pkgutil
 
-import keras
 import pytest
 
 from keras_transformer import (
@@ -14,7 +14,6 @@ from keras_transformer import (
     compile_function,
     search,
 )
-from keras_transformer.decoding import search as decoding
 from support.contract import to_numpy
 
 
@@ -49,14 +48,17 @@ def sample(model, source_ids, random_numbers, *arrays, max_length, rules=(), **a
 def eagerly():
     """Searches without XLA on TensorFlow: compiling takes most of the time of a small search."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("search", "translator") if keras.backend.backend() == "tensorflow" else ():
-            name = f"keras_transformer.decoding.{module}.compile_function"
-            patch.setattr(name, lambda function, model, **_: functools.partial(function, model))
+        compilers = "keras_transformer._backend.compile_function._COMPILERS"
+        patch.setitem(
+            pkgutil.resolve_name(compilers),
+            "tensorflow",
+            lambda function, model, _: functools.partial(function, model),
+        )
         yield
 
 
 def quick_search(model, request, max_length, options):
     """The result as NumPy arrays; inside `eagerly`, without XLA on TensorFlow."""
-    compiled = decoding.compile_function(search, model)
+    compiled = compile_function(search, model)
     result = compiled(request, max_length=max_length, options=options)
     return SearchResult(*map(to_numpy, result))

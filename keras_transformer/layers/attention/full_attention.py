@@ -150,7 +150,7 @@ def blockwise_attention(
 
 
 def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any, Any]:
-    """Returns the float32 output, and the largest score and sum of exponentials of each query."""
+    """Returns the float32 output, and each query's largest score and sum of exponentials."""
 
     def body(block: Any, output: Any, largest: Any, total: Any) -> tuple[Any, ...]:
         scores, _ = _scores(query, key, block, rules)

@@ -34,7 +34,8 @@ def new_position_encoding(
 
     Args:
         encoding: A registered name.
-        sizes: A dict with `max_length` and `num_heads`. The constructor gets those that it takes.
+        sizes: A dict with `max_length` and `num_heads`. Only those that the constructor
+            takes are passed to it.
         **kwargs: Arguments that all encodings take: `name`, `dtype`.
 
     Raises:

@@ -80,7 +80,10 @@ class Distribution:
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
-        """Returns an action that all processes call; only the chief runs `action`, on `local`."""
+        """Returns an action that all processes must call.
+
+        In the chief, this action runs `action` on the model `local`.
+        """
         return action if self.is_chief else lambda model, step, logs: None
 
     def of_chief(self, flag: bool) -> bool:
