@@ -363,8 +363,8 @@ def map_length_chunks(
             may be shorter than those of the result.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A single row
-            may have more tokens.
+        tokens_per_chunk: Maximum size of a chunk, which is the number of its rows times the largest
+            length of a row. A single row may have more tokens.
         results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
 
     Returns:
