@@ -1,4 +1,4 @@
-"""Changes the process: keeps freed memory, and prevents the import of TensorFlow."""
+"""Functions that make this process keep freed memory, and not import TensorFlow."""
 
 import ctypes
 import platform

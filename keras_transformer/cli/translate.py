@@ -211,7 +211,7 @@ def translate_lines(
 ) -> Iterator[str]:
     """Translates the lines in chunks, and yields the output text of each chunk.
 
-    If `mbr` is set, yields only the sample with minimum Bayes risk of each sentence. For
+    If `mbr` is set, yields one text for each sentence: the sample with minimum Bayes risk. For
     `progress`, see `Translator.translate`.
 
     Raises:

@@ -109,7 +109,7 @@ class BatchPlan:
     def steps_per_pass(self) -> float:
         """Number of optimizer steps per pass over the data, not always an integer.
 
-        If it is a fraction, some steps have micro-batches of two passes.
+        If the number is not an integer, some steps have micro-batches of two passes.
         """
         return self.batches_per_pass / self.accumulation_steps
 
@@ -194,7 +194,7 @@ class BatchPlan:
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of all sentence pairs in a pass over the data, and that of the slots.
 
-        Each `_Slot` (a micro-batch) is a range of the first result.
+        The ranges of the slots (`_Slot`) count positions in the first order.
         """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
@@ -320,9 +320,8 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
     """Chooses cells of a grid, and returns these cells (the corners), cheapest first.
 
-    Cell (i, j) stands for the i-th source length and the j-th target length to choose from.
-    `counts` has the number of pairs in each cell; `sums` has the cost of a pair padded to the
-    lengths of the cell.
+    Cell (i, j) stands for a width: the i-th possible source length and the j-th target length.
+    `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to it.
     """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]

@@ -88,7 +88,7 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            replace: Whether to replace a store of another text, tokenizer or maximum length. If
+            replace: Whether to replace a store that has another text, tokenizer or `max_length`. If
                 False, raises `UserError` for such a store. Defaults to True.
 
         Returns:

@@ -86,8 +86,8 @@ class BeamSearch:
 
     If `num_beam_groups` is above 1, each group of beams is a separate search. In every step, the
     groups choose tokens one after another. If b beams of earlier groups chose a token in this step,
-    its log-probability is reduced by b times `diversity_penalty`. Hypotheses of different groups
-    can be equal.
+    the token's log-probability is reduced by b times `diversity_penalty`. Hypotheses of different
+    groups can be equal.
 
     `num_beams` N and the number of results `num_results`, at most N, may be 0-d int tensors.
 

@@ -42,7 +42,7 @@ class DecodingOptions(BaseModel):
         0,
         ge=0,
         le=_MOST_TOKENS,
-        description="Block repeated n-grams of this size; 0 turns it off.",
+        description="Do not repeat n-grams of this size; 0 allows all repetition.",
     )
 
     @model_validator(mode="after")

@@ -1,11 +1,12 @@
 """Finds translations that contain required token sequences, by dynamic beam allocation.
 
 No state is kept between steps: each step searches each hypothesis for the sequences. A sequence is
-met if it occurs in the hypothesis. It is in progress if the hypothesis ends with the sequence's
-first k tokens; the largest k counts. Sequences may overlap. One occurrence meets equal sequences.
+met if it occurs in the hypothesis. A sequence that is not met is in progress if the hypothesis ends
+with the sequence's first k tokens; k is as large as possible. Sequences may overlap. One occurrence
+meets equal sequences.
 
-The bank of a hypothesis is the number of tokens in its met sequences, plus the largest k of a
-sequence in progress. Only hypotheses with the same bank compete with each other. So
+The bank of a hypothesis is the number of tokens in its met sequences, plus the largest k of its
+sequences in progress. Only hypotheses with the same bank compete with each other. So
 hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
 In shapes, each sentence has C sequences of up to W tokens, padded at the end, and M candidates.
@@ -132,7 +133,7 @@ def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns the number of tokens `(B, N, C)` of each sequence that are met or in progress."""
+    """Returns `(B, N, C)`: the length of a met sequence, or the k of one in progress, or 0."""
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]
     progress = ops.zeros_like(ops.cast(occurs, "int32"))

@@ -165,7 +165,7 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 
 
 def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller batch size: after 32, for example, 16, then 8, 2 and 0.
+    """Returns the next smaller batch size. The sizes are ..., 32, 16, 8, 2 and 0.
 
     The size 4 is omitted: it is hardly faster than 8, and each size must be compiled.
     """

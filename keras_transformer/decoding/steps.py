@@ -199,7 +199,7 @@ def take_columns(x: Any, columns: Any) -> Any:
 
 
 def block_maxima(scores: Any) -> Any:
-    """Returns the maxima `(B, N, ceil(V / 64))` of the blocks, which have at most 64 tokens."""
+    """Returns the maximum of each block of at most 64 tokens: `(B, N, ceil(V / 64))`."""
     *rows, vocabulary_size = ops.shape(scores)
     whole = vocabulary_size // BLOCK
     end = whole * BLOCK
@@ -244,7 +244,7 @@ def _best_blocks(
 
 
 def tokens_without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
-    """Returns `scores` of tokens from id `first` on, with minus infinity for excluded tokens."""
+    """Returns `scores` with minus infinity for excluded tokens; `first` is the id of column 0."""
     tokens = ops.arange(first, first + scores.shape[-1], dtype="int32")
     for token in excluded:
         scores = ops.where(tokens == token, IMPOSSIBLE, scores)

@@ -65,8 +65,8 @@ class TargetConstraints:
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
-        A field is None if no sentence has such constraints. The other sizes are powers of two and
-        the same in all batches, so that few shapes are compiled.
+        A field is None if no sentence has constraints of this kind. All sizes except `rows` are
+        powers of two and the same in all batches, so that few shapes are compiled.
         """
         return {
             "prefix_ids": self._prefix_ids(parts, rows),

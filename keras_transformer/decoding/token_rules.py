@@ -183,7 +183,7 @@ def force_prefix(
     """Forbids all tokens except the next one of the prefix, whose log-probability is not changed.
 
     `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
-    nothing is forbidden. `ids` are not used, because all hypotheses begin with the prefix.
+    nothing is forbidden. `ids` are not used, because `position` determines the next token.
     """
     prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
     length = prefix_ids.shape[1]

@@ -51,8 +51,8 @@ def export_ctranslate2(
 
     The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns pieces;
     it adds eos to the source and bos to the target. Like this package, the exported model never
-    predicts padding or bos. Unlike this package, it divides the probabilities of the other tokens
-    by 1 - p(padding) - p(bos), so that their sum is 1.
+    predicts padding or bos. Unlike this package, the exported model divides the probabilities of
+    the other tokens by 1 - p(padding) - p(bos), so that their sum is 1.
 
     The search options of CTranslate2 differ from those of this package. CTranslate2 divides the
     log-probability of a hypothesis by n ** length_penalty (default 1), where n is the number of

@@ -58,7 +58,7 @@ def export_onnx(
 
     `python translate.py < in.txt` does not need this package. To write your own search, use the
     inputs and outputs below. Integers are int64, the mask is bool, other tensors are float32. N is
-    the number of hypotheses per sentence, and N' that of the previous step. T is the number of past
+    the number of hypotheses per sentence; in the previous step it was N'. T is the number of past
     target tokens. B, S, N, N' and T may have any value. `{i}` is the number of the layer, counted
     from 1.
 

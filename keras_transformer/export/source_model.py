@@ -166,8 +166,8 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
     """Returns True if a translation is among `hypotheses`, with the same score.
 
-    Also returns True if there are several hypotheses and the translation ties with the last one:
-    the model may have kept that hypothesis instead of the translation.
+    Also returns True if there are several hypotheses and the last one has the same score as the
+    translation: the model's search may have kept that hypothesis and dropped the translation.
     """
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True
@@ -178,7 +178,7 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
 
 
 def run_sentences(run: Run, count: int) -> list[str]:
-    """Returns the first sentences of a run's validation text; random texts if it is missing."""
+    """Returns the run's first validation sentences; random texts if these are missing."""
     try:
         sources = (source.strip() for source, _ in run.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))

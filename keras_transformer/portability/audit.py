@@ -70,7 +70,7 @@ class Audit:
         return of_check(check, *(self.answers[check, name] for name in pair))
 
     def readings(self, pair: Pair) -> list[Reading]:
-        """Returns the outputs of two backends after loading the original and both saved files."""
+        """Returns the outputs of two backends for the original file and the files they saved."""
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
         found, here = [], keras.config.backend()
         if here in outputs:  # the model was made on this backend
@@ -168,6 +168,9 @@ _METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}
 
 
 def of_check(check: str, one: Measured, other: Measured) -> list[Difference]:
-    """Compares the results of one check. A step has results for two: gradients and variables."""
+    """Compares the results of one check.
+
+    A training step gives two results: gradients for "gradients", variables for "training step".
+    """
     kinds = {"gradients": "gradient ", "training step": "variable "}
     return [x for x in differences(one, other) if x.name.startswith(kinds.get(check, ""))]

@@ -112,7 +112,7 @@ class Child:
         return self._measure(lambda inputs: _predict(model, inputs), model, self.inputs, runs=0)
 
     def save_call(self, call: str | None, folder: str, with_training: bool) -> dict[str, Any]:
-        """Saves the layer and the inputs of a call; answers with its arguments as Python code."""
+        """Saves a call's layer and inputs; answers with the call's arguments as Python code."""
         layer, arguments, named = self._call(call)
         is_training = with_training and not _is_random(layer, arguments, named)
         arrays: Arrays = {}

@@ -46,7 +46,7 @@ class Difference(NamedTuple):
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the largest absolute difference of float arrays, or which rows of others differ.
+    """Returns the largest absolute difference of float arrays; of others, which rows are unequal.
 
     The result is infinite if the shapes differ, or if only one of two numbers is NaN.
     """

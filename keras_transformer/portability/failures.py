@@ -88,7 +88,7 @@ class Failures:
         return list(found.values())
 
     def _problems(self, check: str) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yields backends and message of each error of a check, then of each large difference."""
+        """Yields (backends, message) for each error of a check, then for each large difference."""
         for name in self._audit.backends:
             if error := self._audit.errors.get((check, name)):
                 yield (name,), " ".join(str(error).split())[:300]

@@ -38,8 +38,8 @@ def as_model(model: Any, inputs: Any) -> keras.Model:
 def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     """Returns random inputs for a functional model, in the structure of its inputs.
 
-    Floats are standard normal. Integers are ids below the vocabulary size of the embedding that
-    reads them, or of the smallest embedding if none does. The first row ends with two padding ids.
+    Floats are standard normal. Integers are ids of the embedding that reads the input, or of
+    the smallest embedding if no embedding reads it. The first row ends with two padding ids.
 
     Raises:
         ValueError: If the model is not functional.

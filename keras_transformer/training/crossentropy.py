@@ -225,7 +225,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """Returns a slice's three sums, and the gradient of the loss with respect to the logits."""
+    """Returns a slice's sums of loss, cross-entropy and correct tokens, and d loss / d logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -252,7 +252,7 @@ def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
     The arguments contain the tokens of the first forward pass (p), then those of the second (q).
-    The results do so too; a token has the same divergence in both passes.
+    The results have the same order; a token has the same divergence in both passes.
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

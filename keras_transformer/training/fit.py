@@ -76,8 +76,8 @@ def fit(
         model: A compiled and built Keras model. If its optimizer accumulates gradients, an
             optimizer step has `gradient_accumulation_steps` micro-batches.
         batches: Function that takes the number of (micro-)batches to skip, and returns an endless
-            iterable of the batches after them. A batch is `(x, y)` or `(x, y, sample_weight)` of
-            NumPy arrays or nested structures of arrays. `array_batches` makes such a function.
+            iterable of the batches after them. A batch is `(x, y)` or `(x, y, sample_weight)`;
+            each element is a NumPy array or nested arrays. `array_batches` makes such a function.
         directory: Folder of checkpoints and logs.
         steps: Total number of optimizer steps, including those before a stop.
         checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
@@ -243,7 +243,7 @@ def _saving(folder: Path, *kept: Any) -> Action:
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Returns a function for `AtCheckpoint`: stops all processes early if process 0 does."""
+    """Returns a function for `AtCheckpoint` that stops all processes if process 0 is to stop."""
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
         if distribution.of_chief(history.is_over(patience)):

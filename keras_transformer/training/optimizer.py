@@ -102,8 +102,8 @@ class TransformerAdam(_BackendAdam):
       the sum is squared. Keras on TensorFlow squares each gradient.
     - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
     - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
-      toward the initial weights. After t steps, a moving average is a mean of the variable's values
-      after steps 1 to t, where value i has the factor `ema_momentum ** (t - i)`.
+      toward the initial weights. After t steps, a moving average is the weighted mean of the
+      variable's values after steps 1 to t. The weight of value i is `ema_momentum ** (t - i)`.
 
     Example:
 
@@ -201,7 +201,7 @@ class TransformerAdam(_BackendAdam):
             average.assign(average + difference / ops.cast(total, average.dtype))
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
-        """Does nothing, because Keras calls it per micro-batch; see `_update_averages`."""
+        """Does nothing: Keras calls this for each micro-batch. See `_update_averages`."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)

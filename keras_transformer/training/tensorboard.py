@@ -11,8 +11,8 @@ from typing import Any
 class TensorBoardWriter:
     """Writes scalars and texts to a new TensorBoard event file in `directory`.
 
-    `first_step` is the first optimizer step of this file. TensorBoard hides the values of this step
-    and of later steps in older files, which matters if a run is resumed.
+    `first_step` is the first optimizer step of this file. If a run is resumed, older files can
+    contain values of this step or of later steps. TensorBoard hides those values.
     """
 
     def __init__(self, directory: str | Path, first_step: int = 0) -> None:

@@ -21,5 +21,5 @@ def fails(*arguments, input=None) -> str:
     result = invoke(*arguments, input=input)
     assert result.exit_code == 2, result.output
     *_, line = result.stderr.splitlines()
-    assert line.startswith("Error: ")
+    assert line.startswith("Error: "), result.stderr
     return line.removeprefix("Error: ")

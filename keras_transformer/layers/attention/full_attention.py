@@ -36,7 +36,7 @@ class FullAttention(AttentionPattern):
     the scores. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
     sequence length. Measured on 2 CPU cores, this pattern is faster than computing all scores at
     once if a sequence has at least 2,000 tokens on PyTorch, or about 4,000 on JAX. On TensorFlow,
-    both take the same time.
+    the time is the same with and without the pattern.
 
     Example:
 

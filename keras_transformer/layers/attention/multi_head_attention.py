@@ -212,7 +212,8 @@ class MultiHeadAttention(ConfiguredLayer):
         Returns:
             A dict of `"kernel"` `(D, H * (2 * K + K_v))` and, with `use_bias`, a vector `"bias"`,
             in the compute dtype. After `quantize("int8")`, the kernel is int8 and there is a vector
-            `"scale"`. After other quantizations, the dict is empty and not used.
+            `"scale"`. After other quantizations, the dict is empty, and `step` computes three
+            products.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         configs = [part.quantization_config for part in parts]

@@ -27,7 +27,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
     For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
-        ValueError: If `offset` + T exceeds `max_length`. If one of the two is unknown while a graph
+        ValueError: If `offset` + T exceeds `max_length`. If `offset` or T is unknown while a graph
             is compiled, positions beyond `max_length` get NaN instead.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.

@@ -12,8 +12,8 @@ from keras_transformer.training.distribution.distribution import Action, Distrib
 class TensorFlowReplicas(Distribution):
     """Trains with `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
-    The model is made in the strategy's scope, but `fit` runs outside the scope. Inside, Keras would
-    clip each replica's gradient before summing the gradients, and would fail with several workers.
+    The model is made in the strategy's scope, but `fit` runs outside the scope. In the scope, `fit`
+    would clip each replica's gradient before the sum over replicas, and fail with several workers.
     Instead, the function that `train_function` returns runs the training step in every replica.
     """
 
