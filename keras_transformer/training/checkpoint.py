@@ -187,7 +187,7 @@ def average_checkpoints(
     ```
 
     Args:
-        paths: Folders of one or more checkpoints of the same model.
+        paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
         previous: Path for a copy of the file that `output` replaces. Defaults to None: no copy.
         tokenizer: `Tokenizer.fingerprint`, stored in `output` so that `Run.model` can refuse
