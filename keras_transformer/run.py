@@ -38,6 +38,7 @@ class Run:
         text/             the generated sentence pairs, if the recipe has a generator
         tokenizer/        the tokenizer, written by `Tokenizer.save`
         store/            training and validation text as token ids
+        fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`
         checkpoints/      step-00001000, step-00002000, ...
         model.keras       the finished model
         logs/             event files for TensorBoard
@@ -63,6 +64,7 @@ class Run:
         self.recipe_path = self.directory / "recipe.yaml"
         self.tokenizer_dir = self.directory / "tokenizer"
         self.store_dir = self.directory / "store"
+        self.fingerprints_path = self.directory / "fingerprints.json"
         self.checkpoints_dir = self.directory / "checkpoints"
         self.model_path = self.directory / "model.keras"
         self.logs_dir = self.directory / "logs"
@@ -74,13 +76,15 @@ class Run:
         """Creates the folder of a new run.
 
         Raises:
-            UserError: If the folder already contains a run or cannot be created, or a text file of
-                the recipe is missing. In these cases, the folder is not changed.
+            UserError: If the folder already contains a run or files that a run writes, or cannot
+                be created, or a text file of the recipe is missing. In these cases, the folder is
+                not changed.
         """
         run = cls(directory, recipe)
         if recipe.data.generator is None:
             for split in get_args(Split):
                 run._files_of_recipe(split)
+        run._check_is_free()
         try:
             older = {run.directory, *run.directory.iterdir()} if run.directory.exists() else set()
             with training_lock(run.directory):
@@ -90,6 +94,19 @@ class Run:
             raise UserError(f"{directory} cannot be a run folder: {reason}") from None
         run._older = older
         return run
+
+    def _check_is_free(self) -> None:
+        """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
+        places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
+        places += [self.model_path, self.logs_dir, self.scores_path]
+        if self.recipe.data.generator is not None:
+            places.append(self.directory / "text")
+        found = [path.name for path in places if os.path.lexists(path)]
+        if found and not self.recipe_path.exists():
+            raise UserError(
+                f"{self.directory} holds no run, but already holds {', '.join(found)}, which a run "
+                "would replace: move this, or choose another folder with --run"
+            )
 
     def _write_recipe(self) -> None:
         if self.recipe_path.exists():
@@ -183,6 +200,23 @@ class Run:
                 f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
             )
 
+    def fingerprints(self) -> dict[str, str]:
+        """Returns the fingerprint of text and tokenizer of each split that was encoded."""
+        if not self.fingerprints_path.exists():
+            return {}
+        try:
+            return dict(json.loads(self.fingerprints_path.read_bytes()))
+        except (ValueError, TypeError, RecursionError, OSError) as error:
+            raise UserError(f"{self.fingerprints_path} cannot be read: {error}") from None
+
+    def add_fingerprint(self, split: Split, fingerprint: str) -> None:
+        """Stores the fingerprint of a split in fingerprints.json."""
+        found = self.fingerprints()
+        if found.get(split) != fingerprint:
+            with atomic_write(self.fingerprints_path) as partial:
+                content = json.dumps({**found, split: fingerprint}, indent=2)
+                partial.write_text(content + "\n", "utf-8")
+
     def pairs(self, split: Split) -> "Iterable[Pair]":
         """Returns the (source, target) sentences of a split; allows repeated iteration."""
         from keras_transformer.data.corpus import read_parallel
@@ -236,14 +270,22 @@ class Run:
             partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
 
     def check_scores(self) -> None:
-        """Raises `UserError` if scores.json is damaged or the folder is read-only."""
+        """Raises `UserError` if scores.json is damaged or cannot be written."""
         self.scores()
+        self.writing()
         if not os.access(self.directory, os.W_OK):
             raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing `model.keras` or `scores.json`; waits for other writers."""
-        return FileLock(self.directory / ".write.lock")
+        """Returns the lock for writing `model.keras` or `scores.json`; waits for other writers.
+
+        Raises:
+            UserError: If a folder has the name of the lock.
+        """
+        path = self.directory / ".write.lock"
+        if path.is_dir():
+            raise UserError(f"{path} must be a file: remove the folder")
+        return FileLock(path)
 
     def _files_of_recipe(self, split: Split) -> TextFiles:
         """Returns the files of a split in the recipe; downloads them if no folder is given."""

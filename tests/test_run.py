@@ -70,6 +70,16 @@ def test_an_existing_run_is_not_begun_again(run, recipe):
         Run.create(run.directory, recipe)
 
 
+@pytest.mark.parametrize("name", ["model.keras", "checkpoints", "tokenizer", "store", "logs"])
+def test_files_of_others_are_not_replaced_by_a_new_run(recipe, tmp_path, name):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / name).write_text("years of work")
+    with pytest.raises(UserError, match=f"{folder} holds no run, but already holds {name}, "):
+        Run.create(folder, recipe)
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
 def test_opening_another_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match="is no run folder"):
         Run.open(tmp_path)
@@ -242,12 +252,12 @@ def test_a_failed_start_leaves_no_folder(run, tmp_path):
 
 def test_a_failed_start_leaves_what_was_there_before(recipe, tmp_path):
     folder = tmp_path / "mine"
-    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "data").mkdir(parents=True)
     (folder / "notes.txt").write_text("years of work")
     run = Run.create(folder, recipe)
     (folder / "text").mkdir()
     run.discard()
-    assert {path.name for path in folder.iterdir()} == {"tokenizer", "notes.txt"}
+    assert {path.name for path in folder.iterdir()} == {"data", "notes.txt"}
 
 
 def test_a_run_with_a_checkpoint_or_from_elsewhere_is_not_discarded(run):
@@ -272,6 +282,23 @@ def test_damaged_scores_are_refused(run, content):
     with pytest.raises(UserError, match="scores.json"):
         run.check_scores()
     assert run.scores_path.read_bytes() == content
+
+
+def test_a_folder_in_place_of_the_lock_is_refused_before_scoring(run):
+    (run.directory / ".write.lock").mkdir()
+    with pytest.raises(UserError, match=r"\.write\.lock must be a file"):
+        run.check_scores()
+
+
+def test_fingerprints_of_splits_are_kept_and_damage_is_told(run):
+    assert run.fingerprints() == {}
+    run.add_fingerprint("train", "a")
+    run.add_fingerprint("validation", "b")
+    run.add_fingerprint("train", "c")
+    assert run.fingerprints() == {"train": "c", "validation": "b"}
+    run.fingerprints_path.write_text("[3]")
+    with pytest.raises(UserError, match=r"fingerprints\.json cannot be read"):
+        run.fingerprints()
 
 
 def test_a_read_only_run_is_refused_before_scoring(run, monkeypatch):

@@ -73,7 +73,7 @@ class TokenStore:
         tokenizer: Tokenizer,
         max_length: int = 256,
         progress: bool = True,
-        replace: bool = True,
+        fingerprint: str | None = None,
     ) -> "TokenStore":
         """Encodes parallel text, unless the folder already contains the result.
 
@@ -88,29 +88,31 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            replace: Whether to replace a store that has another text, tokenizer or `max_length`. If
-                False, raises `UserError` for such a store. Defaults to True.
+            fingerprint: The `TokenStore.fingerprint` that these pairs, `tokenizer` and `max_length`
+                must have. Defaults to None: they may have any.
 
         Returns:
             The store.
 
         Raises:
-            UserError: If no pair is left, the disk is full, or the folder contains other files.
+            UserError: If no pair is left, the disk is full, the folder contains other files, or the
+                fingerprint is not `fingerprint`.
         """
         if isinstance(pairs, Iterator):
             raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
         directory = Path(directory)
-        if (directory / _SUMMARY).exists():
-            store = cls(directory)
-            if store.fingerprint == _fingerprint(pairs, tokenizer, max_length):
-                return store
-            if not replace:
+        store = cls(directory) if (directory / _SUMMARY).exists() else None
+        if store is None and directory.exists() and any(directory.iterdir()):
+            raise UserError(f"{directory} is neither empty nor a token store")
+        if store is not None or fingerprint is not None:
+            found = _fingerprint(pairs, tokenizer, max_length)
+            if fingerprint not in (None, found):
                 raise UserError(
                     f"{directory} was encoded from another text or with another tokenizer: restore "
                     "the text files and the tokenizer of this run, or start a new run"
                 )
-        elif directory.exists() and any(directory.iterdir()):
-            raise UserError(f"{directory} is neither empty nor a token store")
+            if store is not None and store.fingerprint == found:
+                return store
         with atomic_write(directory) as partial:
             partial.mkdir()
             _write(partial, pairs, tokenizer, max_length, progress)

@@ -170,6 +170,10 @@ class ProgressBar(StepCallback):
         self._bar.update(self.step - self._bar.n)
 
     def on_train_end(self, logs: Any = None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the line of the bar. Keras does not call `on_train_end` if training fails."""
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ from keras_transformer.training.checkpoint import (
     newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
+    verify_checkpoint,
 )
 from keras_transformer.training.distribution.distribution import Action, Distribution
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
@@ -62,7 +63,8 @@ def fit(
     Writes to `directory`: checkpoints, such as `checkpoints/step-00001000/model.keras` (by
     `model.save`, with the optimizer state), and TensorBoard logs in `logs/`. After a stop or crash,
     call `fit` again with the same arguments: `fit` loads the newest checkpoint into `model`. On the
-    same machine and backend, the final weights are the same as without the stop.
+    same machine and backend, the final weights are the same as without the stop. The checkpoint
+    also replaces the state of the optimizer, including a constant learning rate.
 
     Example:
 
@@ -85,7 +87,8 @@ def fit(
         keep_best: Number of checkpoints with the lowest validation losses to keep as well. Defaults
             to 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary of numbers and Markdown texts. Used at each checkpoint. Defaults to None.
+            dictionary of numbers (also arrays or tensors of one number) and Markdown texts. Used
+            at each checkpoint. Defaults to None.
         patience: Stops training after this many checkpoints without a lower validation loss
             (`"loss"` in the results of `validation`). Defaults to None: no early stopping.
         callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving;
@@ -106,10 +109,11 @@ def fit(
 
     Raises:
         UserError: If a checkpoint is damaged or of another model, the disk is full, another process
-            trains in `directory`, or the loss or a weight becomes infinite or NaN. Infinite or NaN
-            weights are not saved.
-        ValueError: If an argument is out of range or has no effect, or if `batches` ends. On
-            TensorFlow, the end of `batches` causes an error of another type.
+            trains in `directory`, the newest checkpoint has more than `steps` steps, or the loss or
+            a weight becomes infinite or NaN. Infinite or NaN weights are not saved.
+        ValueError: If an argument is out of range or has no effect, a result of `validation` is
+            neither a number nor a text, or `batches` ends. On TensorFlow, the end of `batches`
+            causes an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -118,13 +122,15 @@ def fit(
     folder = directory / "checkpoints"
     with ExitStack() as stack:
         stack.enter_context(distribution.training_lock(directory))
-        step, history = _begin(model, folder, resume, distribution)
-        if step >= steps or history.is_over(patience):
+        step, history = _begin(model, folder, steps, resume, distribution)
+        if step == steps or history.is_over(patience):
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
         counting = {"start_step": step, "accumulation_steps": accumulation}
         local = distribution.local(model)
         bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
+        for bar in bars:
+            stack.callback(bar.close)
         reporters: list[Any] = list(bars)
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
@@ -167,6 +173,8 @@ def _check(
             "`patience` and `keep_best` need `validation`. "
             f"Received: validation=None, patience={patience}, keep_best={keep_best}"
         )
+    if not (validation is None or callable(validation) or len(validation)):
+        raise ValueError(f"`validation` must have batches. Received: validation={validation}")
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
@@ -185,17 +193,25 @@ def _check(
 
 
 def _begin(
-    model: Any, folder: Path, resume: bool, distribution: Distribution
+    model: Any, folder: Path, steps: int, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
     """Loads the newest checkpoint, if any. Returns its step (or 0) and the validation losses."""
 
     def find() -> Path | None:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} must be a folder: move the file, or use another folder")
         remove_unfinished(folder)
         if not resume and checkpoint_folders(folder):
             raise UserError(
                 f"{folder} already holds checkpoints: use resume=True or another folder"
             )
-        return newest_checkpoint(folder)
+        newest = newest_checkpoint(folder)
+        if newest and (done := verify_checkpoint(newest)) > steps:
+            raise UserError(
+                f"{folder} already holds step {done:,}; `steps` also counts the steps before a "
+                f"stop, so it must be at least {done:,}. Received: steps={steps}"
+            )
+        return newest
 
     checkpoint = distribution.chief_first(find)
     with distribution.making():
@@ -221,12 +237,29 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
         if validation is None:
             return
         with ema_as_weights(model):
-            found = measure(model, step)
+            found = _numbers_and_texts(measure(model, step))
         logs.update({f"val_{name}": value for name, value in found.items()})
         for reporter in reporters:
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 
     return action
+
+
+def _numbers_and_texts(found: Any) -> dict[str, float | str]:
+    """Returns the results of a validation as floats and strings; they may be arrays or tensors."""
+
+    def convert(name: str, value: Any) -> float | str:
+        if isinstance(value, str) and name != "loss":
+            return value
+        return float(np.asarray(ops.convert_to_numpy(value)).item())
+
+    try:
+        return {name: convert(name, value) for name, value in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(
+            "`validation` must return a dictionary of numbers and texts, with a number as `loss`. "
+            f"Received: {found!r}"
+        ) from None
 
 
 def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:

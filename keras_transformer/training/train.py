@@ -35,6 +35,8 @@ def train(
 
     On the same machine and backend, the same recipe gives the same weights, bit for bit, even if
     training was stopped and resumed. The training loop is `keras_transformer.training.fit`.
+    Resuming a finished run changes nothing. If its recipe has more steps now, `model.keras` is
+    replaced, and the old model is copied to `model.previous.keras`.
 
     Example:
 
@@ -51,8 +53,8 @@ def train(
 
     Raises:
         UserError: If the recipe, the text or a checkpoint is not usable, another process trains in
-            `run`, the text of a resumed run has changed, the loss or a weight becomes infinite or
-            NaN, or the disk is full.
+            `run`, the text of a resumed run has changed, a resumed run has a model but no
+            checkpoint, the loss or a weight becomes infinite or NaN, or the disk is full.
     """
     keep_freed_memory()
     distribution = start(run.recipe)
@@ -69,6 +71,9 @@ def _train(
     recipe, settings = run.recipe, run.recipe.training
     if not resume:
         check_settings(recipe)
+    elif run.model_path.exists() and not run.checkpoints():
+        raise UserError(f"{run.model_path} exists, but there is no checkpoint to resume from")
+    writing = run.writing()
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     tokenizer = distribution.chief_first(lambda: _tokenizer(run))
@@ -107,9 +112,8 @@ def _train(
         distribution=distribution,
     )
     if distribution.is_chief:
-        with run.writing():
-            paths = _chosen(run, history)
-            average_checkpoints(paths, run.model_path, tokenizer=tokenizer.fingerprint)
+        with writing:
+            _write_model(run, history, tokenizer)
     distribution.barrier()
 
 
@@ -144,6 +148,16 @@ def check_settings(recipe: Recipe) -> None:
         score(["a"], ["a"], recipe.evaluation)
     except RuntimeError as error:
         raise UserError(f"evaluation.tokenize={recipe.evaluation.tokenize}: {error}") from None
+
+
+def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
+    """Averages checkpoints into `model.keras`, unless this is newer than the last checkpoint."""
+    last = run.checkpoints()[-1] / "state.json"
+    if run.model_path.exists() and run.model_path.stat().st_mtime_ns >= last.stat().st_mtime_ns:
+        print(f"{run.directory} is finished: {run.model_path} is not changed")
+        return
+    previous = run.directory / "model.previous.keras"
+    average_checkpoints(_chosen(run, history), run.model_path, previous, tokenizer.fingerprint)
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
@@ -185,10 +199,14 @@ def _store(
 ) -> TokenStore:
     def build() -> TokenStore:
         folder, length = run.store_dir / split, run.recipe.data.max_length
-        return TokenStore.build(folder, run.pairs(split), tokenizer, length, replace=not resume)
+        kept = run.fingerprints().get(split) if resume else None
+        if resume and kept is None and (folder / "meta.json").exists():  # of an older release
+            kept = TokenStore(folder).fingerprint
+        return TokenStore.build(folder, run.pairs(split), tokenizer, length, fingerprint=kept)
 
     store = distribution.chief_first(build)
     if distribution.is_chief:
+        run.add_fingerprint(split, store.fingerprint)
         print(f"{split}: {store.report}")
     return store
 

@@ -15,7 +15,7 @@ def train(recipe, data, tmp_path):
 def test_a_run_holds_all_that_the_design_names(finished):
     names = {path.name for path in (finished / "run").iterdir()}
     visible = {"recipe.yaml", "tokenizer", "store", "checkpoints", "model.keras", "logs"}
-    assert names == {*visible, ".lock", ".write.lock"}
+    assert names == {*visible, "fingerprints.json", ".lock", ".write.lock"}
     steps = [path.name for path in sorted((finished / "run" / "checkpoints").iterdir())]
     assert steps == ["step-00000002", "step-00000004"]
 

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 
 import numpy as np
 import pytest
@@ -224,9 +225,13 @@ def test_a_summary_with_other_types_is_refused(tmp_path, tokenizer, change):
         TokenStore(tmp_path / "store")
 
 
-def test_another_text_does_not_replace_a_store_unless_allowed(tmp_path, tokenizer):
-    store = build(tmp_path / "store", SENTENCES, tokenizer)
-    build(tmp_path / "store", SENTENCES, tokenizer, replace=False)
+@pytest.mark.parametrize("removed", [False, True])
+def test_only_the_text_of_the_fingerprint_is_encoded(tmp_path, tokenizer, removed):
+    expected = build(tmp_path / "store", SENTENCES, tokenizer).fingerprint
+    if removed:
+        shutil.rmtree(tmp_path / "store")
     with pytest.raises(UserError, match="was encoded from another text"):
-        build(tmp_path / "store", SENTENCES[1:], tokenizer, replace=False)
-    assert TokenStore(tmp_path / "store").fingerprint == store.fingerprint
+        build(tmp_path / "store", SENTENCES[1:], tokenizer, fingerprint=expected)
+    assert (tmp_path / "store").exists() != removed
+    build(tmp_path / "store", SENTENCES, tokenizer, fingerprint=expected)
+    assert TokenStore(tmp_path / "store").fingerprint == expected

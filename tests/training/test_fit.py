@@ -120,6 +120,22 @@ def test_logs_metrics_and_what_a_function_measures(tmp_path):
     assert len(logs.Tensors("validation/sample")) == 2
 
 
+@pytest.mark.parametrize(
+    "number", [np.float32, np.array, keras.ops.convert_to_tensor, lambda loss: np.array([loss])]
+)
+def test_validation_may_return_arrays_and_tensors_of_one_number(tmp_path, number):
+    losses = {"validation": lambda model, step: {"loss": number(0.5), "mae": number(step)}}
+    assert fit_quietly(new_model(), tmp_path, **losses).losses == {2: 0.5, 4: 0.5, 5: 0.5}
+    assert fit_quietly(new_model(), tmp_path, **losses).losses == {2: 0.5, 4: 0.5, 5: 0.5}
+
+
+@pytest.mark.parametrize("found", [{"loss": None}, {"loss": "low"}, {"mae": np.zeros(2)}, 0.5])
+def test_validation_that_returns_no_numbers_is_refused(tmp_path, found):
+    with pytest.raises(ValueError, match="must return a dictionary of numbers and texts"):
+        fit_quietly(new_model(), tmp_path, validation=lambda model, step: found)
+    assert names(tmp_path) == []
+
+
 def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0}
     arguments = {
@@ -146,6 +162,25 @@ def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     assert list(history.losses) == expected
 
 
+def test_fewer_steps_than_before_are_refused(tmp_path):
+    fit_quietly(new_model(), tmp_path, steps=3)
+    with pytest.raises(UserError, match="already holds step 3; .* Received: steps=2"):
+        fit_quietly(new_model(), tmp_path, steps=2)
+
+
+def test_a_file_in_place_of_the_checkpoints_is_refused_before_training(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(UserError, match="checkpoints must be a folder"):
+        fit_quietly(new_model(), tmp_path, lambda count: pytest.fail("training began"))
+
+
+def test_the_progress_bar_ends_its_line_if_training_fails(tmp_path, capsys):
+    with pytest.raises(UserError, match="diverged") as failure:
+        fit(new_model(), lambda count: itertools.repeat((X, Y * np.inf)), tmp_path, steps=1)
+    assert capsys.readouterr().err.endswith("\n")
+    del failure  # until now, the error kept the bar from being collected, which would close it too
+
+
 def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
     fit_quietly(new_model(), tmp_path)
     with pytest.raises(UserError, match="already holds checkpoints"):
@@ -165,7 +200,8 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
         ),
         ({"patience": 1}, "need `validation`"),
         ({"keep_best": 1}, "need `validation`"),
-        ({"keep_best": -1, "validation": []}, "`keep_best` must be at least 0"),
+        ({"keep_best": -1, "validation": [(X, Y)]}, "`keep_best` must be at least 0"),
+        ({"validation": []}, "`validation` must have batches"),
     ],
 )
 def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):

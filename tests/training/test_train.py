@@ -19,7 +19,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import load_recipe
 from keras_transformer.run import Run
-from keras_transformer.training import train
+from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
 
 
@@ -214,6 +214,47 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     assert_same_bits(again.model_path, before)
 
 
+@pytest.fixture
+def copy(whole, tmp_path) -> Run:
+    """The finished run in another folder, where its text lies too."""
+    folder = shutil.copytree(whole[0].directory.parent, tmp_path / "copy")
+    data = whole[0].recipe.data.model_copy(update={"directory": folder})
+    return Run(folder / "run", whole[0].recipe.model_copy(update={"data": data}))
+
+
+def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
+    average_checkpoints(copy.checkpoints()[:1], copy.model_path)
+    content = copy.model_path.read_bytes()
+    train(copy, resume=True)
+    assert copy.model_path.read_bytes() == content
+    assert f"{copy.model_path} is not changed" in capsys.readouterr().out
+
+
+def test_more_steps_replace_the_model_and_keep_a_copy(copy):
+    content = copy.model_path.read_bytes()
+    training = copy.recipe.training.model_copy(update={"steps": tiny_run.STEPS + 1})
+    train(Run(copy.directory, copy.recipe.model_copy(update={"training": training})), resume=True)
+    assert (copy.directory / "model.previous.keras").read_bytes() == content
+    assert copy.model_path.read_bytes() != content
+
+
+def test_a_model_without_checkpoints_is_not_trained_again(copy):
+    content = copy.model_path.read_bytes()
+    shutil.rmtree(copy.checkpoints_dir)
+    with pytest.raises(UserError, match=r"model\.keras exists, but there is no checkpoint"):
+        train(copy, resume=True)
+    assert copy.model_path.read_bytes() == content
+
+
+def test_a_folder_in_place_of_the_lock_is_refused_before_training(copy):
+    (copy.directory / ".write.lock").unlink()
+    (copy.directory / ".write.lock").mkdir()
+    shutil.rmtree(copy.tokenizer_dir)
+    with pytest.raises(UserError, match=r"\.write\.lock must be a file"):
+        train(copy, resume=True)
+    assert not copy.tokenizer_dir.exists()
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -240,12 +281,13 @@ def test_settings_are_checked_before_anything_is_made(tmp_path, monkeypatch, set
     assert {path.name for path in run.directory.iterdir()} == {"recipe.yaml", ".lock"}
 
 
-def test_training_does_not_resume_with_another_text_or_tokenizer(whole, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(whole[0].directory.parent, folder)
-    run = Run.open(folder / "run")
-    data = run.recipe.data.model_copy(update={"directory": folder})
-    run = Run(run.directory, run.recipe.model_copy(update={"data": data}))
+@pytest.mark.parametrize("removed", [None, "store", "fingerprints.json"])
+def test_training_does_not_resume_with_another_text_or_tokenizer(copy, removed):
+    run, folder = copy, copy.directory.parent
+    if removed == "store":
+        shutil.rmtree(run.store_dir)
+    elif removed:  # as in runs of older releases
+        run.fingerprints_path.unlink()
     text = (folder / "text.en").read_text()
     (folder / "text.en").write_text(text.replace("a", "b"))
     with pytest.raises(UserError, match="store/train was encoded from another text"):
