@@ -170,9 +170,15 @@ class Run:
         """Loads the finished model for inference.
 
         Raises:
-            UserError: If the model is missing or damaged, or was trained with another tokenizer.
+            UserError: If the model is missing or damaged, is of a kind that cannot translate, or
+                was trained with another tokenizer.
         """
         model = load_model(self.model_path)
+        if not hasattr(model, "init_cache"):
+            raise UserError(
+                f"{self.model_path} must contain a model that translates, such as a Transformer. "
+                f"Received: a model of the class {type(model).__name__}"
+            )
         if self.tokenizer_dir.is_dir():
             self._check_tokenizer(model)
         return model

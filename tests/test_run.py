@@ -9,6 +9,7 @@ import sys
 import zipfile
 from datetime import UTC, datetime
 
+import keras
 import pytest
 from support.local_server import answer, local_server
 from support.locking_process import locked_by_another_process
@@ -355,6 +356,12 @@ def test_another_tokenizer_is_refused_by_its_size_alone(run):
     tiny_model().save(run.model_path)
     tokenizer_of("a b c d e f g", 16).save(run.tokenizer_dir)
     with pytest.raises(UserError, match=r"vocabularies of \(11, 11\) ids. Received: \(16, 16\)"):
+        run.model()
+
+
+def test_a_model_of_another_kind_is_refused(run):
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(run.model_path)
+    with pytest.raises(UserError, match="must contain a model that translates.*class Sequential"):
         run.model()
 
 

@@ -1,6 +1,7 @@
 """The command `score`."""
 
 import math
+import sys
 from pathlib import Path
 
 import click
@@ -55,6 +56,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
         raise UserError(f"{source} and {target} contain no sentence pairs")
     nats = -log_probability / tokens
     totals = {"pairs": count, "tokens": tokens, "nats per token": f"{nats:.4f}"}
-    totals["perplexity"] = f"{math.exp(nats):.4f}"
+    is_finite = nats < math.log(sys.float_info.max)
+    totals["perplexity"] = f"{math.exp(nats) if is_finite else math.inf:.4f}"
     for name, value in totals.items():
         click.echo(f"{name}\t{value}", err=not summary)

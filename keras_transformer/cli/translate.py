@@ -227,20 +227,24 @@ def translate_lines(
             place = {"seed": seed or 0, "first_index": first_index}
             found = draw([line.sentence for line in chunk], sampling, progress=progress, **place)
         else:
-            found = _search(translator, chunk, alignments=alignments, progress=progress)
+            found = _search(translator, chunk, first_index, alignments, progress)
         yield "".join(_text(hypothesis, scores) for best in found for hypothesis in best)
         first_index += len(chunk)
 
 
-def _search(translator: Any, chunk: Sequence[_Line], **options: Any) -> Any:
+def _search(
+    translator: Any, chunk: Sequence[_Line], first_index: int, alignments: bool, progress: Any
+) -> Any:
+    from keras_transformer.decoding.target_constraints import ConstraintError
+
     sentences, prefixes, required, forbidden = zip(*chunk, strict=True)
     constraints = {"prefixes": prefixes, "required": required, "forbidden": forbidden}
     try:
-        return translator.translate_nbest(sentences, **constraints, **options)
-    except ValueError as error:
-        if any(prefixes) or any(map(any, required)) or any(map(any, forbidden)):
-            raise UserError(str(error)) from None  # contradictory constraints
-        raise
+        return translator.translate_nbest(
+            sentences, **constraints, alignments=alignments, progress=progress
+        )
+    except ConstraintError as error:
+        raise UserError(f"line {first_index + error.sentence + 1}: {error.reason}") from None
 
 
 def _text(hypothesis: Any, scores: bool) -> str:

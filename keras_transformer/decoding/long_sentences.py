@@ -40,10 +40,9 @@ def source_parts(
         if not fits(pieces, max_length):
             sources = _shortened(text, pieces, tokenizer, max_length, overlong)
         first_words = _first_words(text, [part for part, _ in sources])
-        for number, (part, ids) in enumerate(sources):
-            if ids:
-                source = tokenizer.frame_source(ids)
-                found.append(SourcePart(index, number, source, part, first_words[number]))
+        kept = [(*x, word) for x, word in zip(sources, first_words, strict=True) if x[1]]
+        for number, (part, ids, word) in enumerate(kept):
+            found.append(SourcePart(index, number, tokenizer.frame_source(ids), part, word))
     return found
 
 

@@ -1,14 +1,30 @@
 """Encodes prefixes, required words and forbidden words of translations."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.decoding.buckets import padded, power_of_two
+from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.long_sentences import SourcePart
+from keras_transformer.decoding.steps import IMPOSSIBLE
 
 Words = Sequence[Sequence[str]]
+
+
+class ConstraintError(ValueError):
+    """The constraints on the translation of a sentence cannot be met.
+
+    Attributes:
+        sentence: Index of the sentence.
+        reason: The message without the index.
+    """
+
+    def __init__(self, sentence: int, reason: str) -> None:
+        super().__init__(f"sentences[{sentence}]: {reason}")
+        self.sentence, self.reason = sentence, reason
 
 
 class TargetConstraints:
@@ -24,10 +40,11 @@ class TargetConstraints:
 
     Raises:
         TypeError: If the words of a sentence are a string instead of a list.
-        ValueError: If the number of entries is not `count`, if a prefix or required word has a
-            character that the tokenizer does not know, if a required word has `max_length` tokens
-            or more, or if a sentence with required words is split (because it is not known
-            which part must contain the words).
+        ValueError: If the number of entries is not `count`.
+        ConstraintError: If a prefix or required word has a character that the tokenizer does not
+            know, contains a forbidden word, belongs to a blank sentence, or is too long for a
+            translation of `max_length` tokens, or if a sentence with required words is split
+            (because it is not known which part must contain the words).
     """
 
     def __init__(
@@ -44,23 +61,76 @@ class TargetConstraints:
         _check("prefixes", prefixes, count)
         _check("forbidden", forbidden, count)
         _check("required", required, count)
-        _check_characters(tokenizer, "prefix", [[prefix] for prefix in prefixes or []])
-        _check_characters(tokenizer, "required word", required or [])
-        self._prefixes = tokenizer.encode_target(prefixes) if prefixes else []
-        self._forbidden = _encode_words(tokenizer, forbidden)
-        self._required = _encode_words(tokenizer, required)
-        for sequences in self._required:
-            if max_length is not None and max(map(len, sequences), default=0) >= max_length:
-                raise ValueError(
-                    "A required word must have fewer tokens than the longest translation, "
-                    f"{max_length}. Received: a word of {max(map(len, sequences))} tokens"
+        self._given = {
+            "prefix": prefixes or [""] * count,
+            "required": required or [[]] * count,
+            "forbidden": forbidden or [[]] * count,
+        }
+        for sentence in range(count):
+            self._check_characters(tokenizer, sentence)
+        self._prefixes = tokenizer.encode_target(prefixes) if prefixes else [[]] * count
+        self._forbidden = _encode_words(tokenizer, self._given["forbidden"])
+        self._required = _encode_words(tokenizer, self._given["required"])
+        num_parts = Counter(part.sentence for part in parts)
+        for sentence in range(count):
+            self._check_sentence(sentence, num_parts[sentence], max_length)
+
+    def _check_characters(self, tokenizer: Any, sentence: int) -> None:
+        prefix, required = self._given["prefix"][sentence], self._given["required"][sentence]
+        for kind, words in (("prefix", [prefix]), ("required word", required)):
+            for word in words:
+                if word and tokenizer.unk_id in tokenizer.encode_target([word])[0]:
+                    raise ConstraintError(
+                        sentence,
+                        f"A {kind} must have only characters that the tokenizer knows. "
+                        f"Received: {word!r}",
+                    )
+
+    def _check_sentence(self, sentence: int, num_parts: int, max_length: int | None) -> None:
+        prefix, required = self._prefixes[sentence], self._required[sentence]
+        longest = max(map(len, required), default=0)
+        if (prefix or required) and not num_parts:
+            rule = "A blank sentence must have no prefix and no required words."
+        elif required and num_parts > 1:
+            rule = "A sentence with required words must not be longer than the model accepts."
+        elif max_length is not None and longest >= max_length:
+            rule = (
+                "A required word must have fewer tokens than the longest translation, "
+                f"{max_length}."
+            )
+        elif max_length is not None and len(prefix) > max_length:
+            rule = (
+                f"A prefix must have at most the tokens of the longest translation, {max_length}."
+            )
+        elif any(_contains(x, y) for x in (prefix, *required) for y in self._forbidden[sentence]):
+            rule = "A prefix or required word must not contain a forbidden word."
+        else:
+            return
+        raise self._error(sentence, rule)
+
+    def check_found(self, parts: Sequence[SourcePart], best: Sequence[Hypothesis]) -> None:
+        """Raises a ConstraintError if the best hypothesis of a part does not meet the constraints.
+
+        The best hypothesis of a part is impossible if every other token was forbidden.
+        """
+        for part, hypothesis in zip(parts, best, strict=True):
+            prefix = [] if part.number else self._prefixes[part.sentence]
+            required, forbidden = self._required[part.sentence], self._forbidden[part.sentence]
+            ids = list(hypothesis.ids)
+            is_met = ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
+            if forbidden:
+                is_met = is_met and hypothesis.score != IMPOSSIBLE
+            if not is_met:
+                raise self._error(
+                    part.sentence,
+                    "The search found no translation that meets the constraints. Change them, or "
+                    "raise the maximum length or the beam size.",
                 )
-        for part in parts:
-            if required and part.number and self._required[part.sentence]:
-                raise ValueError(
-                    "A sentence with required words must not be longer than the model accepts. "
-                    f"Received: required={list(required[part.sentence])}"
-                )
+
+    def _error(self, sentence: int, rule: str) -> ConstraintError:
+        given = {name: values[sentence] for name, values in self._given.items()}
+        shown = (f"{name}={value!r}" for name, value in given.items() if any(value))
+        return ConstraintError(sentence, f"{rule} Received: {', '.join(shown)}")
 
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
@@ -105,21 +175,17 @@ def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
         raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
 
 
-def _check_characters(tokenizer: Any, kind: str, words: Words) -> None:
-    """Raises a ValueError if a prefix or word has a character that the tokenizer does not know."""
-    for word in (word for of_sentence in words for word in of_sentence):
-        if tokenizer.unk_id in tokenizer.encode_target([word])[0]:
-            raise ValueError(
-                f"A {kind} must have only characters that the tokenizer knows. Received: {word!r}"
-            )
+def _contains(ids: list[int], sequence: list[int]) -> bool:
+    size = len(sequence)
+    return any(ids[start : start + size] == sequence for start in range(len(ids) - size + 1))
 
 
-def _encode_words(tokenizer: Any, words: Words | None) -> list[list[list[int]]]:
+def _encode_words(tokenizer: Any, words: Words) -> list[list[list[int]]]:
     """Returns the ids of each sentence's words, without repeated words.
 
     Words without ids or with unknown characters are omitted too.
     """
-    encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words or []]
+    encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words]
     return [
         [ids for ids in sequences if ids and tokenizer.unk_id not in ids] for sequences in encoded
     ]

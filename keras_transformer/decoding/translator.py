@@ -121,6 +121,7 @@ class Translator:
 
         Raises:
             TypeError: If `sentences` is a single string.
+            ConstraintError: If the search cannot meet the constraints of a sentence.
         """
         constraints = prefixes, forbidden, required
         options = self.options.replace(n_best=1)
@@ -165,14 +166,15 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         parts = self._parts(sentences)
         longest = options.max_length or self.model.max_length
-        arrays = TargetConstraints(
+        of_targets = TargetConstraints(
             self.tokenizer, parts, len(sentences), *constraints, max_length=longest
-        ).arrays
+        )
 
         def fields(batch: _Batch) -> dict[str, Any]:
-            return arrays(batch.parts, len(batch.source_ids))
+            return of_targets.arrays(batch.parts, len(batch.source_ids))
 
         found = self._decode(parts, len(sentences), options, fields, progress)
+        of_targets.check_found(parts, [hypotheses[0] for hypotheses in found])
         if alignments:
             found = self._align(parts, found)
         blank = Hypothesis("", (), 0.0, 0.0, 0, alignment=() if alignments else None)

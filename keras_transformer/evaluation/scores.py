@@ -37,7 +37,7 @@ def evaluate_run(
 
     Raises:
         UserError: Before translation, if the text is missing or empty, or `scores.json` is damaged
-            or cannot be written.
+            or cannot be written, or if a length in `options` exceeds the model's maximum.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
@@ -46,7 +46,10 @@ def evaluate_run(
     if not pairs:
         raise UserError(f"the {split} text of {run.directory} is empty")
     sources, references = zip(*pairs, strict=True)
-    translator = Translator(run.model(), run.tokenizer(), options)
+    try:
+        translator = Translator(run.model(), run.tokenizer(), options)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     scores = score(translator.translate(list(sources), progress=True), references, settings)
     if run.recipe.data.generator is None:
         scores = [entry for entry in scores if entry.metric != "exact match"]

@@ -18,6 +18,7 @@ import numpy as np
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.layers.changes import layer_changes
 from keras_transformer.run import TOKENIZER_MEMBER, checkpoint_folders
 
 _MODEL = "model.keras"
@@ -194,11 +195,19 @@ def average_checkpoints(
             another tokenizer. Defaults to None: stores no fingerprint.
 
     Raises:
-        UserError: If `paths` is empty, a checkpoint is damaged, or the models differ.
+        UserError: If `paths` is empty, a checkpoint is damaged, the models differ, or several
+            models are quantized or use LoRA.
     """
     if not paths:
         raise UserError("there is no checkpoint to average")
     model = load_checkpoint_model(paths[0])
+    if len(paths) > 1 and any(
+        {"quantization", "lora_rank"} & x.keys() for x in layer_changes(model).values()
+    ):
+        raise UserError(
+            "checkpoints of quantized models or models with LoRA cannot be averaged, because the "
+            f"mean of codes or of factors is not the mean of the weights. Received: {paths[0]}"
+        )
     totals = [np.asarray(weight, "float64") for weight in model.get_weights()]
     for path in paths[1:]:
         weights = load_checkpoint_model(path).get_weights()

@@ -57,7 +57,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     Raises:
         ValueError: If the reduction of `loss` is not a mean or a sum, or if `logits_mebibytes` or
             `r_drop` is negative or infinite. `compile` raises ValueError if a loss or metrics are
-            given; training and evaluation raise ValueError if `model` is quantized.
+            given; training and evaluation raise ValueError if the output matrix of `model` is
+            quantized, as in a `Transformer` after `quantize("int8")`.
     """
 
     def __init__(
@@ -130,15 +131,16 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _check_is_not_quantized(self) -> None:
-        """Raises ValueError if the model is quantized.
+        """Raises ValueError if the output matrix is quantized.
 
         The trainer checks before the first step: on JAX, an error in a step loses the weights.
         """
         dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
         if not keras.backend.is_float_dtype(dtype):
             raise ValueError(
-                "`SlicedLogitsTrainer` does not support a quantized model. Compile and evaluate "
-                f"the model itself. Received: a quantized model, output matrix dtype {dtype}"
+                "`SlicedLogitsTrainer` does not support a quantized output matrix. Compile and "
+                "evaluate the model itself. "
+                f"Received: a quantized model, output matrix dtype {dtype}"
             )
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 from keras_transformer._backend.process import keep_freed_memory, without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.tokenizer import PAD_ID
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import score
 from keras_transformer.models import architecture
@@ -122,7 +123,8 @@ def check_settings(recipe: Recipe) -> None:
 
     Raises:
         UserError: If the model cannot be built, does not fit into memory or accepts only sequences
-            that are too short for `data.max_length`, or if BLEU's tokenizer is not installed.
+            that are too short for `data.max_length`, if a length in `evaluation` exceeds the
+            model's maximum, or if BLEU's tokenizer is not installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
     width, layers = sizes["d_model"], sizes["num_layers"]
@@ -144,6 +146,10 @@ def check_settings(recipe: Recipe) -> None:
             f"the model cannot be built for sequences of {length} tokens (data.max_length, eos and "
             f"padding): model: {error}"
         ) from None
+    try:
+        Translator(model, None, recipe.evaluation.search_options())
+    except ValueError as error:
+        raise UserError(f"evaluation: {error}") from None
     try:
         score(["a"], ["a"], recipe.evaluation)
     except RuntimeError as error:

@@ -1,8 +1,11 @@
 """`keras-transformer score`."""
 
 import math
+from types import SimpleNamespace
 
 from support.command_line import fails, invoke, succeeds
+
+from keras_transformer.decoding.scoring import Scorer
 
 
 def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
@@ -26,3 +29,11 @@ def test_nothing_to_score(run, tmp_path):
     (tmp_path / "empty").write_text("")
     message = fails("score", run, tmp_path / "empty", tmp_path / "empty")
     assert message.endswith("contain no sentence pairs")
+
+
+def test_a_perplexity_beyond_all_floats_is_infinite(run, tmp_path, monkeypatch):
+    score = SimpleNamespace(log_probability=-2000.0, length=2)
+    monkeypatch.setattr(Scorer, "score", lambda *_: [score])
+    (tmp_path / "text").write_text("one\n")
+    figures = succeeds("score", run, tmp_path / "text", tmp_path / "text", "--summary")
+    assert figures.endswith("nats per token\t1000.0000\nperplexity\tinf\n")

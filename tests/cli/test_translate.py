@@ -15,6 +15,7 @@ from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli.translate import read_source, translate_lines
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding import translator as decoding
+from keras_transformer.decoding.target_constraints import ConstraintError
 from keras_transformer.errors import UserError
 
 
@@ -44,7 +45,13 @@ def test_prefixes_and_words_stand_beside_the_sentences(run, tmp_path):
     assert forced[1] == free[1]
     forbidden.write_text("zehn\n\nsechs\tneun\n")
     beside = ("--prefix", prefixes, "--forbidden", forbidden)
-    assert succeeds(*translate, *beside).split("\n") == [*forced[:2], "", ""]  # A contradiction.
+    message = fails(*translate, *beside)
+    assert message.startswith(
+        "line 3: A prefix or required word must not contain a forbidden word."
+    )
+    assert message.endswith("Received: prefix='acht neun', forbidden=['sechs', 'neun']")
+    forbidden.write_text("zehn\n\nsechs\n")
+    assert succeeds(*translate, *beside).split("\n") == forced
     assert "sieben" not in free[1]
     required = tmp_path / "required"
     required.write_text("\nsieben\teins\n\n")
@@ -210,7 +217,7 @@ def test_words_required_of_an_overlong_line(run, tmp_path):
     source.write_text("one two. " * 30 + "\n")
     required.write_text("eins\n")
     message = fails("translate", run, source, "--required", required)
-    assert message.startswith("A sentence with required words must not be longer than")
+    assert message.startswith("line 1: A sentence with required words must not be longer than")
 
 
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
@@ -337,3 +344,14 @@ def test_a_stop_while_waiting_for_input_ends_the_process_properly():
         process.stdin.flush()
         assert process.stdout.readline() == "first\n"
         assert process.wait(timeout=60) == 7  # Standard input is still open.
+
+
+def test_a_refused_line_is_numbered_through_the_whole_text(write):
+    class Refusing(Echo):
+        def translate_nbest(self, sentences, **_):
+            if "b" in sentences:
+                raise ConstraintError(sentences.index("b"), "impossible")
+            return super().translate_nbest(sentences, **_)
+
+    with pytest.raises(UserError, match="^line 1501: impossible$"):
+        text_of(read_source(write("in", "a\n" * 1500 + "b\n")), Refusing())

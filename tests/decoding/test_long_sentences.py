@@ -83,3 +83,11 @@ def test_cutting_keeps_the_beginning_and_warns():
     with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
         parts = source_parts(["aa b cc"], Words(), 3, "truncate")
     assert parts == [(0, 0, [2, 1, 3], "aa b cc", 0)]
+
+
+def test_parts_without_pieces_are_not_counted():
+    parts = source_parts(["zwsp zwsp zwsp aa bbb cccc", "zwsp"], Words(), 3, "split")
+    assert [(x.sentence, x.number, x.text, x.first_word) for x in parts] == [
+        (0, 0, "aa", 3),
+        (0, 1, "bbb cccc", 4),
+    ]

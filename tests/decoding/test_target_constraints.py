@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.long_sentences import SourcePart
-from keras_transformer.decoding.target_constraints import TargetConstraints
+from keras_transformer.decoding.target_constraints import ConstraintError, TargetConstraints
 
 # Three sentences, the second in two parts.
 PARTS = [
@@ -91,5 +92,51 @@ def test_a_repeated_word_is_required_once():
 
 def test_a_required_word_fits_into_the_translation():
     arrays_of(required=[["abc"], [], []], max_length=4)
-    with pytest.raises(ValueError, match="longest translation, 3. Received: a word of 3 tokens"):
+    with pytest.raises(ValueError, match="longest translation, 3. Received: required=.*abc"):
         arrays_of(required=[["abc"], [], []], max_length=3)
+
+
+@pytest.mark.parametrize(
+    "constraints, rule",
+    [
+        ({"required": ["abc"], "forbidden": ["d", "bc"]}, "must not contain a forbidden word"),
+        ({"prefix": "abc", "forbidden": ["ab"]}, "must not contain a forbidden word"),
+        ({"prefix": "abcd", "max_length": 3}, "at most the tokens of the longest translation, 3"),
+        ({"prefix": "a", "parts": []}, "A blank sentence must have no prefix"),
+        ({"required": ["a"], "parts": []}, "A blank sentence must have no prefix"),
+    ],
+)
+def test_constraints_that_no_translation_meets_are_refused(constraints, rule):
+    given = {"prefix": "", "required": [], "forbidden": [], "parts": PARTS[-1:], **constraints}
+    lists = [["", "", given["prefix"]], [[], [], given["forbidden"]], [[], [], given["required"]]]
+    parts, longest = [*PARTS[:-1], *given["parts"]], given.get("max_length")
+    with pytest.raises(
+        ConstraintError, match=rf"^sentences\[2\]: .*{rule}.* Received: .*'"
+    ) as raised:
+        TargetConstraints(Letters(), parts, 3, *lists, max_length=longest)
+    assert raised.value.sentence == 2
+
+
+def test_overlapping_words_may_be_longer_than_the_translation_together():
+    arrays_of(required=[["ab", "bc"], [], []], forbidden=[["cb"], [], []], max_length=4)
+
+
+def test_a_hypothesis_that_does_not_meet_the_constraints_is_refused():
+    constraints = TargetConstraints(
+        Letters(), PARTS, 3, ["ab", "b", ""], [[], [], ["c"]], [["ba"], [], []]
+    )
+
+    def check(*found):
+        best = [Hypothesis("", ids, score, score, len(ids)) for ids, score in found]
+        constraints.check_found(PARTS, best)
+
+    good = ((10, 11, 10), -1.0), ((11,), -1.0), ((12,), -1.0), ((), -1.0)
+    check(*good)
+    wrong = [(0, ((10, 11), -1.0)), (0, ((11, 10), -1.0)), (1, ((), -1.0)), (3, ((), -np.inf))]
+    for part, hypothesis in wrong:
+        found = [*good[:part], hypothesis, *good[part + 1 :]]
+        sentence = PARTS[part].sentence
+        with pytest.raises(
+            ConstraintError, match=rf"^sentences\[{sentence}\]: The search found no"
+        ):
+            check(*found)

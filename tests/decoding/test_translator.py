@@ -352,3 +352,15 @@ def test_mistakes_are_named():
         new_translator(Copier(), overlong="drop")
     with pytest.raises(ValueError, match="Received: 2"):
         new_translator(Copier()).translate(["1"], prefixes=["1", "2"])
+
+
+def test_a_search_that_cannot_meet_the_constraints_is_refused():
+    translator = new_translator(PrefixModel(14), beam_size=4, max_length=3)
+    assert {"1", "2"} <= set(translator.translate(["0"], required=[["1", "2"]])[0])
+    with pytest.raises(
+        ValueError, match="no translation that meets .* Received: required=.*'12', '34'"
+    ):
+        translator.translate(["0", "0"], required=[["1"], ["12", "34"]])
+    repeating = new_translator(PrefixModel(14), beam_size=4, no_repeat_ngram_size=1)
+    with pytest.raises(ValueError, match="no translation that meets .* Received: prefix='11'"):
+        repeating.translate(["0"], prefixes=["11"])

@@ -290,3 +290,16 @@ def test_refuses_different_models(tmp_path):
 def test_refuses_nothing_to_average(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
         average_checkpoints([], tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize("change", [lambda x: x.quantize("int8"), lambda x: x.enable_lora(1)])
+def test_refuses_to_average_codes_and_factors(tmp_path, change):
+    for step in (1, 2):
+        model = new_model()
+        change(model.layers[0])
+        model.optimizer.build(model.trainable_variables)
+        save_checkpoint(tmp_path, model, step, keep=2)
+    paths = sorted(tmp_path.glob("step-*"))
+    with pytest.raises(UserError, match="quantized models or .* LoRA cannot be averaged.*00000001"):
+        average_checkpoints(paths, tmp_path / "model.keras")
+    average_checkpoints(paths[1:], tmp_path / "model.keras")
