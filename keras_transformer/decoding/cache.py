@@ -132,8 +132,8 @@ def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     hypothesis uses at each position; -1 where nothing is written yet. Search reorders `slots`
     together with the hypotheses.
 
-    Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`. Row n of the mask is True at the
-    slots that hypothesis n uses. Slot s of position p has the index p * N + s.
+    Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`. Row n of the mask is True at
+    the slots that hypothesis n uses. Slot s of position p has the index p * N + s.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")

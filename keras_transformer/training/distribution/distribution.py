@@ -61,7 +61,7 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch, or None to use Keras's own."""
+        """Returns a function that trains on an iterator's next batch; None = Keras's own one."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
