@@ -28,7 +28,6 @@ from keras_transformer.training.checkpoint import (
     newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
-    verify_checkpoint,
 )
 from keras_transformer.training.distribution.distribution import Action, Distribution
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
@@ -122,7 +121,12 @@ def fit(
     folder = directory / "checkpoints"
     with ExitStack() as stack:
         stack.enter_context(distribution.training_lock(directory))
-        step, history = _begin(model, folder, steps, resume, distribution)
+        step, history = _begin(model, folder, resume, distribution)
+        if step > steps:
+            raise UserError(
+                f"{folder} already holds step {step:,}; `steps` also counts the steps before a "
+                f"stop, so it must be at least {step:,}. Received: steps={steps}"
+            )
         if step == steps or history.is_over(patience):
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
@@ -193,7 +197,7 @@ def _check(
 
 
 def _begin(
-    model: Any, folder: Path, steps: int, resume: bool, distribution: Distribution
+    model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
     """Loads the newest checkpoint, if any. Returns its step (or 0) and the validation losses."""
 
@@ -205,13 +209,7 @@ def _begin(
             raise UserError(
                 f"{folder} already holds checkpoints: use resume=True or another folder"
             )
-        newest = newest_checkpoint(folder)
-        if newest and (done := verify_checkpoint(newest)) > steps:
-            raise UserError(
-                f"{folder} already holds step {done:,}; `steps` also counts the steps before a "
-                f"stop, so it must be at least {done:,}. Received: steps={steps}"
-            )
-        return newest
+        return newest_checkpoint(folder)
 
     checkpoint = distribution.chief_first(find)
     with distribution.making():
