@@ -47,12 +47,18 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     for module in imports:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise UserError(f"--import {module} fails: {error}") from error
+        except (Exception, SystemExit) as error:
+            text = f"{type(error).__name__}: {error}"
+            raise UserError(f"--import {module!r} fails: {text}") from error
     from keras_transformer.portability import conformance
     from keras_transformer.run import Run, load_model
 
     model = load_model(run) if run.suffix == ".keras" else Run.open(run).model()
+    if not getattr(model, "inputs", None):
+        raise UserError(
+            f"{run} is not a functional model, so the shapes of its inputs are unknown; "
+            "call `conformance(model, inputs)` in Python"
+        )
     with tqdm(unit="check", leave=False) as progress:
 
         def report(total: int) -> None:

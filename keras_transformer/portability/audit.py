@@ -75,7 +75,8 @@ class Audit:
         found, here = [], keras.config.backend()
         if here in outputs:  # the model was made on this backend
             answer = outputs[here]
-            given = answer._replace(values=dict(zip(answer.values, self._given, strict=False)))
+            values = {f"output {i}": x for i, x in enumerate(self._given)}
+            given = answer._replace(values=values)
             found.append(Reading(self._folder / "model.keras", here, given, answer))
         for writer, reader in itertools.product(outputs, outputs):
             if (writer, reader) in self._loaded:
@@ -89,9 +90,12 @@ class Audit:
             one, other = (self._walk(name) for name in pair)
         except BackendError:
             return None
+        shared = _calls(one) & _calls(other)
         calls: dict[str, dict[str, list[Difference]]] = {}
         for difference in differences(one, other):
             call, kind, number = difference.name.rsplit(" ", 2)
+            if call not in shared:
+                continue
             named = difference._replace(name=f"{kind} {number}")
             calls.setdefault(call, {"input": [], "output": []})[kind] += [named] * named.parts
         return next(
@@ -162,6 +166,11 @@ class Audit:
         except BackendError:
             return []
         return [x for x in of_check(check, one, other) if x.parts]
+
+
+def _calls(walk: Measured) -> set[str]:
+    """Returns the layer calls with outputs; a call in a compiled loop has none."""
+    return {call for call, kind, _ in (x.rsplit(" ", 2) for x in walk.values) if kind == "output"}
 
 
 _METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}

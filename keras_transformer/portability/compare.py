@@ -12,7 +12,7 @@ class Measured(NamedTuple):
 
     Attributes:
         values: The arrays by name.
-        noise: The largest change of each array (see `change`) when all weights and float inputs
+        noise: The largest changes in each array (see `change`) when all weights and float inputs
             change by one unit in the last place.
         epsilon: Difference between 1 and the next larger number, in the least precise dtype of the
             layers.
@@ -26,11 +26,15 @@ class Measured(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Largest difference of an array between two backends, and the tolerance for rounding."""
+    """Largest difference of an array between two backends, and the tolerance for rounding.
+
+    If only one backend has the array, `is_shared` is False and the difference infinite.
+    """
 
     name: str
     largest: float
     tolerance: float
+    is_shared: bool = True
 
     @property
     def parts(self) -> bool:
@@ -46,9 +50,9 @@ class Difference(NamedTuple):
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the largest absolute difference of float arrays; of others, which rows are unequal.
+    """Returns the absolute differences of float arrays; of others, which rows are unequal.
 
-    The result is infinite if the shapes differ, or if only one of two numbers is NaN.
+    A difference is infinite if only one of two numbers is NaN; the result is, if the shapes differ.
     """
     if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
         return np.array(math.inf)
@@ -58,20 +62,24 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.array(~rows.all(axis=tuple(range(1, rows.ndim))))
     with np.errstate(invalid="ignore"):
         differences = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
-    return np.array(np.nan_to_num(differences, nan=math.inf, posinf=math.inf).max(initial=0.0))
+    return np.asarray(np.nan_to_num(differences, nan=math.inf, posinf=math.inf))
 
 
 def differences(one: Measured, other: Measured) -> list[Difference]:
-    """Compares the arrays of two backends that have the same name.
+    """Compares the arrays of two backends.
 
     The tolerance for floats is 2 sqrt(n) times the array's noise; n is the number of terms of the
     longest sum in the model. The noise is the array's largest change when all weights and inputs
     change by one unit in the last place, and at least one unit in the last place of the array's
     largest number. The factor is 2 sqrt(n) because backends add terms in different orders: the
     rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
+    Numbers above 1 / epsilon, for example -1e9 in a mask, have a noise of their own, so that they
+    do not make the tolerance of smaller numbers large. Elements that become NaN or infinite when
+    weights and inputs change in this way are not compared.
     Integers must be equal, except in rows that change when weights and inputs change in this way.
     """
-    return [_difference(name, one, other) for name in one.values if name in other.values]
+    names = dict.fromkeys([*one.values, *other.values])
+    return [_difference(name, one, other) for name in names]
 
 
 def worst(found: Iterable[Difference]) -> Difference | None:
@@ -80,14 +88,24 @@ def worst(found: Iterable[Difference]) -> Difference | None:
 
 
 def _difference(name: str, one: Measured, other: Measured) -> Difference:
+    if not (name in one.values and name in other.values):
+        return Difference(name, math.inf, 0.0, is_shared=False)
     a, b = one.values[name], other.values[name]
     changes = change(a, b)
-    if a.dtype.kind != "f" or changes.size != 1 or not np.isfinite(changes):
-        undecided = np.maximum(one.noise[name], other.noise[name])
-        is_part = changes > undecided if changes.shape == undecided.shape else changes
-        return Difference(name, float(np.sum(is_part)), 0.0)
-    finite = np.abs(a[np.isfinite(a)])
-    epsilon = max(one.epsilon, other.epsilon)
-    noise = max(one.noise[name], other.noise[name], epsilon * np.max(finite, initial=0.0))
-    terms = max(one.terms, other.terms)
-    return Difference(name, float(changes), float(2 * math.sqrt(terms) * noise))
+    if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
+        noises = (x.noise[name] for x in (one, other))
+        is_undecided = any(x.size and np.isinf(x).all() for x in noises)
+        return Difference(name, 0.0 if is_undecided else math.inf, 0.0)
+    noise = np.maximum(one.noise[name], other.noise[name])
+    if a.dtype.kind != "f":
+        return Difference(name, float(np.sum(changes > noise)), 0.0)
+    epsilon, factor = max(one.epsilon, other.epsilon), 2 * math.sqrt(max(one.terms, other.terms))
+    is_decided = np.isfinite(noise)
+    size = np.where(np.isfinite(a), np.abs(a), 0.0)
+    is_large = size > 1 / epsilon
+    found = []
+    for part in (is_decided & ~is_large, is_decided & is_large):
+        largest = max(np.max(x, initial=0.0, where=part) for x in (noise, epsilon * size))
+        largest_change = np.max(changes, initial=0.0, where=part)
+        found.append(Difference(name, float(largest_change), float(factor * largest)))
+    return max(found, key=lambda difference: difference.ratio)

@@ -95,7 +95,7 @@ class Failures:
         pairs = {pair: worst(self._audit.differences(check, pair)) for pair in self._audit.pairs()}
         parting = {pair: x for pair, x in pairs.items() if x is not None and x.parts}
         for pair, largest in sorted(parting.items(), key=lambda x: -x[1].ratio):
-            yield pair, str(largest)
+            yield pair, str(largest) if largest.is_shared else f"only one has {largest.name}"
 
     def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
         """Yields the places at which to try to reproduce a failure.

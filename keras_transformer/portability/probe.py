@@ -54,11 +54,15 @@ class Probe(keras.Model):
         self.compile(_KeepGradients())
 
     def step(self, arguments: Any, named: Any) -> dict[str, np.ndarray]:
-        """Runs a step of gradient descent, compiled as in `fit`; then restores the variables.
+        """Runs a step of gradient descent; then restores the variables.
+
+        The gradients are compiled as in `fit`, the descent is not: TensorFlow would compute some
+        gradients with weights that are already updated.
 
         Returns:
-            The gradients of variables and float inputs, and the variables after the step. Empty if
-            the layer has no float outputs, or has no trainable variables and no float inputs.
+            The gradients of variables and float inputs, and the variables after the step, except
+            the seeds of dropout. Empty if the layer has no float outputs, or has no trainable
+            variables and no float inputs.
         """
         variables, trained = self.layer.variables, self.trainable_variables
         if not (self.factors and trained):
@@ -69,10 +73,11 @@ class Probe(keras.Model):
             variable.assign(as_array(value))
         try:
             self.train_on_batch(np.zeros((1, 1)))
+            gradients = [x.value for x in self.optimizer.kept]
+            keras.optimizers.SGD(LEARNING_RATE).apply(gradients, trained)
             names = [f"{i} {variable.name}" for i, variable in enumerate(trained)]
             found = dict(zip((f"gradient {x}" for x in names), self.optimizer.kept, strict=True))
-            floats = filter(is_float, variables)  # without the seeds of dropout
-            found.update({f"variable {i} {x.name}": x for i, x in enumerate(floats)})
+            found.update({f"variable {i} {x.name}": x for i, x in enumerate(self.layer.weights)})
             return {name: as_array(x) for name, x in found.items()}
         finally:
             for variable, value in zip(variables, before, strict=True):
@@ -106,7 +111,7 @@ class Probe(keras.Model):
 
 
 class _KeepGradients(keras.optimizers.Optimizer):
-    """Gradient descent that keeps each gradient in a variable."""
+    """Keeps each gradient in a variable, and updates no weight."""
 
     def __init__(self) -> None:
         super().__init__(LEARNING_RATE, name="keep_gradients")
@@ -120,4 +125,3 @@ class _KeepGradients(keras.optimizers.Optimizer):
         self.assign(kept, ops.zeros(kept.shape, kept.dtype))
         # TensorFlow's gradient may be sparse. `assign_add` then adds the values of equal indices.
         self.assign_add(kept, gradient)
-        self.assign_sub(variable, ops.cast(learning_rate, kept.dtype) * kept.value)

@@ -36,3 +36,26 @@ def test_status_says_whether_a_model_file_conforms(conforms, monkeypatch, tmp_pa
 def test_says_what_is_no_run_and_what_is_no_module(tmp_path):
     assert "no run folder" in fails("conformance", tmp_path)
     assert "no_such_module" in fails("conformance", tmp_path, "--import", "no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("", "", "ValueError"),
+        (".foo", "", "TypeError"),
+        ("wrong_syntax", "def", "SyntaxError"),
+        ("raises", "raise RuntimeError('no luck')", "RuntimeError: no luck"),
+        ("exits", "raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_names_a_module_that_fails(name, text, shown, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{name}.py").write_text(text)
+    message = fails("conformance", tmp_path, "--import", name)
+    assert f"--import {name!r} fails: {shown}" in message
+
+
+def test_a_model_without_known_inputs_is_refused(tmp_path):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.layers.Dense(3)]).save(path)
+    assert "is not a functional model" in fails("conformance", path)

@@ -14,8 +14,9 @@ PAIR = ("one", HERE)
 class Process:
     """Answers with ones; with twos for `wrong` names."""
 
-    def __init__(self, folder, name, wrong=(), failing=None):
+    def __init__(self, folder, name, wrong=(), failing=None, more=()):
         self.path, self.wrong, self.failing = folder / f"{name}.npz", wrong, failing
+        self.more = list(more)
 
     def ask(self, method, call="model", **_):
         if method == self.failing:
@@ -25,8 +26,9 @@ class Process:
             names = [f"gradient 0 of {call}", "variable 0"]
         elif method != "walk":
             names = ["output 0"]
+        names += self.more
         values = [np.full(2, 1.0 + (name in self.wrong)) for name in names]
-        np.savez(self.path, *values, *(np.zeros(()) for _ in names))
+        np.savez(self.path, *values, *(np.zeros(2) for _ in names))
         answer = {"file": str(self.path), "names": names, "epsilon": 2.0**-23, "terms": 1}
         return {**answer, "is_training": True}
 
@@ -45,6 +47,12 @@ def test_the_first_call_parts_whose_inputs_do_not(tmp_path):
 def test_an_outer_call_parts_if_its_own_code_does(tmp_path):
     wrong = ["model/block/c input 0"] + [f"{x} output 0" for x in CALLS[2:]]
     assert audit(tmp_path, wrong=wrong).parting_call(PAIR)[0] == "model/block"
+
+
+def test_an_output_of_one_backend_parts_but_not_a_call_of_one_backend(tmp_path):
+    more = ["model/block/only output 0", "model/d output 1"]
+    call, (found,) = audit(tmp_path, more=more).parting_call(PAIR)
+    assert (call, found.name, found.is_shared) == ("model/d", "output 1", False)
 
 
 def test_the_innermost_step_parts(tmp_path):
@@ -67,3 +75,13 @@ def test_the_original_model_is_compared_with_what_is_loaded(tmp_path):
     found = audit(tmp_path, wrong=["output 0"])
     found.run(["outputs"], report=lambda total: None)
     assert [(x.reader, x.differences()[0].parts) for x in found.readings(PAIR)] == [(HERE, True)]
+
+
+def test_an_output_that_only_the_original_or_the_loaded_model_has_parts(tmp_path):
+    found = audit(tmp_path, more=["output 1"])
+    found.run(["outputs"], report=lambda total: None)
+    (reading,) = found.readings(PAIR)
+    assert [(x.name, x.parts) for x in reading.differences()] == [
+        ("output 0", False),
+        ("output 1", True),
+    ]

@@ -10,7 +10,11 @@ EPSILON = 2.0**-23
 
 def measured(noise=0.0, **values):
     values = {name: np.array(x) for name, x in values.items()}
-    return Measured(values, {name: np.asarray(noise) for name in values}, EPSILON, 4)
+    noises = {
+        name: np.broadcast_to(noise, x.shape if x.dtype.kind == "f" else x.shape[:1])
+        for name, x in values.items()
+    }
+    return Measured(values, noises, EPSILON, 4)
 
 
 def compare(one, other, noise=0.0):
@@ -18,9 +22,9 @@ def compare(one, other, noise=0.0):
     return found
 
 
-def test_change_of_floats_is_the_largest_and_infinite_for_a_nan_or_a_shape():
-    assert change(np.array([1.0, 2.0]), np.array([1.5, 2.25])) == 0.5
-    assert change(np.array([np.nan, np.inf]), np.array([np.nan, np.inf])) == 0
+def test_change_of_floats_is_by_element_and_infinite_for_a_nan_or_a_shape():
+    one, other = np.array([1.0, 2.0, np.nan, np.inf]), np.array([1.5, 2.25, np.nan, np.inf])
+    np.testing.assert_array_equal(change(one, other), [0.5, 0.25, 0, 0])
     assert change(np.array([np.nan]), np.array([1.0])) == np.inf
     assert change(np.zeros(2), np.zeros(3)) == np.inf
 
@@ -42,6 +46,34 @@ def test_what_exceeds_the_tolerance_parts():
     assert not compare([1.0], [1.0 + 3 * EPSILON]).parts
     assert compare([1.0], [1.0 + 5 * EPSILON]).parts
     assert compare([np.nan], [1.0]).parts
+
+
+def test_a_large_constant_does_not_hide_a_difference_beside_it():
+    found = compare([[1.0, -1e9]], [[6.0, -1e9]], noise=[[1e-7, 64.0]])
+    assert found.parts and found.largest == 5 and found.tolerance < 1e-5
+    assert not compare([1.0, -1e9], [1.0, -1e9 + 64]).parts
+    assert compare([1.0, -1e9], [1.0, -2e9]).parts
+
+
+def test_what_rounding_makes_nan_is_not_compared_and_hides_nothing():
+    noise = [0.0, np.inf]
+    assert compare([1.0, np.nan], [6.0, 0.5], noise).parts
+    assert not compare([1.0, np.nan], [1.0, 0.5], noise).parts
+
+
+def test_shapes_part_unless_rounding_decides_them():
+    assert compare([1.0], [1.0, 2.0]).parts
+    assert compare([], [1.0]).parts
+    assert not compare([1.0], [1.0, 2.0], noise=np.inf).parts
+
+
+def test_an_array_of_one_backend_parts():
+    more, less = measured(x=[1.0], y=[2]), measured(x=[1.0])
+    for found in (differences(more, less), differences(less, more)):
+        assert [(x.name, x.parts, x.is_shared) for x in found] == [
+            ("x", False, True),
+            ("y", True, False),
+        ]
 
 
 def test_rows_of_integers_part_unless_rounding_decides_them():

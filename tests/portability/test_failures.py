@@ -50,6 +50,12 @@ def test_a_call_is_reported_once_and_explains_later_checks(tmp_path):
     assert str(failure).startswith("outputs: b and c differ in model/layer: 3.0e+00 of 1.0e+00\n")
 
 
+def test_a_result_of_one_backend_is_named(tmp_path):
+    missing = [Difference("output 1", float("inf"), 0.0, is_shared=False)]
+    (failure,) = find(tmp_path, {("outputs", ("a", "b")): missing})
+    assert failure.message == "only one has output 1"
+
+
 def test_an_error_of_each_backend_is_reported(tmp_path):
     errors = {("outputs", name): BackendError(f"of {name}") for name in "ab"}
     errors["gradients", "a"] = BackendError("of a too")

@@ -35,6 +35,13 @@ def test_a_script_compares_with_what_is_expected(folder, expected, differs):
     assert script.read_text().startswith('"""A title.\n')
 
 
+def test_a_script_shows_a_result_that_is_missing(folder):
+    np.savez(folder / "expected.npz", **{"output 1": np.ones(1)})
+    shown = subprocess.run([sys.executable, write(folder)], capture_output=True, text=True)
+    assert shown.stdout.startswith("output 0: difference inf")
+    assert DIFFER in shown.stderr
+
+
 def test_an_error_is_reproduced_by_its_name(folder):
     (folder / "layer.keras").write_bytes(b"")
     script = write(folder)

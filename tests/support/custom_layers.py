@@ -78,3 +78,29 @@ class OnlyTensorFlow(keras.layers.Layer):
         if keras.backend.backend() != "tensorflow":
             raise TypeError("x must be a tf.Tensor")
         return x
+
+
+class Scale(keras.layers.Layer):
+    """Multiplies by a weight."""
+
+    def build(self, shape):
+        self.scale = self.add_weight((shape[-1],), "ones", name="scale")
+
+    def call(self, x):
+        return x * self.scale
+
+
+class Counter(keras.layers.Layer):
+    """Counts its calls in training; draws random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(1)
+
+    def build(self, shape):
+        self.count = self.add_weight((), "zeros", "int32", trainable=False, name="count")
+
+    def call(self, x, training=False):
+        if training:
+            self.count.assign(self.count + 1)
+        return x + keras.random.normal(ops.shape(x), seed=self.seeds)
