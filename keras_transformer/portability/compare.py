@@ -62,7 +62,7 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def differences(one: Measured, other: Measured) -> list[Difference]:
-    """Compares the arrays of two backends that have the same name.
+    """Compares the arrays of one backend with the arrays of another that have the same names.
 
     The tolerance for floats is 2 sqrt(n) times the array's noise; n is the number of terms of the
     longest sum in the model. The noise is the array's largest change when all weights and inputs
