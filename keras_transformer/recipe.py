@@ -24,7 +24,7 @@ _HIGHEST_LEARNING_RATE = 10.0
 
 
 class _Section(BaseModel):
-    """Base class of the sections of a recipe, which are immutable and reject unknown keys."""
+    """Base class of recipe sections; a section is immutable and rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -129,7 +129,10 @@ class ModelSettings(_Section):
     norm_first: bool | None = None
     norm_epsilon: float | None = Field(None, gt=0, le=1)
     max_length: int | None = Field(
-        None, gt=0, le=_MOST, description="Maximum tokens for search and some position encodings."
+        None,
+        gt=0,
+        le=_MOST,
+        description="Maximum tokens per sentence in search and in some position encodings.",
     )
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
         None, description="Local and strided save memory on long sequences. Default: full."
@@ -232,7 +235,7 @@ class Training(_Section):
         16,
         ge=0,
         le=2**20,
-        description="Memory in MiB for logits; the loss computes those of some tokens at a time.",
+        description="Memory in MiB for the logits of the tokens that the loss handles at a time.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."

@@ -76,9 +76,9 @@ class Run:
         """Creates the folder of a new run.
 
         Raises:
-            UserError: If the folder already contains a run or files that a run writes, or cannot
-                be created, or a text file of the recipe is missing. In these cases, the folder is
-                not changed.
+            UserError: If the folder already contains a run or files that a run writes, if it cannot
+                be created, or if a text file of the recipe is missing. In these cases, the folder
+                is not changed.
         """
         run = cls(directory, recipe)
         if recipe.data.generator is None:

@@ -55,7 +55,7 @@ def find_token_budget(
     With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more memory.
 
     Args:
-        recipe: The recipe. If it uses several devices, the result is for one device.
+        recipe: The recipe. If the recipe uses several devices, the result is for one device.
         memory: Limit in MiB for the main memory of the process. Defaults to None: the available
             memory. On a GPU, the step must also fit into the memory of the device.
         report: Function that is called with every `Try`.
@@ -111,7 +111,7 @@ def longest_lengths(recipe: Recipe) -> tuple[int, int]:
 
 
 def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
-    """Returns the sizes B, S and T of the batch that needs most memory."""
+    """Returns rows, source length and target length of the batch that needs most memory."""
     source, target = longest_lengths(recipe)
     rows = tokens // target
     return (rows - rows % 8 if rows > 8 else rows), source, target

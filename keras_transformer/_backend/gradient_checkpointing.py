@@ -113,9 +113,9 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """Does what `jax.checkpoint` does, and keeps XLA from removing the recomputation on CPUs.
 
-    With `jax.checkpoint`, XLA on CPUs finds that the recomputation repeats the forward pass, and
-    stores the activations instead. Here, the inputs of the recomputation depend on the gradient,
-    so XLA finds no repetition.
+    With `jax.checkpoint`, XLA on CPUs finds that the recomputation repeats the forward pass. So
+    it omits the recomputation and stores the activations. Here, the inputs of the recomputation
+    depend on the gradient, so XLA finds no repetition.
     """
     import jax
     from jax import numpy as jnp

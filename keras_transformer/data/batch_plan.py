@@ -243,7 +243,7 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and the range `begin` to `end` - 1 of the pairs in `_order`."""
+    """A micro-batch: its shape, and its pairs: positions `begin` to `end` - 1 in `_order`."""
 
     shape: BatchShape
     begin: int
@@ -279,9 +279,9 @@ def choose_buckets(
     """Chooses widths that need little padding, and assigns each sentence pair to one of them.
 
     A width is a source length and a target length that sentence pairs are padded to. The search
-    starts with the width that every pair fits into. It adds the width that saves most padding,
-    until there are `max_shapes` widths. Then it removes each width in turn, except the widest,
-    and adds the best width instead.
+    starts with the width that every pair fits into. It repeatedly adds the width that saves the
+    most padding, until there are `max_shapes` widths. Then it removes each width in turn,
+    except the widest, and adds the best width instead.
 
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
@@ -290,8 +290,8 @@ def choose_buckets(
         max_shapes: Maximum number of widths.
 
     Returns:
-        The widths, narrowest first (every pair fits into the last one), and, for each pair, the
-        index of the narrowest width that the pair fits into, uint8 (pairs,).
+        The widths, narrowest first, and an index for each pair, uint8 (pairs,): the narrowest
+        width that the pair fits into. Every pair fits into the last width.
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -305,7 +305,7 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns the possible lengths: multiples of `multiple`. The last is at least `longest`.
+    """Returns ascending multiples of `multiple` as possible lengths; the last is >= `longest`.
 
     Some of the longer multiples may be omitted, to have at most `_MAX_LEVELS` lengths.
     """

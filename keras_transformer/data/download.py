@@ -36,8 +36,8 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         Path of the file in the cache.
 
     Raises:
-        UserError: If the download fails or takes more than four hours, or the file is larger than
-            8 GiB or has a different SHA-256. The cache does not change in these cases.
+        UserError: If the download fails or takes more than four hours, if the file is larger than
+            8 GiB, or if its SHA-256 is different. The cache does not change in these cases.
     """
     cache = _keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name

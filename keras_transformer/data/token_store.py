@@ -89,7 +89,7 @@ class TokenStore:
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
             fingerprint: The `TokenStore.fingerprint` that these pairs, `tokenizer` and `max_length`
-                must have. Defaults to None: they may have any.
+                must have. Defaults to None: any fingerprint is accepted.
 
         Returns:
             The store.

@@ -189,7 +189,7 @@ class Tokenizer:
 
 
 def fits(pieces: Sequence[int], max_length: int) -> bool:
-    """Returns whether the pieces and one bos or eos have at most `max_length` tokens together."""
+    """Returns whether the pieces and one more token (bos or eos) fit into `max_length` tokens."""
     return len(pieces) < max_length
 
 

@@ -42,7 +42,7 @@ MIN_COVERAGE = 1e-6
 
 
 class Live(NamedTuple):
-    """The N hypotheses of each sentence that are not finished."""
+    """The unfinished hypotheses, N per sentence."""
 
     ids: Any  # int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet
     # float32 `(B, N)`, descending; minus infinity = no hypothesis, or the sentence is finished

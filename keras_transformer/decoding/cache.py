@@ -17,7 +17,7 @@ class Cache(NamedTuple):
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders them along axis 1.
-        sentence: Tensors `(B * m, ...)` with any number m of rows per sentence. Reordering
+        sentence: Tensors `(B * m, ...)`, m rows per sentence; m is any number. Reordering
             hypotheses does not change them.
         shared: Anything that is the same for all sentences. Search does not change it.
     """
@@ -96,7 +96,7 @@ class GrowingKeyValues(NamedTuple):
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "GrowingKeyValues":
-        """Returns keys and values that have no slots yet; `num_slots` is not used."""
+        """Returns empty keys and values, which `write` extends; `num_slots` is not used."""
         return cls(*(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v)))
 
     @property

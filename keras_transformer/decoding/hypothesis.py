@@ -61,7 +61,7 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
 def word_alignment(
     attention: np.ndarray, source_pieces: Sequence[str], target_pieces: Sequence[str]
 ) -> tuple[tuple[int, int], ...]:
-    """Aligns each target word with the source word to which its pieces give the most attention.
+    """Aligns each target word with the source word to which the target word's pieces attend most.
 
     A word begins at a SentencePiece piece that starts with "▁".
 
@@ -119,9 +119,10 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
 
 def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
-    """Returns the index of each piece's word in `text`; `pieces` are the first of its pieces.
+    """Returns, for each piece, the index of its word in `text`.
 
-    The tokenizer can change white space. So each word is encoded separately to count its pieces.
+    `pieces` are the first pieces of `text`. The tokenizer can change white space. So each word is
+    encoded separately to count its pieces.
     """
     encoded = tokenizer.encode_source(text.split())
     if [piece for of_word in encoded for piece in of_word][: len(pieces)] != list(pieces):

@@ -9,7 +9,7 @@ The bank of a hypothesis is the number of tokens in its met sequences, plus the 
 sequences in progress. Only hypotheses with the same bank compete with each other. So
 hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
-In shapes, each sentence has C sequences of up to W tokens, padded at the end, and M candidates.
+Shape letters: a sentence has C sequences of up to W tokens, padded at the end, and M candidates.
 
 Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation.
 """
@@ -30,7 +30,7 @@ from keras_transformer.decoding.token_rules import NO_TOKEN, last_tokens
 
 
 class Candidates(NamedTuple):
-    """Continuations of the live (not finished) hypotheses by one token, M per sentence."""
+    """The M candidates per sentence: live (not finished) hypotheses with one more token."""
 
     ids: Any  # int32 `(B, M, 1 + L)`
     # float32 `(B, M)`; descending if no tokens are required; minus infinity = no candidate
@@ -84,11 +84,11 @@ def constrained_candidates(
 def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     """Chooses N candidates of each sentence, one from each bank in turn.
 
-    It first takes the most probable candidate of each bank, from the highest bank to the lowest,
-    then the second most probable candidate of each bank, and so on. Banks with too few candidates
-    are skipped.
+    For banks, see the top of this file. The function first takes the most probable candidate of
+    each bank, from the highest bank to the lowest, then the second most probable candidate of each
+    bank, and so on. Banks with too few candidates are skipped.
 
-    Log-probabilities and banks are `(B, M)`. Candidates with log-probability minus infinity are
+    `log_probabilities` and `banks` are `(B, M)`. Candidates with log-probability minus infinity are
     chosen only if there are fewer than N other candidates.
     Returns int32 indices `(B, N)`, sorted by descending log-probability.
 

@@ -149,8 +149,8 @@ def random_numbers(
     """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
 
     The random numbers of a sample depend only on the seed and the indices of sentence and sample.
-    More samples, a larger `max_length` or other sentences do not change them. The numbers come from
-    the raw output of the Philox generator, which is the same in all releases of NumPy.
+    They stay the same with more samples, a larger `max_length` or other sentences. The numbers come
+    from the raw output of the Philox generator, which is the same in all releases of NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
@@ -196,7 +196,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 def _nucleus_border(weights: Any, top_p: float) -> Any:
     """Returns the smallest weight `(B, N, 1)` in the nucleus, with float32 precision.
 
-    `weights`, K unnormalized probabilities `(B, N, K)` in [0, 1], can have any order. The weights
+    `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. The weights
     in the nucleus add up to at least `top_p` times the sum of all weights.
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
@@ -244,8 +244,8 @@ def _draw(weights: Any, numbers: Any) -> Any:
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 whose cumulative sum exceeds `target`.
 
-    If rounding leaves no such weight, returns the index of the last weight above 0. Weights of 0
-    are excluded explicitly, because a cumulative sum computed in parallel can decrease.
+    If rounding errors leave none, returns the index of the last weight above 0. Weights of 0 are
+    excluded explicitly, because a cumulative sum computed in parallel can decrease.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")

@@ -193,7 +193,7 @@ def _resize(
     strategy: Strategy,
     length: int,
 ) -> tuple[Request, Any, Cache]:
-    """Keeps only the sentences `rows` (all if None) and makes room for `length` tokens."""
+    """Keeps the sentences with indices `rows` (None = all); makes room for `length` tokens."""
     if rows is not None:
         cache = cache.take_sentences(rows, request.source_ids.shape[0])
         position = state.position
@@ -232,7 +232,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
-    """Returns the rows to keep: unfinished sentences, and others to fill the batch. None = all."""
+    """Returns the rows to keep (None = all): unfinished ones first, then some finished ones."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size):
         size = smaller_batch_size(size)

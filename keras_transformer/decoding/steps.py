@@ -93,7 +93,7 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
 def log_normalizer(logits: Any, largest: Any = None) -> Any:
     """Returns log(sum(exp(logits))), float `(B, N)`, for logits `(B, N, V)`.
 
-    `largest` `(B, N, 1)` are the maxima of the logits, if they are known already.
+    Pass `largest`, the largest logit of each hypothesis, `(B, N, 1)`, if it is already known.
     """
     if largest is None:
         largest = ops.max(logits, axis=-1, keepdims=True)
@@ -226,9 +226,10 @@ def _best_blocks(
 ) -> tuple[Any, Any]:
     """Returns the columns of the tokens in the k best blocks, `(B, k * 64)`, and a mask.
 
-    The column of a token is hypothesis * V + token id; columns are ascending. If the last block has
-    fewer than 64 tokens, it is filled up with tokens of the block before. The mask is False for
-    these tokens and for excluded tokens.
+    The column of a token is n * `vocabulary_size` + token id, where n is the index of the token's
+    hypothesis. Columns are in ascending order. If the last block has fewer than 64 tokens, it is
+    filled up with tokens of the block before. The mask is False for these tokens and for excluded
+    tokens.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)

@@ -380,7 +380,7 @@ def _num_sentences(parts: list[SourcePart]) -> int:
 
 @contextmanager
 def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
-    """Yields the function to call with the number of sentences in each finished batch."""
+    """Yields a function; call it with the number of sentences after each finished batch."""
     if callable(progress):
         yield progress
         return

@@ -103,8 +103,8 @@ def export_onnx(
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
-        UserError: If `directory` is not empty, the disk is full, or translations or scores of the
-            float32 export differ from those of the model.
+        UserError: If `directory` is not empty, if the disk is full, or if the float32 export gives
+            other translations or scores than the model.
         ValueError: If the activation, the attention or `quantization` is not supported, the model
             is quantized, or the tokenizer belongs to another model.
     """

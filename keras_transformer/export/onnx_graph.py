@@ -162,8 +162,8 @@ class _Graph:
 def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str | int, ...]]:
     """Returns the shapes of the keys and values of decoder layer `number`, by tensor name.
 
-    `prefix` is "memory_" for cross-attention, and for self-attention "past_" (the cache before the
-    step) or "" (the cache after the step).
+    `prefix` is "memory_" for cross-attention. For self-attention, it is "past_" for the cache
+    before the step, and "" for the cache after the step.
     """
     heads, width = model.num_heads, model.d_model // model.num_heads
     memory = ("batch", heads, width, "source_length"), ("batch", heads, "source_length", width)

@@ -93,7 +93,7 @@ class OnnxModel:
             token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
             parents: int `(B, N)`, the index of each hypothesis's parent: the hypothesis of the
                 previous step without the newest token. 0 in the first step.
-            num_candidates: Number C of next tokens per hypothesis, at most V.
+            num_candidates: Number C of likeliest next tokens to return per hypothesis, at most V.
             state: The result of `encode`, or the state that the previous step returned.
         """
         feed = {
@@ -245,7 +245,7 @@ class OnnxTranslator:
 
 
 class _Best:
-    """For each sentence, the best finished hypothesis and the number of finished hypotheses."""
+    """Stores each sentence's best finished hypothesis, and counts the finished hypotheses."""
 
     def __init__(self, batch: int, length: int, pad_id: int) -> None:
         self._pad_id = pad_id

@@ -193,7 +193,7 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
 
 
 def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns inputs of `translate_nbest` that use the exported search options."""
+    """Returns inputs of `translate_nbest`; -1 selects the exported search options."""
     count = len(sentences)
     unset = {"beam_size": [-1] * count, "max_length": [-1] * count}
     return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}

@@ -93,7 +93,7 @@ def position_table(model: Transformer) -> np.ndarray | None:
 
 
 class Comparison(NamedTuple):
-    """The result of comparing translations by an export with translations by its model."""
+    """How closely the translations of an export match the translations of its model."""
 
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
@@ -116,7 +116,7 @@ def compare(
     is_exact: bool = True,
     compares_scores: bool = True,
 ) -> Comparison:
-    """Compares translations by an export with those by its model.
+    """Compares the translations of an export with the translations of its model.
 
     Args:
         format: Name of the format, for the message.
@@ -127,7 +127,7 @@ def compare(
         tolerance: Scores count as equal if they differ by at most this number, by rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, scores must equal the model's, and so must translations, unless
-            hypotheses tie. If False, an equal translation or an equal score is enough.
+            hypotheses tie. If False, the score or the translation must be equal.
 
     Raises:
         UserError: If `is_exact` is True and a result breaks the rule of `compares_scores`.

@@ -179,7 +179,8 @@ class TranslationGraph:
         """Returns the logits of the model; NaN for rows with an id outside the vocabulary.
 
         The server puts rows of several clients into a batch, and an error affects all clients. So
-        an error is raised only if no row is valid or rows exceed the model's maximum length.
+        an error is raised only if all rows have an id outside the vocabulary, or if the rows are
+        too long.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
@@ -272,7 +273,7 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes columns of padding; gives a blank text one empty translation with score 0."""
+        """Removes columns of only padding; gives each blank text one empty result of score 0."""
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
@@ -353,7 +354,7 @@ def map_length_chunks(
     tokens_per_chunk: int | tf.Tensor,
     results: Sequence[tf.Tensor],
 ) -> tuple[tf.Tensor, ...]:
-    """Applies a function to chunks of rows of similar length, the longest rows first.
+    """Sorts rows by length, longest first, and applies a function to one chunk at a time.
 
     Only one chunk and the results are in memory at a time.
 
@@ -363,9 +364,9 @@ def map_length_chunks(
             may be shorter than in the result.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A row
-            with more tokens is a chunk of its own.
-        results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
+        tokens_per_chunk: Maximum tokens of a chunk: its number of rows times the length of its
+            longest row. A row with more tokens is a chunk of its own.
+        results: Initial results `(B, ...)`, which remain where `function` returns no values.
 
     Returns:
         The results of all rows in the order of `tensors`.

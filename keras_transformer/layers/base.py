@@ -41,7 +41,7 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**{**config, **objects})
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """Returns the input shapes for `build`, and the result of `layer_changes`."""
+        """Returns what `build_from_config` needs: input shapes and `layer_changes`."""
         config = super().get_build_config()
         changes = layer_changes(self)
         return {**config, "changes": changes} if config and changes else config

@@ -1,7 +1,7 @@
 """Saves and restores what `quantize`, `enable_lora` and `trainable = False` changed in sublayers.
 
 The config of a composite layer contains only the arguments of its constructor. So a loaded layer
-would lack these changes, and the saved weights would not fit it.
+would lack the changes in its sublayers, and the saved weights would not fit it.
 """
 
 import gc

@@ -225,7 +225,8 @@ class Decoder(Encoder):
             and the padding mask. `shared` contains each layer's fused projections.
 
         Raises:
-            ValueError: If `memory` contradicts `use_memory`, or if the layers are not causal.
+            ValueError: If `memory` is given but `use_memory` is False, if `memory` is missing but
+                `use_memory` is True, or if the layers are not causal.
         """
         if not self.layers[0].use_causal_mask:
             raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")

@@ -20,7 +20,7 @@ class Searchable(Protocol):
       method, search starts with a cache for hypotheses of the maximum length.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
       source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
-      of translations, padded at the end. The weights `[:, :, t]` are those of the step that reads
+      of translations, padded at the end. `weights[:, :, t]` come from the step that reads target
       token t and predicts token t + 1. `Translator` needs this method for word alignments.
 
     Attributes:

@@ -34,8 +34,8 @@ class Transformer(Recompiling, keras.Model):
     Args:
         vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
-        target_vocabulary_size: Size of the target vocabulary. If it is given, target embedding and
-            output projection share a matrix, and the source embedding has its own. Defaults to
+        target_vocabulary_size: Size of the target vocabulary. If it is given, the source embedding
+            has one matrix; target embedding and output projection share another. Defaults to
             None: the vocabulary is joint, and both embeddings and the projection share one matrix.
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.

@@ -46,7 +46,7 @@ class Audit:
         self._walks: dict[str, Measured] = {}
 
     def run(self, checks: Collection[str], report: Callable[[int], object]) -> None:
-        """Runs the checks on all backends in parallel; calls `report(total number)` after each."""
+        """Runs the checks on all backends in parallel; after each check, calls `report(total)`."""
 
         def run(name: str) -> None:
             for check in checks:

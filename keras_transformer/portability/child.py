@@ -83,7 +83,7 @@ class Child:
         return self._measure(self._walk, self.model, self.inputs)
 
     def step(self, call: str | None = None) -> dict[str, Any]:
-        """Answers with gradients and variables after a training step of the model or one layer."""
+        """Runs a training step of the model or a layer; answers with gradients and variables."""
         layer, arguments, named = self._call(call)
         is_training = not _is_random(layer, arguments, named)
         with _restored(layer.variables):

@@ -102,10 +102,11 @@ def conformance(
     Args:
         model: A `keras.Model` or a layer. Its classes must be importable from a module; the
             processes import the modules of all its layers.
-        inputs: A small batch, in the structure that the model takes. For a layer, a dict contains
-            the call arguments by name. Defaults to None: random inputs, for functional models only.
+        inputs: A small batch, in the structure that the model takes. For a layer: a dict from
+            names of call arguments to values. Defaults to None: random inputs, for
+            functional models only.
         imports: Further modules to import, for example for a custom activation. Defaults to none.
-        directory: Folder for scripts. It is created if a check fails. Defaults to "conformance".
+        directory: Folder for scripts, created only if a check fails. Defaults to "conformance".
         seed: Seed of all random numbers. Defaults to 0.
         report: Function that is called after each check, with the total number of checks.
 

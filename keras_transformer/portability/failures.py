@@ -98,10 +98,10 @@ class Failures:
             yield pair, str(largest) if largest.is_shared else f"only one has {largest.name}"
 
     def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
-        """Yields the places at which to try to reproduce a failure.
+        """Yields the places where a script may reproduce a failure.
 
-        For saved files, these are the files that load differently. Otherwise, they are first the
-        layer call or its training step, if it can be found, then the whole model.
+        If backends load saved files differently, these are the files. Otherwise, the first place
+        is the layer call or its training step, if it is found; the last is the whole model.
         """
         audit, kind = self._audit, _KINDS[check]
         if len(backends) == 1:

@@ -9,11 +9,11 @@ BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model'
 
 
 def as_model(model: Any, inputs: Any) -> keras.Model:
-    """Returns `model` if it is a model, or a functional model that calls the layer `model`.
+    """Returns `model` itself if it is a model; wraps a layer in a functional model.
 
     Args:
         model: A model or a layer.
-        inputs: The inputs. If `model` is a layer, a dict maps names of call arguments to values.
+        inputs: The inputs. For a layer: a dict from names of call arguments to values.
 
     Raises:
         ValueError: If `model` is neither a model nor a layer, or is a layer and `inputs` is None.
@@ -38,8 +38,9 @@ def as_model(model: Any, inputs: Any) -> keras.Model:
 def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     """Returns random inputs for a functional model, in the structure of its inputs.
 
-    Floats are standard normal. Integers are ids of the embedding that reads the input, or of
-    the smallest embedding if no embedding reads it. The first row ends with two padding ids.
+    Floats are standard normal. Integers are valid ids for the embedding that reads the
+    input or, if none reads it, for the model's smallest embedding. The first row ends with two
+    padding ids.
 
     Raises:
         ValueError: If the model is not functional.

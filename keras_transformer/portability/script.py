@@ -105,7 +105,7 @@ def write_script(
         title: First line of the script's docstring.
         backends: The backends to run.
         tolerances: Largest difference of each compared array.
-        call: The call arguments by position, and those by name, each as Python code.
+        call: Python code of the positional and of the keyword arguments of the call.
         imports: Modules that register the classes of the layer.
         is_training: The argument `training` of the layer in a training step.
         seed: Seed of the random numbers in a training step.

@@ -204,7 +204,7 @@ class ServingClient:
         return Translation(text, score)
 
     def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
-        """Returns the first `n_best` translations without padding (score minus infinity)."""
+        """Returns the first `n_best` translations; omits padding (score minus infinity)."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
         if len(texts) != len(scores):

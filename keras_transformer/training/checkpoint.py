@@ -227,7 +227,7 @@ def average_checkpoints(
 
 
 def load_checkpoint_model(path: str | Path) -> Any:
-    """Reads the model of a checkpoint without its optimizer, with the EMA weights if there are any.
+    """Reads a checkpoint's model without the optimizer; uses the EMA weights if there are any.
 
     Raises `UserError` if the checkpoint is incomplete, damaged or written by an older release.
     """

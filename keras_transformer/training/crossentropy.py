@@ -144,8 +144,8 @@ def sliced_crossentropy(
 
     Returns:
         float32 tensor (3,) of weighted sums over the tokens: the smoothed loss (nats), the
-        unsmoothed cross-entropy (nats) and the number of correct predictions. Only the loss has a
-        gradient.
+        unsmoothed cross-entropy (nats) and the number of correct predictions. Only the smoothed
+        loss has a gradient.
     """
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(weights), 1e-30)
@@ -179,7 +179,7 @@ def _loop(
 ) -> tuple[Any, ...]:
     """Returns the result of `sliced_crossentropy` and, if `needs_gradient`, two gradients.
 
-    The float32 gradients are those of the loss with respect to states and embeddings.
+    These are float32 gradients of the loss, first for `states`, then for `embeddings`.
     """
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]

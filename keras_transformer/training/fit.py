@@ -83,8 +83,8 @@ def fit(
         steps: Total number of optimizer steps, including those before a stop.
         checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Number of checkpoints with the lowest validation losses to keep as well. Defaults
-            to 0.
+        keep_best: Number of checkpoints to keep in addition: those with the lowest validation
+            losses. Defaults to 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
             dictionary of numbers (also arrays or tensors of one number) and Markdown texts. Used
             at each checkpoint. Defaults to None.
@@ -107,9 +107,9 @@ def fit(
         The validation losses of all checkpoints, including those before a stop.
 
     Raises:
-        UserError: If a checkpoint is damaged or of another model, the disk is full, another process
-            trains in `directory`, the newest checkpoint has more than `steps` steps, or the loss or
-            a weight becomes infinite or NaN. Infinite or NaN weights are not saved.
+        UserError: If a checkpoint is damaged or from another model, if the newest one has more than
+            `steps` steps, if the disk is full, if another process trains in `directory`, or if the
+            loss or a weight becomes infinite or NaN. Infinite or NaN weights are not saved.
         ValueError: If an argument is out of range or has no effect, a result of `validation` is
             neither a number nor a text, or `batches` ends. On TensorFlow, the end of `batches`
             causes an error of another type.
@@ -274,7 +274,7 @@ def _saving(folder: Path, *kept: Any) -> Action:
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Returns a function for `AtCheckpoint` that stops all processes if process 0 is to stop."""
+    """Returns a function for `AtCheckpoint`: early stopping, which the chief decides for all."""
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
         if distribution.of_chief(history.is_over(patience)):

@@ -185,7 +185,8 @@ class TransformerAdam(_BackendAdam):
     ) -> None:
         """Updates weights and moving averages.
 
-        On JAX, Keras reverts these updates if the micro-batch does not end an optimizer step.
+        On JAX, Keras calls this for every micro-batch, and undoes the updates if the micro-batch
+        does not end an optimizer step.
         """
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:

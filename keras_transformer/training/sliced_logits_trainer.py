@@ -20,10 +20,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     of 37,000, the logits take 3 GiB, and their gradient another 3 GiB. This trainer shares the
     layers and weights of `model`, but outputs only `model.states`, the hidden states before the
     output matrix. The loss computes the logits of only some tokens (a slice) at a time, from their
-    states. Loss, metrics and gradients are the same as for a `model` that is compiled with `loss`,
-    and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also compiles
-    `model`, with the same optimizer. `save` saves `model`, which you can train further without
-    this trainer.
+    states. Loss, metrics and gradients are the same as if you trained `model` itself, compiled with
+    `loss`, and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also
+    compiles `model`, with the same optimizer. `save` saves `model`, which you can train further
+    without this trainer.
 
     Example:
 
@@ -38,8 +38,9 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
         loss: `MaskedCrossentropy` with mean or sum reduction. Defaults to no label smoothing.
-        logits_mebibytes: Memory for the logits of a slice, in MiB. A slice has at least `d_model`
-            tokens, even if they need more memory, because smaller slices are slow. Defaults to 16.
+        logits_mebibytes: Memory for the logits of a slice, in MiB. Small slices are slow, so a
+            slice has at least `d_model` tokens, even if their logits need more memory. Defaults to
+            16.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0; 5 suits small translation data.
             The model processes each batch twice with different dropout masks, and the loss includes
             the divergence between both outputs, so a step takes twice as long. Defaults to 0.

@@ -20,9 +20,9 @@ class ALiBiPositionalEncoding(PositionalEncoding):
     For a query at position i and a key at position j, the bias of head h is -m_h |i - j|. If the
     number of heads H is a power of two, the slopes m_1, ..., m_H are 2^(-8/H), 2^(-16/H), ...,
     2^-8. If H is not a power of two, let P be the largest power of two below H. The first P heads
-    have the slopes of a layer with P heads. The other H - P heads have the 1st, 3rd, 5th, ... slope
-    of a layer with 2P heads. ALiBi has no weights and no maximum length. The publication covers
-    causal attention only. In an encoder, earlier and later keys at the same distance have the same
+    have the slopes of a layer with P heads. The other H - P heads have the slopes m_1, m_3, m_5,
+    ... of a layer with 2P heads. ALiBi has no weights and no maximum length. The paper covers only
+    causal attention. In an encoder, earlier and later keys at the same distance have the same
     bias, so the encoder cannot distinguish a sentence from its reverse.
 
     Example:

@@ -53,7 +53,7 @@ def new_position_encoding(
 
 
 def positions(length: Any, offset: Any = 0) -> Any:
-    """Returns the int32 positions `offset, ..., offset + length - 1`, shape `(T,)`."""
+    """Returns the int32 positions `offset, ..., offset + length - 1`, shape `(length,)`."""
     return ops.arange(length, dtype="int32") + ops.cast(offset, "int32")
 
 

@@ -23,7 +23,7 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
     computes these values in float32 for as many positions as the embeddings have, so there is no
     maximum length and no weight. `keras_hub.layers.SinePositionEncoding` computes the values in the
-    compute dtype. With bfloat16, it gives neighbouring positions such as 256 and 257 equal values.
+    compute dtype. With bfloat16, that layer gives equal values to positions such as 256 and 257.
 
     Example:
 

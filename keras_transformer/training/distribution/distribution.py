@@ -36,8 +36,8 @@ class Distribution:
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
         shard: Tells which rows of each batch this process gets.
-        gradient_parts: Number of replicas that each compute a part of the loss and sum their
-            gradients. 1 on JAX, where the whole loss is computed at once.
+        gradient_parts: Number of replicas that sum their gradients; each replica computes a part of
+            the loss. Always 1 on JAX, where the whole loss is computed at once.
     """
 
     rank = 0

@@ -13,7 +13,7 @@ class TensorFlowReplicas(Distribution):
     """Trains with `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
     The model is made in the strategy's scope, but `fit` runs outside the scope. In the scope, `fit`
-    would clip each replica's gradient before the sum over replicas, and fail with several workers.
+    would clip gradients before summing them over replicas, and would fail with several workers.
     Instead, the function that `train_function` returns runs the training step in every replica.
     """
 
@@ -64,7 +64,7 @@ class TensorFlowReplicas(Distribution):
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """Returns the rows of this process's batch that its device number `index` trains on."""
+        """Returns the rows of this process's batch for the process's device number `index`."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 
