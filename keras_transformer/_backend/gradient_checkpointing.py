@@ -114,8 +114,8 @@ def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """Does what `jax.checkpoint` does, and keeps XLA from removing the recomputation on CPUs.
 
     With `jax.checkpoint`, XLA on CPUs finds that the recomputation repeats the forward pass, and
-    stores the activations instead. Here, the inputs of the recomputation depend on the gradient,
-    so XLA finds no repetition.
+    stores the activations instead. This function makes the inputs of the recomputation depend on
+    the gradient, so XLA finds no repetition.
     """
     import jax
     from jax import numpy as jnp

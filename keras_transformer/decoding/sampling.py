@@ -148,9 +148,10 @@ def random_numbers(
 ) -> np.ndarray:
     """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
 
-    The random numbers of a sample depend only on the seed and the indices of sentence and sample.
-    More samples, a larger `max_length` or other sentences do not change them. The numbers come from
-    the raw output of the Philox generator, which is the same in all releases of NumPy.
+    The random numbers of a sample depend only on the seed, the index of the sentence and the index
+    of the sample. More samples, a larger `max_length` or other sentences do not change them. The
+    numbers come from the raw output of the Philox generator, which is the same in all releases of
+    NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
@@ -220,7 +221,7 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
-    """Returns the first tokens, int32 `(B, N)`, whose cumulative probability exceeds `numbers`.
+    """Returns the tokens, int32 `(B, N)`, at which cumulative probabilities first exceed `numbers`.
 
     The function adds up the `weights` `(B, N, V)`, first block by block to find the right block of
     tokens, then token by token in this block. With one float32 sum over the vocabulary, tokens less

@@ -66,9 +66,9 @@ def differences(one: Measured, other: Measured) -> list[Difference]:
 
     The tolerance for floats is 2 sqrt(n) times the array's noise; n is the number of terms of the
     longest sum in the model. The noise is the array's largest change when all weights and inputs
-    change by one unit in the last place, and at least one unit in the last place of the array's
-    largest number. The factor is 2 sqrt(n) because backends add terms in different orders: the
-    rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
+    change by one unit in the last place. The noise is at least one unit in the last place of the
+    array's largest number. The factor is 2 sqrt(n) because backends add terms in different orders:
+    the rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
     Integers must be equal, except in rows that change when weights and inputs change in this way.
     """
     return [_difference(name, one, other) for name in one.values if name in other.values]

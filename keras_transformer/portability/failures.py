@@ -25,7 +25,7 @@ class Failure(NamedTuple):
         backends: The two backends that differ, or the backend that raises an error.
         call: Path of the layer call that differs or fails, or None for the whole model.
         message: The largest difference and its tolerance, or the error.
-        script: A script that reproduces the failure. None if no script reproduces it.
+        script: A script that reproduces the failure, or None if no such script was found.
     """
 
     check: str
@@ -100,8 +100,9 @@ class Failures:
     def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
         """Yields the places at which to try to reproduce a failure.
 
-        For saved files, these are the files that load differently. Otherwise, they are first the
-        layer call or its training step, if it can be found, then the whole model.
+        For saved files, each place is a file that loads differently. For other checks, the first
+        place is the layer call that causes the failure, if this call can be found. The last place
+        is the whole model.
         """
         audit, kind = self._audit, _KINDS[check]
         if len(backends) == 1:
@@ -126,7 +127,7 @@ class Failures:
         yield _Place(backends, kind, None, parting)
 
     def _script(self, failure: Failure, places: list[_Place]) -> Path | None:
-        """Writes a script for the first of `places` whose script reproduces the failure."""
+        """Tries `places` in turn; keeps the first script that reproduces the failure."""
         name = "-".join([*failure.check.split(), *failure.backends])
         shown = DIFFER if places[0].parting else failure.message.partition(":")[0]
         for place in places:
