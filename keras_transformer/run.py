@@ -186,8 +186,8 @@ class Run:
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
 
-        If `model.keras` was written by an older release or is missing, returns the fingerprint of
-        the tokenizer in the folder.
+        If `model.keras` is missing, or an older release wrote it without a fingerprint, returns the
+        fingerprint of the tokenizer in the folder.
         """
         if self.model_path.is_file():
             with zipfile.ZipFile(self.model_path) as archive:
@@ -230,7 +230,7 @@ class Run:
         return read_parallel(*self.text(split))
 
     def text(self, split: Split) -> TextFiles:
-        """Returns the two files of a split, or a TSV file and None; generates text if needed."""
+        """Returns the two files of a split, or a TSV file and None; generates files if needed."""
         data = self.recipe.data
         if data.generator is None:
             return self._files_of_recipe(split)
@@ -286,7 +286,7 @@ class Run:
         """Returns the lock for writing `model.keras` or `scores.json`; waits for other writers.
 
         Raises:
-            UserError: If a folder has the name of the lock.
+            UserError: If there is a folder with the name of the lock file.
         """
         path = self.directory / ".write.lock"
         if path.is_dir():

@@ -50,8 +50,8 @@ def find_token_budget(
 ) -> Try:
     """Finds `training.tokens_per_batch` within 10 % of the largest value that fits into memory.
 
-    Tests each value by training steps in a new process. No text is needed, because the ids are
-    random. The tested batch has sources of `data.max_length` tokens and targets half as long.
+    Tests each value in a new process, which runs training steps. No text is needed, because the ids
+    are random. The tested batch has sources of `data.max_length` tokens and targets half as long.
     With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more memory.
 
     Args:

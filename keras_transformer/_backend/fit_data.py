@@ -28,7 +28,8 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
             of the model. Defaults to None: all axes may vary.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, otherwise a generator. Both can be iterated only once.
+        A `tf.data.Dataset` on TensorFlow, otherwise a generator. You can iterate over either of
+        them only once.
     """
     import keras
 

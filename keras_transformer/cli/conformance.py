@@ -32,10 +32,10 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
 
     RUN is a run folder or the .keras file of any functional Keras model. The command runs each
     backend in its own process. It compares outputs, gradients, a training step, search and saved
-    files on random inputs. For each pair of backends, it prints the largest difference and the
-    tolerance: the largest difference that rounding can explain. If a difference exceeds the
-    tolerance, the command names the first layer with such a difference, writes a script that
-    reproduces it, and exits with status 1.
+    files on random inputs. For each pair of backends, it prints the largest difference. It also
+    prints the tolerance, which is the largest difference that rounding can explain. If a difference
+    exceeds the tolerance, the command names the first layer with such a difference, writes a script
+    that reproduces it, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart

@@ -1,6 +1,7 @@
 """Command-line options made from the fields of the option classes in `decoding/options.py`.
 
-An option that the user omits is None; the recipe or the option class then gives the value.
+If the user omits an option, the option is None here, and its value comes from the recipe or the
+option class.
 """
 
 from collections.abc import Callable, Collection

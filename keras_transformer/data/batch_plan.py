@@ -29,7 +29,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rows that a process gets: parts `begin` to `end` - 1 of the `parts` parts of a batch."""
+    """A batch has `parts` equal parts; a process gets the rows of parts `begin` to `end` - 1."""
 
     begin: int = 0
     end: int = 1
@@ -167,9 +167,9 @@ class BatchPlan:
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
         """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
-        A bucket contains the sentence pairs that are padded to the same lengths. Pairs that do not
-        fill a batch of their bucket are moved to the next wider bucket. Only the widest bucket has
-        an incomplete batch. Both results are the same in every pass over the data.
+        A bucket contains the sentence pairs that are padded to the same lengths. Pairs that are
+        left after the last full batch of a bucket move to the next wider bucket. Only the widest
+        bucket has an incomplete batch. Both results are the same in every pass over the data.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -194,7 +194,7 @@ class BatchPlan:
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of all sentence pairs in a pass over the data, and that of the slots.
 
-        The ranges of the slots (`_Slot`) count positions in the first order.
+        The fields `begin` and `end` of a `_Slot` are positions in the order of the sentence pairs.
         """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
@@ -233,7 +233,8 @@ def evaluation_batches(
         length_multiple: As in `BatchPlan`.
 
     Returns:
-        Batches like those of `BatchPlan.batch`, with weight 1 on a real token and 0 on padding.
+        Batches like those of `BatchPlan.batch`, but real tokens have weight 1, and padding has
+        weight 0.
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
     return [
@@ -286,7 +287,7 @@ def choose_buckets(
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
         target_lengths: Number of target tokens of each pair, int (pairs,).
-        length_multiple: Both lengths of each width are multiples of this number.
+        length_multiple: Each length of a width is a multiple of this number.
         max_shapes: Maximum number of widths.
 
     Returns:
@@ -320,8 +321,9 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
     """Chooses cells of a grid, and returns these cells (the corners), cheapest first.
 
-    Cell (i, j) stands for a width: the i-th possible source length and the j-th target length.
-    `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to it.
+    Cell (i, j) stands for a width: the i-th possible source length and the j-th possible target
+    length. `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to
+    it.
     """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]
@@ -335,7 +337,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds to `corners` the cell that saves most padding, if any cell saves padding."""
+    """Adds to `corners` the cell that saves the most padding, unless no cell saves padding."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)
@@ -348,7 +350,7 @@ def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Widt
 
 
 def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
-    """Returns, for each cell of the grid, the index of the cheapest corner that it fits into."""
+    """Returns for each cell the index of the cheapest corner whose two lengths are long enough."""
     owners = np.zeros(grid, np.uint8)
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index

@@ -77,8 +77,8 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
 def _fetch_in_time(url: str, file: BinaryIO) -> None:
     """Fetches in a thread, so that a slow server cannot exceed the time limit.
 
-    After a time-out, the caller closes the file. The next write of the thread then fails, and the
-    thread ends.
+    After a time-out, the caller closes the file. The thread fails when it next writes to the file,
+    and ends.
     """
     failures: list[Exception] = []
 

@@ -130,7 +130,7 @@ class _Writer:
 def _converter(language: str) -> Any:
     """Returns num2words' converter of a language.
 
-    Its words for numbers over NUMBERS are removed, which makes it four times as fast.
+    The returned copy has no words for numbers above NUMBERS, so it is four times as fast.
     """
     try:
         from num2words import CONVERTER_CLASSES

@@ -73,12 +73,12 @@ class BeamSearch:
     """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
-    hypotheses. Candidates among the N best that end with eos are finished. The N best candidates
-    without eos are the next live hypotheses. The search of a sentence ends as soon as N hypotheses
-    are finished or no live hypothesis can be among the `n_best`. Log-probabilities only decrease,
-    so the score of a live hypothesis cannot exceed its log-probability divided by the length
-    penalty of the maximum length. At the maximum length, all candidates are finished, even without
-    eos, so each sentence has a result.
+    hypotheses. Of the N best candidates, those that end with eos are finished. The N best
+    candidates without eos are the next live hypotheses. The search of a sentence ends as soon as N
+    hypotheses are finished or no live hypothesis can be among the `n_best`. A further token never
+    raises the log-probability of a hypothesis. So the score of a live hypothesis cannot exceed its
+    present log-probability divided by the length penalty of the maximum length. At the maximum
+    length, all candidates are finished, even without eos, so each sentence has a result.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
     `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
@@ -304,7 +304,7 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
-    """Returns how much of the source is translated, float32 `(B, N)`; 0 = all, negative = less.
+    """Returns the coverage score, float32 `(B, N)`: 0 if the whole source is translated, else less.
 
     The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
     the total attention to each source token; `padding_mask` `(B, S)` is True for real tokens.
@@ -314,7 +314,7 @@ def coverage_score(coverage: Any, padding_mask: Any) -> Any:
 
 
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """Returns initial log-probabilities: 0 for each group's first beam, else minus infinity."""
+    """Returns initial values: 0 for the first beam of each group, minus infinity for the others."""
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
@@ -356,7 +356,8 @@ def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple
 def _may_finish(candidates: Candidates, beams: Any) -> Any:
     """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
-    Only these may finish. Otherwise, N improbable hypotheses would end the search too early.
+    Only these may finish. If other candidates could also finish, N improbable hypotheses could end
+    the search too early.
     """
     count = ops.shape(candidates.parents)[1]
     columns = ops.arange(count, dtype="int32")

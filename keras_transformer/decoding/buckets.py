@@ -65,7 +65,7 @@ def pair_batches(
     longest: int,
     pad_id: int,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Groups sources and their N targets into batches; pads both to the same width S.
+    """Groups sources, each with N targets, into batches; pads all of a batch to one width S.
 
     Yields:
         The indices of the sources, the source ids, int32 `(B, S)`, and the target ids, int32

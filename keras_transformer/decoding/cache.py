@@ -32,7 +32,7 @@ class Cache(NamedTuple):
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns the cache of only the sentences with indices `rows`, int `(M,)`; `batch` is B."""
+        """Returns a cache with only the M sentences of indices `rows`, int `(M,)`; `batch` is B."""
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))
@@ -48,9 +48,10 @@ class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
     Each position has N slots, each for the key and value of one hypothesis. When search reorders
-    hypotheses, keys and values stay in their slots: the mask that `take_slots` returns selects the
-    slots of each hypothesis. With these shapes, XLA updates keys and values in place and multiplies
-    them without transposing. Cross-attention uses the shapes `(B, H, K, S)` and `(B, H, S, K_v)`.
+    hypotheses, keys and values stay in their slots. The mask that `take_slots` returns tells which
+    slots belong to each hypothesis. With these shapes, XLA updates keys and values in place and
+    multiplies them without transposing. Cross-attention uses the shapes `(B, H, K, S)` and
+    `(B, H, S, K_v)`.
     """
 
     key: Any  # float `(B * H, K, L * N)`

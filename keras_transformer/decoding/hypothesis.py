@@ -99,8 +99,9 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
 
     The mean estimates the expected chrF against a translation drawn from the model. All samples
-    must be translations of one sentence; `top_k` and `top_p` would bias the estimate. The result is
-    sorted, best first. Samples with equal means keep the order in which they were drawn.
+    must be translations of one sentence, drawn without `top_k` and `top_p`, which would bias the
+    estimate. The result is sorted, best first. Samples with equal means keep the order in which
+    they were drawn.
 
     Source: Eikema and Aziz 2020, §5; Popović 2015, for chrF, which sacrebleu computes.
     """

@@ -5,9 +5,9 @@ met if it occurs in the hypothesis. A sequence that is not met is in progress if
 with the sequence's first k tokens; k is as large as possible. Sequences may overlap. One occurrence
 meets equal sequences.
 
-The bank of a hypothesis is the number of tokens in its met sequences, plus the largest k of its
-sequences in progress. Only hypotheses with the same bank compete with each other. So
-hypotheses with more of the required tokens stay in the beam, even if they are less probable.
+The bank of a hypothesis is a number: the number of tokens in the sequences that are met, plus the
+largest k of the sequences in progress. Only hypotheses with the same bank compete with each other.
+So hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
 Shape letters: a sentence has C sequences of up to W tokens, padded at the end, and M candidates.
 
@@ -54,8 +54,8 @@ def constrained_candidates(
 
     The M = 2N + N + NC candidates are the 2N most probable continuations, the most probable
     continuation of every hypothesis, and every hypothesis continued by the next token of each
-    sequence that is not met. Eos is possible only after all sequences are met. If a sentence has no
-    sequences, `allocate_beams` chooses its N most probable continuations.
+    sequence that is not met. A hypothesis cannot end with eos before all sequences are met. If a
+    sentence has no sequences, `allocate_beams` chooses its N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
     V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; a row of padding is ignored.
@@ -82,7 +82,7 @@ def constrained_candidates(
 
 
 def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
-    """Chooses N candidates of each sentence, one from each bank in turn.
+    """Chooses N candidates of each sentence, in turn from each bank (see the top of this file).
 
     For banks, see the top of this file. The function first takes the most probable candidate of
     each bank, from the highest bank to the lowest, then the second most probable candidate of each

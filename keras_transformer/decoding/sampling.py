@@ -220,7 +220,7 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
-    """Returns the first tokens, int32 `(B, N)`, whose cumulative probability exceeds `numbers`.
+    """Returns the tokens, int32 `(B, N)`, at which cumulative probabilities first exceed `numbers`.
 
     The function adds up the `weights` `(B, N, V)`, first block by block to find the right block of
     tokens, then token by token in this block. With one float32 sum over the vocabulary, tokens less

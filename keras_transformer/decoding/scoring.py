@@ -24,8 +24,8 @@ def score_pairs(
 ) -> PairScores:
     """Scores existing translations, all tokens at once (teacher forcing).
 
-    `compile_function` can compile this function on every backend. It needs memory for the logits
-    and at most one more float32 tensor of the same size.
+    `compile_function` can compile this function on every backend. Scoring needs memory for the
+    logits and at most one more float32 tensor of the same size.
 
     Example:
 
@@ -41,8 +41,8 @@ def score_pairs(
         pad_id: Id of padding. Defaults to 0.
 
     Returns:
-        `PairScores`. Except for rounding, a hypothesis of a `SearchResult` gets the same
-        log-probability here as in the search.
+        `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability here as in the
+        search, except for rounding errors.
     """
     labels = ops.convert_to_tensor(labels, dtype="int32")
     inputs = {"source_ids": source_ids, "target_ids": target_ids}

@@ -52,9 +52,9 @@ def search(
         model: A model that implements `Searchable` (`models/protocol.py`).
         request: int tensor `(B, S)`, the source ids, or a `Request`.
         max_length: Maximum length L of a hypothesis in tokens, eos included. In a TensorFlow graph
-            without XLA, it can be a 0-d int tensor, because loops may change shapes in such graphs.
+            without XLA, where loops may change shapes, L can be a 0-d int tensor.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
-            `SearchOptions()`. `options.max_length` also limits every hypothesis.
+            `SearchOptions()`. If `options.max_length` is also set, the smaller limit applies.
         rules: Token rules, such as `ForbiddenWords`, which apply after the rules that `options`
             turn on. A hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
@@ -156,7 +156,7 @@ class StagedSearch:
 def stages(model: Any, max_length: int, first: int) -> list[int]:
     """Returns the length in tokens at the end of each stage: `first`, doubled until `max_length`.
 
-    A model without `extend_cache` has a single stage.
+    For a model without `extend_cache`, there is a single stage of `max_length` tokens.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
@@ -167,7 +167,8 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 def smaller_batch_size(rows: int) -> int:
     """Returns the next smaller batch size. The sizes are ..., 32, 16, 8, 2 and 0.
 
-    The size 4 is omitted: it is hardly faster than 8, and each size must be compiled.
+    The size 4 is omitted, because a batch of 4 is hardly faster than a batch of 8, and each size
+    must be compiled.
     """
     return rows // 2 if rows > 8 else 2 if rows > 2 else 0
 

@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """N hypotheses per sentence, found by a search. Beam search returns them sorted, best first.
+    """N hypotheses per sentence, found by a search. Beam search sorts the hypotheses, best first.
 
     Attributes:
         ids: int32 `(B, N, L)`, without bos, padded at the end. Each hypothesis ends with eos,
@@ -147,7 +147,7 @@ def count_tokens(ids: Any, pad_id: int) -> Any:
 def search_result(
     ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
 ) -> SearchResult:
-    """Returns a result without bos; replaces hypotheses of score minus infinity by padding."""
+    """Returns a result without bos; a hypothesis with the score minus infinity becomes padding."""
     exists = scores > IMPOSSIBLE
     ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
     return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
@@ -158,9 +158,10 @@ def top_k_tokens(
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
-    If the vocabulary is large, first finds the k blocks of 64 tokens with the largest maxima, then
-    the k best tokens in these blocks. A single `ops.top_k` over all tokens takes several times as
-    long on a CPU. The backend's `top_k` determines the order of tokens with equal scores.
+    If the vocabulary is large, it is divided into blocks of 64 tokens. The function finds the k
+    blocks whose best tokens have the highest scores, then the k best tokens in these blocks. A
+    single `ops.top_k` over all tokens takes several times as long on a CPU. The backend's `top_k`
+    determines the order of tokens with equal scores.
 
     `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
@@ -212,7 +213,7 @@ def block_maxima(scores: Any) -> Any:
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
-    """Returns block maxima without excluded tokens; recomputes only the blocks of these tokens."""
+    """Returns block maxima without excluded tokens; recomputes only blocks with such tokens."""
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded}:
         start = block * BLOCK

@@ -43,8 +43,8 @@ class TargetConstraints:
         ValueError: If the number of entries is not `count`.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
             know, contains a forbidden word, belongs to a blank sentence, or is too long for a
-            translation of `max_length` tokens, or if a sentence with required words is split
-            (because it is not known which part must contain the words).
+            translation of `max_length` tokens. Also if a sentence with required words is split,
+            because nothing tells which part must contain the words.
     """
 
     def __init__(
@@ -135,8 +135,9 @@ class TargetConstraints:
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
-        A field is None if no sentence has constraints of this kind. All sizes except `rows` are
-        powers of two and the same in all batches, so that few shapes are compiled.
+        A field is None if no sentence has constraints of this kind. All sizes of the arrays except
+        `rows` are powers of two. These sizes are the same in all batches, so that few shapes are
+        compiled.
         """
         return {
             "prefix_ids": self._prefix_ids(parts, rows),

@@ -183,7 +183,8 @@ def force_prefix(
     """Forbids all tokens except the next one of the prefix, whose log-probability is not changed.
 
     `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
-    nothing is forbidden. `ids` are not used, because `position` determines the next token.
+    nothing is forbidden. The function does not need `ids`: `position` tells which token of the
+    prefix is next.
     """
     prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
     length = prefix_ids.shape[1]
@@ -202,7 +203,8 @@ def forbid_sequences(
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
     `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. With
-    shape `(1, C, W)` they apply to every sentence. Sequences of only padding have no effect.
+    shape `(1, C, W)` they apply to every sentence. A sequence that contains only padding has no
+    effect.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]

@@ -289,7 +289,7 @@ class Translator:
         fields: Callable[["_Batch"], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part; `fields(batch)` are more fields of a `Request`."""
+        """Returns the hypotheses of each part; `fields(batch)` returns more `Request` fields."""
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )

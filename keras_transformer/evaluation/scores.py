@@ -36,7 +36,7 @@ def evaluate_run(
         percentage of translations that equal their references.
 
     Raises:
-        UserError: Before translation, if the text is missing or empty, or `scores.json` is damaged
+        UserError: Before translation, if the text is missing or empty, if `scores.json` is damaged
             or cannot be written, or if a length in `options` exceeds the model's maximum.
     """
     settings = run.recipe.evaluation

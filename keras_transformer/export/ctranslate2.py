@@ -50,7 +50,7 @@ def export_ctranslate2(
     """Writes a model as a folder that `ctranslate2.Translator` loads.
 
     The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns pieces;
-    it adds eos to the source and bos to the target. Like this package, the exported model never
+    it adds eos to the source and bos to the target. As in this package, the exported model never
     predicts padding or bos. Unlike this package, the exported model divides the probabilities of
     the other tokens by 1 - p(padding) - p(bos), so that their sum is 1.
 

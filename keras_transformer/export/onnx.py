@@ -94,9 +94,9 @@ def export_onnx(
             are exported.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If export or comparison fails, nothing is written.
-        quantization: `"float32"`, or `"int8"`: dynamic quantization of linear layers and
-            embeddings, with one scale per column where onnxruntime supports it. Defaults to
-            `"float32"`.
+        quantization: `"float32"` for no quantization, or `"int8"` for dynamic quantization of
+            linear layers and embeddings, with one scale per column where onnxruntime supports it.
+            Defaults to `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None: random sentences.
         beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
         length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.

@@ -266,7 +266,7 @@ def _encoder_self_attention(
 
 
 def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) -> list[str]:
-    """Returns queries, keys and values `(B, N, H, 1, K)` of the new position of N hypotheses."""
+    """Returns queries, keys and values `(B, N, H, 1, K)` of N hypotheses at the new position."""
     shape = np.array([0, 0, attention.num_heads, 1, attention.d_k])
     parts = [graph.add("Reshape", part, shape) for part in _project(graph, x, attention)]
     return [*(_rotate(graph, part, rotation, attention.d_k) for part in parts[:2]), parts[2]]

@@ -6,7 +6,7 @@
     python FOLDER/translate.py < in.txt > out.txt
     python -m keras_transformer.export.onnx_translator --model FOLDER in.txt --beam-size 1
 
-This file imports no module of keras_transformer, so the copy runs without keras_transformer.
+This file imports no module of keras_transformer, so `translate.py` runs without it.
 """
 
 import argparse
@@ -256,7 +256,7 @@ class _Best:
     def update(
         self, candidates: np.ndarray, totals: np.ndarray, ends: np.ndarray, beams: int, divisor: Any
     ) -> None:
-        """Counts each sentence's finished hypotheses, and keeps the best of them.
+        """Counts the finished hypotheses of each sentence, and keeps the best finished hypothesis.
 
         It considers only the first `beams` candidates of each sentence.
         """
@@ -270,9 +270,9 @@ class _Best:
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
         """Returns True for each sentence whose search must go on.
 
-        These sentences have fewer than `beams` finished hypotheses, and an unfinished hypothesis
-        that may score higher than the best finished one. `bounds` are the highest scores that the
-        unfinished hypotheses can reach.
+        Such a sentence has fewer than `beams` finished hypotheses. It also has an unfinished
+        hypothesis whose score may exceed the score of its best finished hypothesis. `bounds` are
+        the highest scores that the unfinished hypotheses can reach.
         """
         return (bounds > self._scores) & (self._counts < beams)
 

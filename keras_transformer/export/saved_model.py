@@ -82,12 +82,13 @@ def export_saved_model(
       and `length` int32 `(B,)`, the number of target tokens, eos included.
     - `encode_tokens`: inputs `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)`, as for
       `Transformer`. Output `logits` float32 `(B, T, V)`, NaN for a row with an id outside the
-      vocabulary. The request fails if no row is valid, or if S or T exceeds `model.max_length`.
+      vocabulary. The request fails only if every row has such an id, or if S or T exceeds
+      `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. In a
-    request, a `beam_size` above `max_beam_size` is reduced to `max_beam_size`, and a `max_length`
-    above `model.max_length` to `model.max_length`.
+    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
+    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`. If a request
+    has a `max_length` above `model.max_length`, the graph uses `model.max_length`.
 
     Example:
 
@@ -108,8 +109,8 @@ def export_saved_model(
             random sentences.
 
     Raises:
-        UserError: If the graph needs an operation that a stock server lacks, translations of the
-            new version differ from the model's, or the disk is full. Then no version is added.
+        UserError: If the graph needs an operation that a stock server lacks, if translations of the
+            new version differ from the model's, or if the disk is full. Then no version is added.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
     """

@@ -124,7 +124,7 @@ def compare(
         sentences: Source sentences.
         *answers: Translations by the export: one argument, or one for each of its signatures. The
             result counts the identical translations of the first argument.
-        tolerance: Scores count as equal if they differ by at most this number, by rounding.
+        tolerance: Because of rounding, scores that differ by at most this number count as equal.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, scores must equal the model's, and so must translations, unless
             hypotheses tie. If False, the score or the translation must be equal.
@@ -164,7 +164,7 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 
 
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
-    """Returns True if a translation is among `hypotheses`, with the same score.
+    """Returns True if one of `hypotheses` has the text and the score of a translation.
 
     Also returns True if there are several hypotheses and the last one has the same score as the
     translation: the model's search may have kept that hypothesis and dropped the translation.

@@ -213,7 +213,7 @@ class TranslationGraph:
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
     def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns two padded tensors: the rows of `pieces` after bos, and these rows before eos."""
+        """Returns two padded tensors: `pieces` with bos before each row, or eos after each row."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
         target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
@@ -239,8 +239,8 @@ class TranslationGraph:
     ) -> "_Found":
         """Returns the `n_best` best hypotheses of each source.
 
-        `search` is called for some of the sources at a time, with their ids and `options`. The
-        options are tensors `(B,)`, the first of which is the maximum length of the translations.
+        `search` is called for some of the sources at a time, with their ids and `options`. Each
+        option is a tensor `(B,)`; the first option is the maximum length of the translations.
         """
 
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -360,8 +360,8 @@ def map_length_chunks(
 
     Args:
         function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
-            `()`. Returns one tensor `(R, ...)` for each of `results`. All axes except the first
-            may be shorter than in the result.
+            `()`. Returns one tensor `(R, ...)` for each of `results`. The axes after R may be
+            shorter than in `results`.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
         tokens_per_chunk: Maximum tokens of a chunk: its number of rows times the length of its
@@ -391,7 +391,7 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the size of `results`; takes the padding from `results[rows]`."""
+    """Pads `values` `(R, ...)` to the size of `results`; copies padding from `results[rows]`."""
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

@@ -21,7 +21,7 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies the changes that `layer_changes` returned to a built layer of the same config.
+    """Applies a result of `layer_changes`: changes a built layer that has the same config.
 
     Raises:
         ValueError: If `changes` contains a sublayer that the layer does not have.

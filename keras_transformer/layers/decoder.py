@@ -47,8 +47,8 @@ class DecoderLayer(EncoderLayer):
         cross-attention weights, float `(B, H, T, S)`.
 
     Raises:
-        ValueError: If a call has no `memory` although `use_memory` is True, or has `memory` or
-            `return_attention_weights` although `use_memory` is False.
+        ValueError: If `use_memory` is True and a call has no `memory`, or if `use_memory` is False
+            and a call has `memory` or `return_attention_weights`.
 
     Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
     """
@@ -222,7 +222,8 @@ class Decoder(Encoder):
         Returns:
             A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
             `sentence` contains each layer's self-attention keys and values, its projected memory,
-            and the padding mask. `shared` contains each layer's fused projections.
+            and the padding mask. `shared` contains the joined query, key and value projections of
+            each layer.
 
         Raises:
             ValueError: If `memory` is given but `use_memory` is False, if `memory` is missing but

@@ -26,7 +26,8 @@ class Searchable(Protocol):
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables of the model. A compiled search reads the values in every call.
+        variables: All variables of the model. Each call of a compiled search reads the current
+            values of the variables.
     """
 
     max_length: int

@@ -57,9 +57,9 @@ class Transformer(Recompiling, keras.Model):
             limited length (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
         attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"` or
-            `"strided"`. With a pattern, cross-attention uses `"full"`. This gives the same results
-            as no pattern, but does not store all attention scores. Defaults to None: computes
-            all scores at once (equation 1), which is fastest for short inputs.
+            `"strided"`. With a pattern, cross-attention uses `"full"`. `"full"` gives the same
+            results as no pattern, but does not store all attention scores. Defaults to None:
+            computes all scores at once (equation 1), which is fastest for short inputs.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
             these two patterns; otherwise, it must be None. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.

@@ -85,7 +85,7 @@ class Audit:
         return found
 
     def parting_call(self, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds the first layer call whose outputs differ although its inputs do not."""
+        """Finds the first layer call whose outputs differ by backend although its inputs agree."""
         try:
             one, other = (self._walk(name) for name in pair)
         except BackendError:
@@ -179,7 +179,8 @@ _METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}
 def of_check(check: str, one: Measured, other: Measured) -> list[Difference]:
     """Compares the results of one check.
 
-    A training step gives two results: gradients for "gradients", variables for "training step".
+    Two checks use the same training step: "gradients" compares its gradients, and "training step"
+    compares the variables after it.
     """
     kinds = {"gradients": "gradient ", "training step": "variable "}
     return [x for x in differences(one, other) if x.name.startswith(kinds.get(check, ""))]

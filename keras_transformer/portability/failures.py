@@ -25,7 +25,7 @@ class Failure(NamedTuple):
         backends: The two backends that differ, or the backend that raises an error.
         call: Path of the layer call that differs or fails, or None for the whole model.
         message: The largest difference and its tolerance, or the error.
-        script: A script that reproduces the failure. None if no script reproduces it.
+        script: A script that reproduces the failure, or None if no such script was found.
     """
 
     check: str
@@ -126,7 +126,7 @@ class Failures:
         yield _Place(backends, kind, None, parting)
 
     def _script(self, failure: Failure, places: list[_Place]) -> Path | None:
-        """Writes a script for the first of `places` whose script reproduces the failure."""
+        """Tries `places` in turn; keeps the first script that reproduces the failure."""
         name = "-".join([*failure.check.split(), *failure.backends])
         shown = DIFFER if places[0].parting else failure.message.partition(":")[0]
         for place in places:

@@ -1,6 +1,7 @@
 """Runs one training step of a layer, on any backend.
 
-This file imports only Keras and NumPy, because scripts for failed steps use a copy of this file.
+This file imports only Keras and NumPy, because the scripts that reproduce failed training steps
+come with a copy of this file.
 """
 
 from typing import Any
@@ -31,8 +32,8 @@ class Probe(keras.Model):
 
     Args:
         layer: The layer or model.
-        arguments: The layer's call arguments by position.
-        named: The layer's call arguments by name.
+        arguments: Call arguments that the layer gets by position.
+        named: Call arguments that the layer gets by name.
         is_training: The argument `training` of the call.
         seed: Seed of the random numbers, which are the same on every backend.
     """

@@ -131,7 +131,7 @@ def write_script(
 
 
 def reproduces(script: Path, message: str) -> bool:
-    """Runs a script; returns whether it fails with this message."""
+    """Runs a script; returns whether the script fails with `message`."""
     command = [sys.executable, str(script)]
     run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     return run.returncode != 0 and message in run.stderr

@@ -46,7 +46,8 @@ class VersionState(NamedTuple):
 class Endpoint(Protocol):
     """A connection to one model on one server.
 
-    Its implementations take the arguments `model`, `address`, `version` and `timeout` of `connect`.
+    The constructor of each implementation takes the arguments `model`, `address`, `version` and
+    `timeout` of `connect`.
     """
 
     address: str

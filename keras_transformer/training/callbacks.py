@@ -89,8 +89,8 @@ class StopAfter(StepCallback):
 class StepReports(StepCallback):
     """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
 
-    Loss and metrics are means over the steps since the last report. They are copied from the device
-    only for a report. If the loss is infinite or NaN, raises `UserError`.
+    Loss and metrics are means over the steps since the last report. Their values are copied from
+    the device only when a report is due. If the loss is infinite or NaN, raises `UserError`.
 
     Args:
         reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.

@@ -273,7 +273,7 @@ def remove_unfinished(directory: str | Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Renames a checkpoint, then removes it, so `step-...` is never an incomplete checkpoint."""
+    """Renames a checkpoint before removing it, so that a folder `step-...` is always complete."""
     hidden = path.with_name(f".removed-{path.name}")
     _rename(path, hidden)
     shutil.rmtree(hidden)

@@ -251,8 +251,9 @@ def _sums(
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
-    The arguments contain the tokens of the first forward pass (p), then those of the second (q).
-    The results have the same order; a token has the same divergence in both passes.
+    In both arguments, the tokens of the first forward pass (p) come before the tokens of the second
+    forward pass (q). The results have the same order; a token has the same divergence in both
+    passes.
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

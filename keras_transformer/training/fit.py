@@ -63,7 +63,7 @@ def fit(
     `model.save`, with the optimizer state), and TensorBoard logs in `logs/`. After a stop or crash,
     call `fit` again with the same arguments: `fit` loads the newest checkpoint into `model`. On the
     same machine and backend, the final weights are the same as without the stop. The checkpoint
-    also replaces the state of the optimizer, including a constant learning rate.
+    also replaces the state of the optimizer, which contains the learning rate if that is constant.
 
     Example:
 
@@ -244,7 +244,7 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
 
 
 def _numbers_and_texts(found: Any) -> dict[str, float | str]:
-    """Returns the results of a validation as floats and strings; they may be arrays or tensors."""
+    """Converts the results of a validation, such as arrays or tensors, to floats and strings."""
 
     def convert(name: str, value: Any) -> float | str:
         if isinstance(value, str) and name != "loss":

@@ -152,7 +152,7 @@ class TransformerAdam(_BackendAdam):
         return super()._get_current_learning_rate()
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Sums gradients over replicas, stores their norm, and clips them.
+        """Sums gradients over replicas, stores the norm of the sums, and returns the clipped sums.
 
         Keras uses the result once per optimizer step, for the accumulated gradients.
         """

@@ -183,7 +183,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns states (M, D) and output matrix (V, D). With a bias, both have D + 1 columns."""
+        """Returns states (M, D) and output matrix (V, D); a bias adds one column to both."""
         matrix, bias = self.model.output_weights()
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:

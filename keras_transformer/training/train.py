@@ -122,9 +122,9 @@ def check_settings(recipe: Recipe) -> None:
     """Checks settings before training: builds a model of one small layer and computes a BLEU score.
 
     Raises:
-        UserError: If the model cannot be built, does not fit into memory or accepts only sequences
-            that are too short for `data.max_length`, if a length in `evaluation` exceeds the
-            model's maximum, or if BLEU's tokenizer is not installed.
+        UserError: If the model cannot be built or does not fit into memory, if `data.max_length` or
+            a length in `evaluation` is too long for the model, or if BLEU's tokenizer is not
+            installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
     width, layers = sizes["d_model"], sizes["num_layers"]
@@ -157,7 +157,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
-    """Averages checkpoints into `model.keras`, unless this is newer than the last checkpoint."""
+    """Averages checkpoints into `model.keras`, unless that file is newer than all checkpoints."""
     last = run.checkpoints()[-1] / "state.json"
     if run.model_path.exists() and run.model_path.stat().st_mtime_ns >= last.stat().st_mtime_ns:
         print(f"{run.directory} is finished: {run.model_path} is not changed")

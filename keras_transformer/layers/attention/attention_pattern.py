@@ -116,7 +116,8 @@ class AttentionPattern:
 def fitting_size(size: int, length: Any) -> Any:
     """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
-    When JAX infers shapes, `length` is symbolic. The whole sequence is then one block.
+    When JAX infers shapes, `length` is a symbol instead of a number. The whole sequence is then one
+    block.
     """
     if isinstance(length, int):
         return max(1, min(size, length))
@@ -124,7 +125,7 @@ def fitting_size(size: int, length: Any) -> Any:
 
 
 def split_blocks(x: Any, size: Any) -> Any:
-    """Splits `x` `(B, H, T, K)` into blocks `(B, H, M, size, K)`; zeros fill up the last block."""
+    """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`; zeros fill the last block."""
     batch, heads, length, width = ops.shape(x)
     # If the length is symbolic, there is a single block of this length (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
@@ -165,7 +166,8 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
 def key_marks(key: Any, padding_mask: Any) -> Any:
     """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
 
-    `split_blocks` fills up the marks with zeros, so the keys that it appends count as padding.
+    `split_blocks` appends keys to the last block. It also appends zeros to these marks, so the
+    appended keys count as padding.
     """
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")

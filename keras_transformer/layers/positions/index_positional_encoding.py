@@ -16,7 +16,7 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """Uses the position's index (0, 1, 2, ...), which can be much larger than the embeddings.
+    """Encodes positions as 0, 1, 2, ...; these numbers can be much larger than the embeddings.
 
     Example:
 

@@ -93,8 +93,8 @@ def _buckets(count: int, max_distance: int) -> np.ndarray:
 
     The first `single` = `count // 2` buckets contain one distance each. The other `shared` buckets
     contain ranges of distances: bucket `single + k` starts at distance
-    single * (max_distance / single)^(k / shared). The code compares the `shared`-th powers of the
-    distances, which are integers, to avoid rounding errors.
+    single * (max_distance / single)^(k / shared). To avoid rounding errors, the code compares
+    integers: distances to the power `shared`, times `single`^k.
     """
     single = count // 2
     shared = count - single

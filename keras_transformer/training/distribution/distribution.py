@@ -101,7 +101,7 @@ class Distribution:
         """Calls a function in the chief, then in the other processes.
 
         The other processes can then read the files that the chief has written. If the function
-        fails in the chief, they raise `UserError`.
+        fails in the chief, the other processes raise `UserError`.
         """
         failure = None
         if self.is_chief:

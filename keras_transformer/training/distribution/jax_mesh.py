@@ -60,8 +60,8 @@ class JaxMesh(Distribution):
         """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
 
         Otherwise, XLA would compute every slice of the logits in every replica. XLA cannot compile
-        such a sum if the weights are also split (`model_shards` > 1). Then, the method calls
-        `sliced_crossentropy` for the whole batch.
+        such a sum if the weights are also split (`model_shards` > 1). In that case, the method
+        calls `sliced_crossentropy` for the whole batch.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
