@@ -35,7 +35,7 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     files on random inputs. For each pair of backends, it prints the largest difference and the
     tolerance: the largest difference that rounding can explain. If a difference exceeds the
     tolerance, the command names the first layer with such a difference, writes a script that
-    reproduces it, and exits with status 1.
+    shows this difference, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart

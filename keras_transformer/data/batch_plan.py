@@ -21,7 +21,7 @@ _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs 
 
 
 class BatchShape(NamedTuple):
-    """Sizes B, S and T of a batch."""
+    """Number of sentence pairs B, source length S and target length T of a batch."""
 
     batch_size: int
     source_length: int
@@ -56,7 +56,7 @@ class BatchPlan:
             included. A micro-batch may have up to twice as many source tokens.
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
         accumulation_steps: Number of micro-batches per optimizer step. Defaults to 1.
-        length_multiple: The S and T of all batches are multiples of this number. Defaults to 8.
+        length_multiple: The lengths of all batches are multiples of this number. Defaults to 8.
         shuffle: If False, every pass has the same order, with the shortest batches first. Defaults
             to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
@@ -192,9 +192,9 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of all sentence pairs in a pass over the data, and that of the slots.
+        """Returns the order of the sentence pairs and the order of the micro-batches in a pass.
 
-        The ranges of the slots (`_Slot`) count positions in the first order.
+        `begin` and `end` of a `_Slot` are positions in the order of the pairs.
         """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
@@ -281,7 +281,7 @@ def choose_buckets(
     A width is a source length and a target length that sentence pairs are padded to. The search
     starts with the width that every pair fits into. It adds the width that saves most padding,
     until there are `max_shapes` widths. Then it removes each width in turn, except the widest,
-    and adds the best width instead.
+    and adds the width that now saves most padding.
 
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
@@ -307,7 +307,7 @@ def choose_buckets(
 def _levels(longest: int, multiple: int) -> np.ndarray:
     """Returns the possible lengths: multiples of `multiple`. The last is at least `longest`.
 
-    Some of the longer multiples may be omitted, to have at most `_MAX_LEVELS` lengths.
+    There are at most `_MAX_LEVELS` lengths, so some of the longer multiples may be missing.
     """
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
@@ -321,7 +321,8 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
     """Chooses cells of a grid, and returns these cells (the corners), cheapest first.
 
     Cell (i, j) stands for a width: the i-th possible source length and the j-th target length.
-    `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to it.
+    For each cell, `counts` contains the number of pairs, and `sums` the cost of one pair that is
+    padded to the cell's width.
     """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]

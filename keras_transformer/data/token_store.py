@@ -88,8 +88,8 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            fingerprint: The `TokenStore.fingerprint` that these pairs, `tokenizer` and `max_length`
-                must have. Defaults to None: they may have any.
+            fingerprint: The expected `TokenStore.fingerprint` of these pairs, `tokenizer` and
+                `max_length`. Defaults to None: any fingerprint is accepted.
 
         Returns:
             The store.

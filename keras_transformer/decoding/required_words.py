@@ -52,10 +52,10 @@ def constrained_candidates(
 ) -> Candidates:
     """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
-    The M = 2N + N + NC candidates are the 2N most probable continuations, the most probable
-    continuation of every hypothesis, and every hypothesis continued by the next token of each
-    sequence that is not met. Eos is possible only after all sequences are met. If a sentence has no
-    sequences, `allocate_beams` chooses its N most probable continuations.
+    A sentence has M = 2N + N + NC candidates: the 2N most probable continuations, the most probable
+    continuation of every hypothesis, and every hypothesis continued by the next missing token of
+    each required sequence. A hypothesis can end with eos only if it contains all these sequences.
+    If a sentence has none, `allocate_beams` chooses its N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
     V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; a row of padding is ignored.
@@ -85,8 +85,8 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     """Chooses N candidates of each sentence, one from each bank in turn.
 
     It first takes the most probable candidate of each bank, from the highest bank to the lowest,
-    then the second most probable candidate of each bank, and so on. Banks with too few candidates
-    are skipped.
+    then the second most probable candidate of each bank, and so on. A bank that has no candidates
+    left is skipped.
 
     Log-probabilities and banks are `(B, M)`. Candidates with log-probability minus infinity are
     chosen only if there are fewer than N other candidates.
@@ -111,7 +111,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 if there is none."""
+    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 if none is missing."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)

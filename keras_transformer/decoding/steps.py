@@ -224,11 +224,11 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 def _best_blocks(
     maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
-    """Returns the columns of the tokens in the k best blocks, `(B, k * 64)`, and a mask.
+    """Returns the columns of all tokens in the k blocks with the largest `maxima`, and a mask.
 
-    The column of a token is hypothesis * V + token id; columns are ascending. If the last block has
-    fewer than 64 tokens, it is filled up with tokens of the block before. The mask is False for
-    these tokens and for excluded tokens.
+    Both results are `(B, k * 64)`. The column of a token is hypothesis * V + token id; columns are
+    ascending. If the vocabulary's last block has fewer than 64 tokens, tokens of the block before
+    fill it up. The mask is False for the tokens that fill up a block and for excluded tokens.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)

@@ -122,8 +122,8 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export: one argument, or one for each of its signatures. The
-            result counts the identical translations of the first argument.
+        *answers: Lists of translations by the export: one list, or one per signature. The result
+            counts how many translations of the first list equal the model's.
         tolerance: Scores count as equal if they differ by at most this number, by rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, scores must equal the model's, and so must translations, unless
@@ -166,8 +166,8 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
     """Returns True if a translation is among `hypotheses`, with the same score.
 
-    Also returns True if there are several hypotheses and the last one has the same score as the
-    translation: the model's search may have kept that hypothesis and dropped the translation.
+    Also returns True if there are several hypotheses and the score of the last equals `score`,
+    because the model's search may have kept that hypothesis and dropped the translation.
     """
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True

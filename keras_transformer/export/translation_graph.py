@@ -103,7 +103,10 @@ class TranslationGraph:
         length_penalty: tf.Tensor,
         max_length: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` for all texts."""
+        """Returns all hypotheses of each text.
+
+        An option is `(B,)`, one value per text, or `(1,)`, one value for all texts.
+        """
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
@@ -262,7 +265,10 @@ class TranslationGraph:
         return self._finished(_Found(*found), sources.lengths > 1)
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns each target piece's most attended source position `(B, N, T)`; -1 for padding."""
+        """Returns the source position that each target piece attends to most, int32 `(B, N, T)`.
+
+        The result for padding is -1.
+        """
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -358,9 +364,9 @@ def map_length_chunks(
     Only one chunk and the results are in memory at a time.
 
     Args:
-        function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
-            `()`. Returns one tensor `(R, ...)` for each of `results`. All axes except the first
-            may be shorter than in the result.
+        function: Takes the same R rows of each tensor in `tensors`, and the largest length of these
+            rows, int32 `()`. Returns one tensor `(R, ...)` for each tensor in `results`; its axes,
+            except the first, may be shorter.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
         tokens_per_chunk: Maximum of a chunk's number of rows times its largest length. A row
@@ -368,7 +374,7 @@ def map_length_chunks(
         results: Initial results `(B, ...)`. Positions that `function` does not fill are unchanged.
 
     Returns:
-        The results of all rows in the order of `tensors`.
+        The results; their rows are in the same order as the rows of `tensors`.
     """
     batch = tf.shape(lengths)[0]
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)

@@ -46,9 +46,10 @@ class Difference(NamedTuple):
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the largest absolute difference of float arrays; of others, which rows are unequal.
+    """Returns the largest absolute difference of two float arrays.
 
-    The result is infinite if the shapes differ, or if only one of two numbers is NaN.
+    For arrays of other types, returns a bool array that is True for each row that differs. The
+    result is infinite if the shapes differ, or if only one of two numbers is NaN.
     """
     if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
         return np.array(math.inf)

@@ -138,8 +138,8 @@ def sliced_crossentropy(
         label_smoothing: Float ε in [0, 1].
         r_drop: Weight α of R-Drop; 0 turns it off. With R-Drop, two forward passes with different
             dropout masks give two distributions p and q for each token. The token's loss is the
-            mean of both losses plus α/4 (KL(p, q) + KL(q, p)). This is half of eq. 4 of Liang et
-            al., 2021.
+            mean of both losses plus α/4 (KL(p, q) + KL(q, p)). This sum is half of the loss in
+            eq. 4 of Liang et al., 2021.
         needs_gradient: If False, the gradients are not computed, which saves two matrix products.
 
     Returns:
@@ -252,7 +252,8 @@ def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
     The arguments contain the tokens of the first forward pass (p), then those of the second (q).
-    The results have the same order; a token has the same divergence in both passes.
+    The results are in the order of the arguments, so they contain each divergence twice: once for
+    each forward pass.
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

@@ -75,8 +75,8 @@ def fit(
     ```
 
     Args:
-        model: A compiled and built Keras model. If its optimizer accumulates gradients, an
-            optimizer step has `gradient_accumulation_steps` micro-batches.
+        model: A compiled and built Keras model. If the model's optimizer accumulates gradients, an
+            optimizer step consists of `gradient_accumulation_steps` micro-batches.
         batches: Function that takes the number of (micro-)batches to skip, and returns an endless
             iterable of the batches after them. A batch is `(x, y)` or `(x, y, sample_weight)`;
             each element is a NumPy array or nested arrays. `array_batches` makes such a function.
@@ -111,9 +111,9 @@ def fit(
         UserError: If a checkpoint is damaged or of another model, the disk is full, another process
             trains in `directory`, the newest checkpoint has more than `steps` steps, or the loss or
             a weight becomes infinite or NaN. Infinite or NaN weights are not saved.
-        ValueError: If an argument is out of range or has no effect, a result of `validation` is
-            neither a number nor a text, or `batches` ends. On TensorFlow, the end of `batches`
-            causes an error of another type.
+        ValueError: If an argument is out of range or has no effect. If a result of `validation` is
+            neither a number nor a text. If `batches` ends; on TensorFlow, this causes an error
+            of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -230,7 +230,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Returns a function for `AtCheckpoint` that validates a model, with EMA weights if any."""
+    """Returns a function for `AtCheckpoint`; it validates a model with its EMA weights, if any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:

@@ -19,11 +19,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
     of 37,000, the logits take 3 GiB, and their gradient another 3 GiB. This trainer shares the
     layers and weights of `model`, but outputs only `model.states`, the hidden states before the
-    output matrix. The loss computes the logits of only some tokens (a slice) at a time, from their
-    states. Loss, metrics and gradients are the same as for a `model` that is compiled with `loss`,
-    and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also compiles
-    `model`, with the same optimizer. `save` saves `model`, which you can train further without
-    this trainer.
+    output matrix. The loss takes these states, and computes the logits of a few tokens (a slice)
+    at a time. Loss, metrics and gradients are the same as for a `model` that is compiled with
+    `loss`, and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also
+    compiles `model`, with the same optimizer. `save` saves `model`, which you can train further
+    without this trainer.
 
     Example:
 
@@ -133,7 +133,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     def _check_is_not_quantized(self) -> None:
         """Raises ValueError if the output matrix is quantized.
 
-        The trainer checks before the first step: on JAX, an error in a step loses the weights.
+        This check precedes the first step, because on JAX an error in a step loses the weights.
         """
         dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
         if not keras.backend.is_float_dtype(dtype):

@@ -91,8 +91,8 @@ class RelativePositionBias(PositionalEncoding):
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
-    The first `single` = `count // 2` buckets contain one distance each. The other `shared` buckets
-    contain ranges of distances: bucket `single + k` starts at distance
+    Each of the first `single` = `count // 2` buckets contains one distance. Each of the other
+    `shared` buckets contains a range of distances: bucket `single + k` starts at distance
     single * (max_distance / single)^(k / shared). The code compares the `shared`-th powers of the
     distances, which are integers, to avoid rounding errors.
     """

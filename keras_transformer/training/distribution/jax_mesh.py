@@ -57,11 +57,11 @@ class JaxMesh(Distribution):
     def crossentropy(
         self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
     ) -> Any:
-        """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
+        """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
-        Otherwise, XLA would compute every slice of the logits in every replica. XLA cannot compile
-        such a sum if the weights are also split (`model_shards` > 1). Then, the method calls
-        `sliced_crossentropy` for the whole batch.
+        With one call for the whole batch, XLA would compute every slice of the logits in every
+        replica. But if the weights are also split (`model_shards` > 1), XLA cannot compile such a
+        sum, so the method calls `sliced_crossentropy` for the whole batch.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
