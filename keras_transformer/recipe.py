@@ -64,7 +64,7 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Sizes of the splits of a generated text (numbers and dates in words), instead of files."""
+    """Sizes of the splits of a text that is generated (numbers and dates in words)."""
 
     train: int = Field(40_000, gt=0, le=_MOST, description="Training pairs.")
     validation: int = Field(500, gt=0, le=_MOST, description="Validation pairs.")
@@ -214,7 +214,7 @@ class Training(_Section):
         0.1, ge=0, lt=1, description="Probability ε that is spread over all pieces (§5.4)."
     )
     r_drop: float = Field(
-        0.0, ge=0, description="Weight of R-Drop (divergence of outputs with two dropout masks)."
+        0.0, ge=0, description="Weight of R-Drop, which compares the outputs of two dropout masks."
     )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)

@@ -1,7 +1,7 @@
 """The search for the largest number of tokens per batch that fits into memory.
 
-To save memory, the process of the search does not import Keras. So this module is not in the
-package `training`, which imports Keras.
+To save memory, the process that runs this search does not import Keras. So this module is not in
+the package `training`, which imports Keras.
 """
 
 import json
@@ -28,7 +28,7 @@ class Try(NamedTuple):
 
     Attributes:
         tokens: The tested value of `training.tokens_per_batch`.
-        shape: Sizes B, S and T of the batch.
+        shape: Number of sentence pairs, source length and target length of the batch.
         mebibytes: Peak memory in MiB, of the process on a CPU, or of the device on a GPU.
         seconds: Duration of an optimizer step in seconds.
         tokens_per_s: Target tokens per second.
@@ -104,7 +104,10 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
 
 
 def longest_lengths(recipe: Recipe) -> tuple[int, int]:
-    """Returns S and T of the batch that needs most memory; both include eos and padding."""
+    """Returns the source and target length of the batch that needs most memory.
+
+    Both lengths include eos and padding.
+    """
     multiple = recipe.training.length_multiple
     source = -(-(recipe.data.max_length + 1) // multiple) * multiple
     return source, -(-source // (2 * multiple)) * multiple
@@ -118,7 +121,7 @@ def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
 
 
 def available_mebibytes() -> float:
-    """Returns the available memory of the machine or of the container in MiB: the smaller one.
+    """Returns the available memory in MiB, of the machine or its container, whichever has less.
 
     Without `/proc/meminfo`, the machine's total memory counts as available.
     """

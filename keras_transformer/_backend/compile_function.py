@@ -62,8 +62,8 @@ class CompiledFunctions:
     def current(self) -> list[Callable[..., Any]]:
         """Returns the compiled functions; compiles them again after `quantize` or `enable_lora`.
 
-        To notice these calls, it compares the layers' state. Listing all variables instead
-        would take as long as 3 decoding steps.
+        To notice these calls, the method compares each layer's state with that of the last
+        compilation. Listing all variables instead would take as long as 3 decoding steps.
         """
         state = [
             (layer.quantization_config is None, getattr(layer, "lora_enabled", False))

@@ -1,4 +1,4 @@
-"""Functions that make this process keep freed memory, and not import TensorFlow."""
+"""Functions that let this process keep freed memory, or stop Keras from importing TensorFlow."""
 
 import ctypes
 import platform

@@ -34,8 +34,8 @@ from keras_transformer.decoding.options import SearchOptions
 def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
 
-    saved_model is for TensorFlow Serving. Its inputs and outputs are strings, and each export is a
-    new version of the model. ctranslate2 is for ctranslate2.Translator. onnx contains the encoder,
+    saved_model is for TensorFlow Serving: it takes and returns strings, and each export is a new
+    version of the model. ctranslate2 is for ctranslate2.Translator. onnx contains the encoder,
     one step of the decoder, and translate.py, a beam search that needs only NumPy, onnxruntime and
     sentencepiece.
 

@@ -57,7 +57,7 @@ sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "
 
 
 def take_options(arguments: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Removes the fields of an option class from `arguments`; returns those that are not None."""
+    """Removes an option class's fields from `arguments`; returns the fields that are not None."""
     taken = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
     return {name: value for name, value in taken.items() if value is not None}
 

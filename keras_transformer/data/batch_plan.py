@@ -21,7 +21,7 @@ _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs 
 
 
 class BatchShape(NamedTuple):
-    """Sizes B, S and T of a batch."""
+    """Number of sentence pairs B, source length S and target length T of a batch."""
 
     batch_size: int
     source_length: int
@@ -56,7 +56,7 @@ class BatchPlan:
             included. A micro-batch may have up to twice as many source tokens.
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
         accumulation_steps: Number of micro-batches per optimizer step. Defaults to 1.
-        length_multiple: The S and T of all batches are multiples of this number. Defaults to 8.
+        length_multiple: The lengths of all batches are multiples of this number. Defaults to 8.
         shuffle: If False, every pass has the same order, with the shortest batches first. Defaults
             to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
@@ -192,7 +192,7 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of all sentence pairs in a pass over the data, and that of the slots.
+        """Returns the order of the sentence pairs and the order of the micro-batches in a pass.
 
         The fields `begin` and `end` of a `_Slot` are positions in the order of the sentence pairs.
         """
@@ -308,7 +308,7 @@ def choose_buckets(
 def _levels(longest: int, multiple: int) -> np.ndarray:
     """Returns ascending multiples of `multiple` as possible lengths; the last is >= `longest`.
 
-    Some of the longer multiples may be omitted, to have at most `_MAX_LEVELS` lengths.
+    There are at most `_MAX_LEVELS` lengths, so some of the longer multiples may be missing.
     """
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))

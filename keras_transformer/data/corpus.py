@@ -174,7 +174,7 @@ class _End(NamedTuple):
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     """Yields lists of the items that have arrived: at least one item, at most `most`.
 
-    A thread reads the items into a queue of at most `most` items while the caller works on a list.
+    While the caller works on a list, a thread reads at most `most` items into a queue.
     So a line that a user types is processed immediately, and a file is processed in long lists. If
     `items` raises an exception, that exception is raised after all earlier items were yielded.
     """

@@ -56,7 +56,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
 
 
 def _keras_home() -> Path:
-    """Returns Keras's folder for downloads, without the import of Keras, which takes seconds."""
+    """Returns Keras's folder for downloads; does not import Keras, because that takes seconds."""
     home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"

@@ -66,9 +66,10 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Draws distinct items. The item NUMBERS + n is the day n days after FIRST_DAY.
+    """Draws distinct integers, each of which stands for a number or a date.
 
-    An item below NUMBERS is the number itself.
+    An integer n below NUMBERS stands for the number n. NUMBERS + n stands for the date n days after
+    FIRST_DAY.
     """
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)

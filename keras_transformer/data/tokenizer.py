@@ -76,7 +76,7 @@ class Tokenizer:
 
         Raises:
             UserError: If the text is empty, or has too few different words or too many different
-                characters for the vocabulary size. The message names a possible size.
+                characters for the vocabulary size; the message then names a possible size.
         """
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         options["normalization_rule_name"] = normalization
@@ -258,7 +258,7 @@ def _explain(error: Exception, vocabulary_size: int) -> UserError:
 
 
 def _inside(directory: Path, name: str) -> Path:
-    """Returns the path of a file; rejects names and symbolic links to files outside the folder."""
+    """Returns a file's path; rejects names and symbolic links that lead out of `directory`."""
     path = directory / name
     if not is_plain_name(name) or path.resolve().parent != directory.resolve():
         raise ValueError(f"{_SUMMARY} must name files in its own folder. Received: {name!r}")

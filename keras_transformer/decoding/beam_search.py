@@ -293,7 +293,7 @@ class BeamSearch:
 
 
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
-    """Returns the divisor of log-probabilities for `length` tokens (eos included), float32.
+    """Returns the number that divides the log-probability of `length` tokens (with eos), float32.
 
     A larger exponent `length_penalty` gives longer translations. The form `"wu"` is ((5 + length) /
     6) ** length_penalty. The form `"power"` is length ** length_penalty, as in CTranslate2 and
@@ -329,7 +329,7 @@ def _most_probable(
     excluded: Collection[int] = (),
     maxima: Any = None,
 ) -> Candidates:
-    """Returns the 2N continuations with the highest `totals + next_tokens`; see `top_k_tokens`.
+    """Returns the 2N continuations with the highest sums `totals + next_tokens`.
 
     The new tokens are written at `position`. With `is_single`, returns only the best continuation.
     """
@@ -368,7 +368,7 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 
 def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """Returns all candidates with scores; where `ends` is False, the score is minus infinity.
+    """Returns all candidates with scores: minus infinity for unfinished candidates.
 
     Removing candidates by slicing is slower: XLA would sort all scores to find the largest.
     """

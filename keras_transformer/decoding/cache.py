@@ -65,7 +65,7 @@ class FixedKeyValues(NamedTuple):
 
     @property
     def key_is_transposed(self) -> bool:
-        """Whether the slots are the last axis of `key`."""
+        """Whether the last axis of `key` counts slots and the axis before it counts features."""
         return True
 
     def open_position(self, slots: Any) -> Any:
@@ -73,7 +73,7 @@ class FixedKeyValues(NamedTuple):
         return slots
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
-        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` to the slots from `start` on."""
+        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)`; `start` is their first slot."""
         return FixedKeyValues(
             ops.slice_update(self.key, (0, 0, start), ops.swapaxes(keys, -1, -2)),
             ops.slice_update(self.value, (0, start, 0), values),
@@ -118,9 +118,9 @@ class GrowingKeyValues(NamedTuple):
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
-    """Returns the slot numbers of empty hypotheses: int32 `(B, N, L)`, all -1, see `take_slots`.
+    """Returns the initial `slots` for `take_slots`: int32 `(B, N, L)`, all -1.
 
-    If `max_length` is None, L is 0 at first and grows, as in `GrowingKeyValues`.
+    L is `max_length`. If `max_length` is None, L is 0 at first and grows, as in `GrowingKeyValues`.
     """
     slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
     return of_unknown_shape(slots) if max_length is None else slots
@@ -129,9 +129,10 @@ def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     """Assigns slot n to hypothesis n at `position`, an int or a 0-d int tensor.
 
-    `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each
-    hypothesis uses at each position; -1 where nothing is written yet. Search reorders `slots`
-    together with the hypotheses.
+    A slot stores the key and value of one hypothesis at one position (see `FixedKeyValues`). For
+    each hypothesis and each of L positions, `slots`, int32 `(B, N, L)`, contains the number of the
+    slot that the hypothesis uses; -1 where nothing is written yet. When search reorders hypotheses,
+    it also reorders `slots`.
 
     Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`. Row n of the mask is True at
     the slots that hypothesis n uses. Slot s of position p has the index p * N + s.

@@ -50,7 +50,7 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """The mean of the models' `source_attention`; AttributeError if a model has none."""
+        """The mean of the models' `source_attention`; AttributeError if a model lacks it."""
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -68,7 +68,7 @@ class Ensemble:
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Calls `extend_cache` of each model; AttributeError if a model has none."""
+        """Calls `extend_cache` of each model; AttributeError if a model lacks this method."""
         extensions = [model.extend_cache for model in self.models]
 
         def extend_cache(cache: Cache, max_length: int) -> Cache:
@@ -101,7 +101,7 @@ class Ensemble:
 
 
 def _join(caches: Sequence[Cache]) -> Cache:
-    """Returns a single cache whose fields are lists with one entry per cache."""
+    """Returns a single cache whose fields are lists with one entry per model."""
     return Cache(*map(list, zip(*caches, strict=True)))
 
 

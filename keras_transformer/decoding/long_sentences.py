@@ -65,7 +65,7 @@ def _shortened(
 
 
 def _first_words(text: str, parts: Sequence[str]) -> list[int]:
-    """Returns the index of the word of `text` that contains the first letter of each part."""
+    """Returns, for each part, the index of the word in `text` that has the part's first letter."""
     words = [index for index, word in enumerate(text.split()) for _ in word]
     counts = [len("".join(part.split())) for part in parts]
     return [words[before] for before in np.cumsum([0, *counts[:-1]])] if words else [0]

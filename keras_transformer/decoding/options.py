@@ -97,8 +97,8 @@ class SearchOptions(DecodingOptions):
         0.0,
         ge=0,
         le=1e6,
-        description="Diverse beam search: every beam of an earlier group that chose a token in the "
-        "same step reduces the token's log-probability by this number.",
+        description="Diverse beam search: if b beams of earlier groups chose a token in the same "
+        "step, the token's log-probability is reduced by b times this number.",
     )
 
     @model_validator(mode="after")
@@ -146,5 +146,5 @@ class SamplingOptions(DecodingOptions):
         1.0,
         gt=0,
         le=1,
-        description="Sample only from the most probable tokens, up to this total probability.",
+        description="Sample only from the most probable tokens that add up to this probability.",
     )

@@ -111,7 +111,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 if there is none."""
+    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 if none is missing."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)

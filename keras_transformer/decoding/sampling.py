@@ -51,7 +51,8 @@ class Sampling:
     as probable as the last kept token are also kept. After renormalizing again, it chooses the
     first token, in the order of ids, whose cumulative probability exceeds the random number. So the
     same random numbers give the same samples on every backend and in every batch. Only rounding
-    errors can change a choice, with a probability of about 1e-7 per token of the nucleus.
+    errors can change a choice; the probability is about 1e-7 times the number of tokens in the
+    nucleus.
 
     Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
     vocabulary would take several times as long.
@@ -223,8 +224,8 @@ def _draw(weights: Any, numbers: Any) -> Any:
     """Returns the tokens, int32 `(B, N)`, at which cumulative probabilities first exceed `numbers`.
 
     The function adds up the `weights` `(B, N, V)`, first block by block to find the right block of
-    tokens, then token by token in this block. With one float32 sum over the vocabulary, tokens less
-    probable than the rounding error of the sum would never be chosen.
+    tokens, then token by token in this block. In a single float32 sum over the vocabulary,
+    tokens less probable than the sum's rounding error would never be chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]

@@ -1,8 +1,8 @@
 """Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
-A stage ends when the cache is full; the next stage has a larger cache. All stages of `search` can
-be compiled as one function. `StagedSearch` compiles each stage separately. There, a stage also ends
-when half of the sentences are finished; the next stage then has a smaller batch.
+A stage ends when the cache is full; the next stage has a larger cache. `search` runs all stages,
+and can be compiled as one function. `StagedSearch` compiles each stage separately, and also ends a
+stage when half of the sentences are finished; the next stage then has a smaller batch.
 """
 
 from collections.abc import Sequence

@@ -225,7 +225,7 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 def _best_blocks(
     maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
-    """Returns the columns of the tokens in the k best blocks, `(B, k * 64)`, and a mask.
+    """Returns the columns of all tokens in the k blocks with the largest `maxima`, and a mask.
 
     The column of a token is n * `vocabulary_size` + token id, where n is the index of the token's
     hypothesis. Columns are in ascending order. If the last block has fewer than 64 tokens, it is

@@ -111,7 +111,7 @@ class TargetConstraints:
     def check_found(self, parts: Sequence[SourcePart], best: Sequence[Hypothesis]) -> None:
         """Raises a ConstraintError if the best hypothesis of a part does not meet the constraints.
 
-        The best hypothesis of a part is impossible if every other token was forbidden.
+        If the forbidden words leave no token to choose, the score is `IMPOSSIBLE`.
         """
         for part, hypothesis in zip(parts, best, strict=True):
             prefix = [] if part.number else self._prefixes[part.sentence]

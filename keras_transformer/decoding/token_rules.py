@@ -180,7 +180,7 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids all tokens except the next one of the prefix, whose log-probability is not changed.
+    """Forbids all tokens except the next token of the prefix.
 
     `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
     nothing is forbidden. The function does not need `ids`: `position` tells which token of the
@@ -234,7 +234,7 @@ def _token_at(sequences: Any, indices: Any) -> Any:
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """Returns the last `count` tokens `(B, N, count)`; if there are fewer, adds bos before them."""
+    """Returns the last `count` tokens `(B, N, count)`; repeats bos in front if there are fewer."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, ops.maximum(columns, 0), axis=-1)
 

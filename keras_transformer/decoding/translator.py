@@ -391,7 +391,10 @@ def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
 def _whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the k-th hypotheses of each sentence's parts; returns `blank` if there are no parts."""
+    """Joins the k-th hypotheses of all parts of a sentence, for each sentence and each k.
+
+    The result of a sentence without parts is `blank`.
+    """
     of_sentence: list[list[int]] = [[] for _ in range(count)]
     for index, part in enumerate(parts):
         of_sentence[part.sentence].append(index)

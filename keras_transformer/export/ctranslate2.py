@@ -69,8 +69,8 @@ def export_ctranslate2(
     >>> translator.translate_batch([["▁A", "▁dog", "▁runs", "."]], beam_size=4)[0].hypotheses[0]
 
     Args:
-        model: A `Transformer` with full attention. The position encodings with `_concatenated` in
-            their names, `alibi` and `t5` are not supported.
+        model: A `Transformer` with full attention, and with any position encoding except `alibi`,
+            `t5` and those whose names end with `_concatenated`.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If the export fails, nothing is written.
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs

@@ -42,9 +42,9 @@ def export_run(
             SavedModel, `beam_size` and `length_penalty` for ONNX, none for CTranslate2.
 
     Raises:
-        UserError: If the format does not support the model or an option, a package for the export
-            is not installed, the results of the export differ from those of the model, the folder
-            is not empty or the disk is full. Nothing is written then.
+        UserError: If the format does not support the model or an option. If a package for the
+            export is not installed. If the results of the export differ from those of the model. If
+            the folder is not empty, or the disk is full. In all these cases, nothing is written.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]

@@ -347,7 +347,7 @@ def _norm(graph: _Graph, x: str, layer: Any) -> str:
 
 
 def _linear(graph: _Graph, x: str, *layers: Any) -> str:
-    """Returns the concatenated outputs of linear layers for `x`, by one matrix product."""
+    """Applies linear layers to `x`, with one matrix product; returns the concatenated outputs."""
     kernel = np.concatenate([array(layer.kernel) for layer in layers], axis=-1)
     bias = np.concatenate([array(layer.bias) for layer in layers])
     return graph.add("Add", graph.add("MatMul", x, kernel), bias)

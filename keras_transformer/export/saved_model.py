@@ -62,8 +62,8 @@ def export_saved_model(
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
     A stock `tensorflow_model_server` has all operations of the graph. The graph sorts the sentences
     of a request by length and decodes a limited number of tokens at a time. Before the folder of
-    the new version gets its final name, a process without Keras loads the version, and its
-    translations are compared with those of `Translator`.
+    the new version gets its final name, a process without Keras loads the version and translates
+    with it; the results are compared with those of `Translator`.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 

@@ -166,8 +166,8 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
     """Returns True if one of `hypotheses` has the text and the score of a translation.
 
-    Also returns True if there are several hypotheses and the last one has the same score as the
-    translation: the model's search may have kept that hypothesis and dropped the translation.
+    Also returns True if there are several hypotheses and the score of the last equals `score`,
+    because the model's search may have kept that hypothesis and dropped the translation.
     """
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True

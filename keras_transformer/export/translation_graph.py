@@ -103,7 +103,10 @@ class TranslationGraph:
         length_penalty: tf.Tensor,
         max_length: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Returns all hypotheses of each text. Options are `(B,)`, or `(1,)` for all texts."""
+        """Returns all hypotheses of each text.
+
+        An option is `(B,)`, one value per text, or `(1,)`, one value for all texts.
+        """
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
@@ -263,7 +266,10 @@ class TranslationGraph:
         return self._finished(_Found(*found), sources.lengths > 1)
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns each target piece's most attended source position `(B, N, T)`; -1 for padding."""
+        """Returns the source position that each target piece attends to most, int32 `(B, N, T)`.
+
+        The result for padding is -1.
+        """
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -369,7 +375,7 @@ def map_length_chunks(
         results: Initial results `(B, ...)`, which remain where `function` returns no values.
 
     Returns:
-        The results of all rows in the order of `tensors`.
+        The results; their rows are in the same order as the rows of `tensors`.
     """
     batch = tf.shape(lengths)[0]
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)

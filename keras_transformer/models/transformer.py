@@ -208,7 +208,7 @@ class Transformer(Recompiling, keras.Model):
         return self.decoder.init_cache(batch, beam_size, max_length, memory, mask)
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns the cache with the same contents and room for `max_length` positions.
+        """Returns a cache with the same contents, but with room for `max_length` positions.
 
         Raises:
             ValueError: If `max_length` exceeds the number of learned positions.
@@ -242,7 +242,7 @@ class Transformer(Recompiling, keras.Model):
 
         The float32 weights `(B, N, T, S)` are from the last layer's cross-attention, averaged over
         heads. For each real target token, the weights over the source tokens (eos included) sum to
-        1. Weights from or to padding are 0.
+        1. A weight is 0 if its target token or its source token is padding.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)

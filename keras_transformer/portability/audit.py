@@ -104,7 +104,7 @@ class Audit:
         )
 
     def parting_step(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds a layer call whose own training step differs by backend; prefers inner calls."""
+        """Finds the innermost layer call whose own training step differs between the backends."""
         try:
             one, other = (self._walk(name) for name in pair)
         except BackendError:

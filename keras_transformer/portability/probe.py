@@ -26,9 +26,9 @@ def as_array(x: Any) -> np.ndarray:
 class Probe(keras.Model):
     """A model for one training step of a layer. Float inputs are variables, so they get gradients.
 
-    The loss is the sum of the layer's own losses and, for each float output, the mean of the output
-    times fixed random numbers. (For a mean of squares, the gradients before a layer normalization
-    would be zero.)
+    The loss is the sum of the layer's own losses and, for each float output, the mean of the
+    products of its numbers with fixed random numbers. (For a mean of squares, the gradients before
+    a layer normalization would be zero.)
 
     Args:
         layer: The layer or model.

@@ -173,7 +173,7 @@ class ProgressBar(StepCallback):
         self.close()
 
     def close(self) -> None:
-        """Ends the line of the bar. Keras does not call `on_train_end` if training fails."""
+        """Ends the progress bar's line. Keras does not call `on_train_end` if training fails."""
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:

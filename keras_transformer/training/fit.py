@@ -74,8 +74,8 @@ def fit(
     ```
 
     Args:
-        model: A compiled and built Keras model. If its optimizer accumulates gradients, an
-            optimizer step has `gradient_accumulation_steps` micro-batches.
+        model: A compiled and built Keras model. If the model's optimizer accumulates gradients, an
+            optimizer step consists of `gradient_accumulation_steps` micro-batches.
         batches: Function that takes the number of (micro-)batches to skip, and returns an endless
             iterable of the batches after them. A batch is `(x, y)` or `(x, y, sample_weight)`;
             each element is a NumPy array or nested arrays. `array_batches` makes such a function.
@@ -228,7 +228,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Returns a function for `AtCheckpoint` that validates a model, with EMA weights if any."""
+    """Returns a function for `AtCheckpoint`; it validates a model with its EMA weights, if any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         d_model: Integer, width of the model. Pass either `d_model` or `peak`.
         warmup_steps: Integer >= 1, number of steps until the highest rate. Defaults to 4000.
         peak: Float, the highest learning rate, before multiplication by `scale`.
-        scale: Float, factor on the learning rate at all steps. Defaults to 1.
+        scale: Float that multiplies the learning rate of every step. Defaults to 1.
 
     Call arguments:
         step: Integer scalar, number of past optimizer updates (0 at the first update).
@@ -96,7 +96,8 @@ class TransformerAdam(_BackendAdam):
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - A schedule gets the number of optimizer steps. Keras passes the number of micro-batches.
+    - A learning-rate schedule is called with the number of optimizer steps; in Keras, with the
+      number of micro-batches.
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
     - If a batch contains a token twice, both gradients of the token's embedding are summed before
       the sum is squared. Keras on TensorFlow squares each gradient.

@@ -134,7 +134,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     def _check_is_not_quantized(self) -> None:
         """Raises ValueError if the output matrix is quantized.
 
-        The trainer checks before the first step: on JAX, an error in a step loses the weights.
+        This check precedes the first step, because on JAX an error in a step loses the weights.
         """
         dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
         if not keras.backend.is_float_dtype(dtype):

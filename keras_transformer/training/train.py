@@ -36,8 +36,8 @@ def train(
 
     On the same machine and backend, the same recipe gives the same weights, bit for bit, even if
     training was stopped and resumed. The training loop is `keras_transformer.training.fit`.
-    Resuming a finished run changes nothing. If its recipe has more steps now, `model.keras` is
-    replaced, and the old model is copied to `model.previous.keras`.
+    Resuming a finished run changes nothing, unless the recipe now has more steps: then training
+    continues, the old model is copied to `model.previous.keras`, and `model.keras` is replaced.
 
     Example:
 

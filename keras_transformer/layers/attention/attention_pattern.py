@@ -73,8 +73,8 @@ class AttentionPattern:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the pattern has a window or stride. If so, the window or stride is the
-            first field and has no default.
+        needs_window: Whether the pattern has a window or stride. Such a window or
+            stride must be the first field, without a default.
     """
 
     needs_window = False

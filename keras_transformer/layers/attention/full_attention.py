@@ -34,9 +34,9 @@ class FullAttention(AttentionPattern):
     `MultiHeadAttention` gives the same result with this pattern as without a pattern. If the
     backend has a fused kernel for the arguments, this kernel computes the result without storing
     the scores. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
-    sequence length. Measured on 2 CPU cores, this pattern is faster than computing all scores at
-    once if a sequence has at least 2,000 tokens on PyTorch, or about 4,000 on JAX. On TensorFlow,
-    the time is the same with and without the pattern.
+    sequence length. On 2 CPU cores, the pattern was faster than computing all scores at once for
+    sequences of at least 2,000 tokens on PyTorch, and of at least about 4,000 tokens on JAX. On
+    TensorFlow, the time was the same with and without the pattern.
 
     Example:
 
@@ -114,9 +114,9 @@ def blockwise_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
     For each query, the forward pass keeps the largest score so far, and sums of exponentials
-    relative to this score. If a block has a larger score than this, the sums are rescaled. The
-    backward pass recomputes the scores of each block (Dao et al., appendix B.4). Both passes store
-    the scores of only one block at a time. The softmax runs in float32.
+    relative to this score. When a block contains a larger score, the sums are rescaled to that
+    score. The backward pass recomputes the scores of each block (Dao et al., appendix B.4). Both
+    passes store the scores of only one block at a time. The softmax runs in float32.
 
     `block_size` is the number of keys per block. `seed`, an int tensor `(2,)`, determines the
     dropout mask; it is required if `dropout_rate` is above 0. For the other arguments and the

@@ -57,7 +57,7 @@ class JaxMesh(Distribution):
     def crossentropy(
         self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
     ) -> Any:
-        """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
+        """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
         Otherwise, XLA would compute every slice of the logits in every replica. XLA cannot compile
         such a sum if the weights are also split (`model_shards` > 1). In that case, the method
