@@ -168,8 +168,8 @@ class BatchPlan:
         """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
         A bucket contains the sentence pairs that are padded to the same lengths. Pairs that do not
-        fill a batch of their bucket are moved to the next wider bucket. Only the widest bucket has
-        an incomplete batch. Both results are the same in every pass over the data.
+        fill a batch of their bucket are moved to the next wider bucket. So only the widest bucket
+        can have an incomplete batch. Both results are the same in every pass over the data.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -184,7 +184,7 @@ class BatchPlan:
         return kept, slots
 
     def _wider(self, bucket: int) -> int:
-        """Returns the next wider bucket whose lengths suffice for all pairs of `bucket`."""
+        """Returns the next wider bucket into which all pairs of `bucket` fit."""
         _, source_length, target_length = self._shapes[bucket]
         for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
             if source >= source_length and target >= target_length:
@@ -279,7 +279,7 @@ def choose_buckets(
     """Chooses widths that need little padding, and assigns each sentence pair to one of them.
 
     A width is a source length and a target length that sentence pairs are padded to. The search
-    starts with the width that every pair fits into. It adds the width that saves most padding,
+    starts with a single width, for all pairs. It adds the width that saves most padding,
     until there are `max_shapes` widths. Then it removes each width in turn, except the widest,
     and adds the best width instead.
 

@@ -24,10 +24,10 @@ def length_batches(
 ) -> Iterator[LengthBatch]:
     """Sorts sequences by length, longest first, and groups them into batches of few shapes.
 
-    The width of a batch is a power of two of at least 8, or `longest`. A batch has as many rows as
-    `tokens_per_batch` allows, but at least one; some rows can be empty. To avoid empty rows for
-    short lists, each of the first 4 batches has at most as many rows as there are sequences left,
-    rounded up to a power of two.
+    The width of a batch is a power of two, at least 8. A width above `longest` becomes `longest`. A
+    batch has as many rows as `tokens_per_batch` allows, but at least one; some rows can be empty.
+    To avoid empty rows for short lists, each of the first 4 batches has at most as many rows as
+    there are sequences left, rounded up to a power of two.
 
     The first batch has the longest sequences. So if the memory is too small, the first batch fails.
 

@@ -87,8 +87,8 @@ class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step, for a SavedModel, which runs without XLA.
 
     Without XLA, every write to `FixedKeyValues` would copy all keys and values, and attention would
-    also read the empty slots. The methods and shapes are the same as in `FixedKeyValues`, except
-    that `key` is `(B * H, L * N, K)`.
+    also read positions that are not decoded yet. The methods and shapes are the same as in
+    `FixedKeyValues`, except that `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -126,7 +126,7 @@ def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
 
 
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
-    """Assigns slot n to hypothesis n at `position`, an int or a 0-d int tensor.
+    """Lets hypothesis n use slot n at `position`, an int or a 0-d int tensor.
 
     `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each
     hypothesis uses at each position; -1 where nothing is written yet. Search reorders `slots`

@@ -48,7 +48,7 @@ class Sampling:
     Each step applies the token rules to the model's log-probabilities and divides the results by
     the temperature. It keeps the `top_k` most probable tokens and renormalizes them. Of these, it
     keeps the nucleus: the most probable tokens, until their probabilities add up to `top_p`. Tokens
-    as probable as the last kept token are also kept. After renormalizing again, it chooses the
+    as probable as the last kept token are also kept. Then it renormalizes again and chooses the
     first token, in the order of ids, whose cumulative probability exceeds the random number. So the
     same random numbers give the same samples on every backend and in every batch. Only rounding
     errors can change a choice, with a probability of about 1e-7 per token of the nucleus.
@@ -242,7 +242,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
 
 
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
-    """Returns the index `(B, N)` of the first weight above 0 whose cumulative sum exceeds `target`.
+    """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
     If rounding leaves no such weight, returns the index of the last weight above 0. Weights of 0
     are excluded explicitly, because a cumulative sum computed in parallel can decrease.

@@ -1,8 +1,8 @@
 """Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
 A stage ends when the cache is full; the next stage has a larger cache. All stages of `search` can
-be compiled as one function. `StagedSearch` compiles each stage separately. There, a stage also ends
-when half of the sentences are finished; the next stage then has a smaller batch.
+be compiled as one function. `StagedSearch` compiles each stage separately. Its stages also end when
+half of the sentences are finished; the next stage then has a smaller batch.
 """
 
 from collections.abc import Sequence
@@ -154,7 +154,9 @@ class StagedSearch:
 
 
 def stages(model: Any, max_length: int, first: int) -> list[int]:
-    """Returns the length in tokens at the end of each stage: `first`, doubled until `max_length`.
+    """Returns the length of the hypotheses at the end of each stage, in tokens.
+
+    The lengths are `first`, 2 `first`, 4 `first` and so on, and at last `max_length`.
 
     A model without `extend_cache` has a single stage.
     """
@@ -165,7 +167,7 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 
 
 def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller batch size. The sizes are ..., 32, 16, 8, 2 and 0.
+    """Returns the next smaller of the batch sizes ..., 32, 16, 8, 2 and 0.
 
     The size 4 is omitted: it is hardly faster than 8, and each size must be compiled.
     """

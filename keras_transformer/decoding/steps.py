@@ -46,9 +46,10 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; `max_lengths` are further limits for all sentences.
+        """Returns the request as tensors.
 
-        Each sentence gets the smallest of its limits. None means no limit.
+        Each of `max_lengths` is a further maximum length, for all sentences; None means no maximum.
+        Each sentence gets the smallest of its maximum lengths.
         """
         floats = ("length_penalties", "random_numbers")
         tensors = {
@@ -227,8 +228,8 @@ def _best_blocks(
     """Returns the columns of the tokens in the k best blocks, `(B, k * 64)`, and a mask.
 
     The column of a token is hypothesis * V + token id; columns are ascending. If the last block has
-    fewer than 64 tokens, it is filled up with tokens of the block before. The mask is False for
-    these tokens and for excluded tokens.
+    fewer than 64 tokens, tokens of the previous block fill it up. The mask is False for these
+    tokens and for excluded tokens.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)

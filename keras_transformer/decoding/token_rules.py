@@ -201,8 +201,9 @@ def forbid_sequences(
 ) -> Any:
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
-    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. With
-    shape `(1, C, W)` they apply to every sentence. Sequences of only padding have no effect.
+    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. If
+    the shape is `(1, C, W)`, the sequences apply to every sentence. Sequences of only padding have
+    no effect.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]
@@ -244,7 +245,7 @@ def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
 
 
 def _indices(tokens: Any) -> Any:
-    """Returns the indices `(B * N * M, 3)` of `tokens` `(B, N, M)` in the log-probabilities."""
+    """Returns where `tokens` `(B, N, M)` are in tensors `(B, N, V)`: indices `(B * N * M, 3)`."""
     batch, beams, count = ops.shape(tokens)
     sentence, beam = ops.arange(batch, dtype="int32"), ops.arange(beams, dtype="int32")
     shape = (batch, beams, count)

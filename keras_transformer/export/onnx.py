@@ -81,8 +81,8 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. If they contain
-    a position table, it has `model.max_length` rows, and S and T + 1 must not exceed this number.
+    The graphs are built from the weights, on any backend, without tracing. The position table,
+    if there is one, has `model.max_length` rows; then S and T + 1 must not exceed this number.
 
     Example:
 
@@ -105,8 +105,8 @@ def export_onnx(
         ImportError: If onnx or onnxruntime is not installed.
         UserError: If `directory` is not empty, the disk is full, or translations or scores of the
             float32 export differ from those of the model.
-        ValueError: If the activation, the attention or `quantization` is not supported, the model
-            is quantized, or the tokenizer belongs to another model.
+        ValueError: If the activation, the attention or `quantization` is not supported, if the
+            model is quantized, or if the tokenizer belongs to another model.
     """
     try:
         import onnx  # noqa: F401

@@ -91,8 +91,8 @@ class OnnxModel:
 
         Args:
             token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
-            parents: int `(B, N)`, the index of each hypothesis's parent: the hypothesis of the
-                previous step without the newest token. 0 in the first step.
+            parents: int `(B, N)`, the index of each hypothesis's parent. The parent is the same
+                hypothesis in the previous step, before its newest token. 0 in the first step.
             num_candidates: Number C of next tokens per hypothesis, at most V.
             state: The result of `encode`, or the state that the previous step returned.
         """
@@ -258,7 +258,7 @@ class _Best:
     ) -> None:
         """Counts each sentence's finished hypotheses, and keeps the best of them.
 
-        It considers only the first `beams` candidates of each sentence.
+        Ignores all but the first `beams` candidates of each sentence.
         """
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
@@ -323,9 +323,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--beam-size", type=int, help="default: the exported value")
     parser.add_argument("--length-penalty", type=float, help="default: the exported value")
-    parser.add_argument(
-        "--max-length", type=int, help="in tokens; default: 50 more than the source"
-    )
+    parser.add_argument("--max-length", type=int, help="in tokens; default: source length plus 50")
     parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
     return parser.parse_args(words)
 
@@ -346,7 +344,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _chunks(path: str | None) -> Iterator[list[str]]:
-    """Yields lists of at most `LINES` lines; before an error is raised, all lines before it."""
+    """Yields lists of at most `LINES` lines.
+
+    If a line is invalid, first yields all lines before this line, then raises ValueError.
+    """
     chunk: list[str] = []
     try:
         for line in _lines(path):

@@ -110,8 +110,8 @@ def export_saved_model(
     Raises:
         UserError: If the graph needs an operation that a stock server lacks, translations of the
             new version differ from the model's, or the disk is full. Then no version is added.
-        ValueError: If the backend is not TensorFlow, an option is out of range, the model is
-            quantized, or the tokenizer belongs to another model.
+        ValueError: If the backend is not TensorFlow, if an option is out of range, if the model is
+            quantized, or if the tokenizer belongs to another model.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Functions of all exporters, which check a model, read its weights and test its export."""
+"""Functions that all exporters use: they check a model, read its weights and test its export."""
 
 import itertools
 import warnings
@@ -122,15 +122,15 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export: one argument, or one for each of its signatures. The
-            result counts the identical translations of the first argument.
+        *answers: Translations by the export. If the export has several signatures, one argument
+            for each. The result counts the identical translations of the first argument.
         tolerance: Scores count as equal if they differ by at most this number, by rounding.
         is_exact: Whether an error is raised if results differ. False for quantized weights.
         compares_scores: If True, scores must equal the model's, and so must translations, unless
             hypotheses tie. If False, an equal translation or an equal score is enough.
 
     Raises:
-        UserError: If `is_exact` is True and a result breaks the rule of `compares_scores`.
+        UserError: If `is_exact` is True and results differ in a way that `compares_scores` forbids.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation: the export also truncates

@@ -238,8 +238,8 @@ class TranslationGraph:
     ) -> "_Found":
         """Returns the `n_best` best hypotheses of each source.
 
-        `search` is called for some of the sources at a time, with their ids and `options`. The
-        options are tensors `(B,)`, the first of which is the maximum length of the translations.
+        Each call of `search` gets the ids and the options of some of the sources. The `options`
+        are tensors `(B,)`; the first is the maximum length of the translations.
         """
 
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -69,7 +69,7 @@ def differences(one: Measured, other: Measured) -> list[Difference]:
     change by one unit in the last place, and at least one unit in the last place of the array's
     largest number. The factor is 2 sqrt(n) because backends add terms in different orders: the
     rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
-    Integers must be equal, except in rows that change when weights and inputs change in this way.
+    Integers must be equal, except in rows that this change of weights and inputs also changes.
     """
     return [_difference(name, one, other) for name in one.values if name in other.values]
 

@@ -182,7 +182,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns states (M, D) and output matrix (V, D). With a bias, both have D + 1 columns."""
+        """Returns the `states` of M tokens, (M, D), and the output matrix, (V, D).
+
+        With a bias, both have D + 1 columns.
+        """
         matrix, bias = self.model.output_weights()
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:

@@ -141,9 +141,9 @@ def join_blocks(blocks: Any, length: Any) -> Any:
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     """Joins each block with the previous one and, if not causal, with the next one.
 
-    `blocks` has the shape `(B, H, M, b, K)`. The result has the shape `(B, H, M, 2 b, K)` if
-    causal, otherwise `(B, H, M, 3 b, K)`. The first block has no previous block and the last block
-    has no next one; zeros take their place.
+    `blocks` are M blocks of b positions, `(B, H, M, b, K)`. The result has the shape
+    `(B, H, M, 2 b, K)` if causal, otherwise `(B, H, M, 3 b, K)`. The first block has no previous
+    block and the last block has no next one; zeros take their place.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])

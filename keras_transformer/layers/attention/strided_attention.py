@@ -95,7 +95,7 @@ class StridedAttention(AttentionPattern):
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
     """Returns a bool mask: True for keys nearer than the stride, except the query's own position.
 
-    Keys at distances 0, `stride`, 2 `stride`, ... are scored separately.
+    Another product gives the scores of keys at distances 0, `stride`, 2 `stride`, and so on.
     """
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance

@@ -91,8 +91,8 @@ class RelativePositionBias(PositionalEncoding):
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
-    The first `single` = `count // 2` buckets contain one distance each. The other `shared` buckets
-    contain ranges of distances: bucket `single + k` starts at distance
+    The first `single` = `count // 2` buckets contain one distance each. The other buckets,
+    `shared` in number, contain ranges of distances: bucket `single + k` starts at the distance
     single * (max_distance / single)^(k / shared). The code compares the `shared`-th powers of the
     distances, which are integers, to avoid rounding errors.
     """

@@ -59,9 +59,9 @@ class JaxMesh(Distribution):
     ) -> Any:
         """Computes `sliced_crossentropy` in each replica for its tokens, and sums the results.
 
-        Otherwise, XLA would compute every slice of the logits in every replica. XLA cannot compile
-        such a sum if the weights are also split (`model_shards` > 1). Then, the method calls
-        `sliced_crossentropy` for the whole batch.
+        Otherwise, XLA would compute every slice of the logits in every replica. If the weights
+        are also split (`model_shards` > 1), XLA cannot compile the sum over the replicas. Then, the
+        method calls `sliced_crossentropy` for the whole batch.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
