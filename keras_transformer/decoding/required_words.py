@@ -54,8 +54,8 @@ def constrained_candidates(
 
     The M = 2N + N + NC candidates are the 2N most probable continuations, the most probable
     continuation of every hypothesis, and every hypothesis continued by the next token of each
-    sequence that is not met. Eos is possible only after all sequences are met. If a sentence has no
-    sequences, `allocate_beams` chooses its N most probable continuations.
+    sequence that is not met. Eos is possible only after all sequences are met. For a sentence
+    without sequences, `allocate_beams` chooses the N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
     V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; empty sequences are ignored.

@@ -54,7 +54,7 @@ class Sampling:
     errors can change a choice, with a probability of about 1e-7 per token of the nucleus.
 
     Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
-    vocabulary would take several times as long.
+    vocabulary would be several times slower.
 
     Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules

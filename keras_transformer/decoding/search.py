@@ -59,7 +59,7 @@ def search(
             turn on. A hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Number of beams as a 0-d int tensor, if it is known only at run time. The search
+        beam_size: A 0-d int tensor, for a number of beams known only at run time. The search
             then returns this many hypotheses and requires `request.beam_sizes`. Defaults to None:
             `options.beam_size` beams and `options.n_best` hypotheses.
 

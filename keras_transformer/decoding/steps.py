@@ -160,8 +160,8 @@ def top_k_tokens(
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
     If the vocabulary is large, first finds the k blocks of 64 tokens with the largest maxima, then
-    the k best tokens in these blocks. A single `ops.top_k` over all tokens takes several times as
-    long on a CPU. The backend's `top_k` determines the order of tokens with equal scores.
+    the k best tokens in these blocks. On a CPU, a single `ops.top_k` over all tokens would be
+    several times slower. The backend's `top_k` determines the order of tokens with equal scores.
 
     `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is

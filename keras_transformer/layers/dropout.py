@@ -90,5 +90,5 @@ def _int32(number: int) -> int:
 
 
 def _shift_right(x: Any, count: int) -> Any:
-    """Shifts `x` as an unsigned number. PyTorch cannot shift unsigned 32-bit integers."""
+    """Shifts `x` right, as an unsigned number. PyTorch cannot shift unsigned 32-bit integers."""
     return ops.bitwise_and(ops.right_shift(x, count), 2 ** (32 - count) - 1)

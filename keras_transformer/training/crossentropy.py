@@ -138,8 +138,8 @@ def sliced_crossentropy(
         label_smoothing: Float ε in [0, 1].
         r_drop: Weight α of R-Drop; 0 turns it off. With R-Drop, two forward passes with different
             dropout masks give two distributions p and q for each token. The token's loss is the
-            mean of both losses plus α/4 (KL(p, q) + KL(q, p)). This is half of eq. 4 of Liang et
-            al., 2021.
+            mean of its losses in both passes, plus α/4 (KL(p, q) + KL(q, p)). This is half of
+            eq. 4 of Liang et al., 2021.
         needs_gradient: If False, the gradients are not computed, which saves two matrix products.
 
     Returns:
