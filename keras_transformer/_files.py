@@ -105,7 +105,7 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
     """Parses a JSON file of at most `most_bytes` bytes.
 
     Raises:
-        ValueError: If the file is larger, nested too deeply, or not JSON.
+        ValueError: If the file has more bytes, is nested too deeply, or is not JSON.
     """
     content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

@@ -96,7 +96,7 @@ class Run:
         return run
 
     def _check_is_free(self) -> None:
-        """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
+        """Raises `UserError` if a folder without a recipe has a file that a run would replace."""
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
         places += [self.model_path, self.logs_dir, self.scores_path]
         if self.recipe.data.generator is not None:
@@ -207,7 +207,7 @@ class Run:
             )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns the fingerprint of text and tokenizer of each split that was encoded."""
+        """Returns the fingerprint of each encoded split, made from its text and the tokenizer."""
         if not self.fingerprints_path.exists():
             return {}
         try:

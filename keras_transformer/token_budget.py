@@ -82,10 +82,10 @@ def find_token_budget(
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Returns a number within 10 % of the largest that fits, or None if `smallest` does not fit.
+    """Returns a number within 10 % of the largest number for which `fits` is True.
 
-    Doubles the number until it does not fit, then bisects. Assumes that numbers below a number
-    that fits also fit.
+    Returns None if `smallest` does not fit. Doubles the number until it does not fit, then bisects.
+    Assumes that if a number fits, all smaller numbers also fit.
     """
     tokens = max(FIRST_TRY, smallest)
     if fits(tokens):

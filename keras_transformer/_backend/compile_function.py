@@ -32,7 +32,7 @@ def compile_function(
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
 
     Raises:
-        ValueError: If the backend is not one of TensorFlow, JAX and PyTorch.
+        ValueError: If the backend is not TensorFlow, JAX or PyTorch.
     """
     compiled = CompiledFunctions(model, (function, donated))
     return lambda *tensors, **options: compiled.current()[0](*tensors, **options)

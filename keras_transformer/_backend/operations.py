@@ -14,8 +14,8 @@ _ROWS = 8
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `keras.ops.custom_gradient(function)`, but errors in `function` are raised as usual.
 
-    On PyTorch, Keras calls a function that raised any error a second time, even after Ctrl-C or if
-    the memory was full. The second call then hides the error behind an `AttributeError`.
+    On PyTorch, if a function raises any error, Keras calls the function again, even after Ctrl-C or
+    if the memory was full. The second call then hides the error behind an `AttributeError`.
     """
     errors: list[BaseException] = []
 

@@ -23,10 +23,10 @@ def keep_freed_memory() -> bool:
 
     On a CPU, each training step of a large model frees gigabytes, which the next step allocates
     again. If glibc returns this memory to the system, the system fills each page with zeros before
-    the process can use it again. For the paper's base model, this takes a sixth of a training step
-    on JAX, and a third or more on PyTorch. This function saves that time, but the process then
-    keeps its peak memory until it ends. Call this function before the first training step; `train`
-    calls it.
+    the process can use it again. For the paper's base model, filling the pages takes a sixth of a
+    training step on JAX, and a third or more on PyTorch. This function saves that time, but the
+    process then keeps its peak memory until it ends. Call this function before the first training
+    step; `train` calls it.
 
     Example:
 

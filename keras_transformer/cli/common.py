@@ -66,7 +66,10 @@ scores_option = click.option(
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Counts and validates lines; returns None if a file is a pipe or standard input (None)."""
+    """Counts and validates lines; returns None if a file can be read only once.
+
+    Such a file is a pipe, or standard input (None).
+    """
     if not all(file is not None and file.is_file() for file in files):
         return None
     return sum(1 for _ in lines)

@@ -184,7 +184,7 @@ class BatchPlan:
         return kept, slots
 
     def _wider(self, bucket: int) -> int:
-        """Returns the next wider bucket whose lengths suffice for all pairs of `bucket`."""
+        """Returns the next wider bucket into which all pairs of `bucket` fit."""
         _, source_length, target_length = self._shapes[bucket]
         for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
             if source >= source_length and target >= target_length:

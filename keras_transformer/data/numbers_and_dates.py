@@ -48,8 +48,8 @@ def generate_pairs(
         "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
 
     Raises:
-        UserError: If there are not `count` different pairs, or num2words or Babel is not installed
-            or does not support a language.
+        UserError: If there are fewer than `count` different pairs, if num2words or Babel is not
+            installed, or if one of them does not support a language.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise UserError(

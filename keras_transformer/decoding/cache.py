@@ -88,8 +88,8 @@ class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step, for a SavedModel, which runs without XLA.
 
     Without XLA, every write to `FixedKeyValues` would copy all keys and values, and attention would
-    also read the empty slots. The methods and shapes are the same as in `FixedKeyValues`, except
-    that `key` is `(B * H, L * N, K)`.
+    also read positions that are not decoded yet. The methods and shapes are the same as in
+    `FixedKeyValues`, except that `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -127,7 +127,7 @@ def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
 
 
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
-    """Assigns slot n to hypothesis n at `position`, an int or a 0-d int tensor.
+    """Lets hypothesis n use slot n at `position`, an int or a 0-d int tensor.
 
     A slot stores the key and value of one hypothesis at one position (see `FixedKeyValues`). For
     each hypothesis and each of L positions, `slots`, int32 `(B, N, L)`, contains the number of the

@@ -85,7 +85,7 @@ def word_alignment(
 def align_words(
     attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
 ) -> tuple[tuple[int, int], ...]:
-    """Does the same as `word_alignment`, but takes the index of each piece's word."""
+    """Does the same as `word_alignment`, but takes word indices, one per piece."""
     if not of_source.size or not of_target.size:
         return ()
     between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))

@@ -2,8 +2,8 @@
 
 No state is kept between steps: each step searches each hypothesis for the sequences. A sequence is
 met if it occurs in the hypothesis. A sequence that is not met is in progress if the hypothesis ends
-with the sequence's first k tokens; k is as large as possible. Sequences may overlap. One occurrence
-meets equal sequences.
+with the first k tokens of the sequence; if several k are possible, the largest counts. Sequences
+may overlap. One occurrence meets equal sequences.
 
 The bank of a hypothesis is a number: the number of tokens in the sequences that are met, plus the
 largest k of the sequences in progress. Only hypotheses with the same bank compete with each other.
@@ -58,7 +58,7 @@ def constrained_candidates(
     sentence has no sequences, `allocate_beams` chooses its N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
-    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; a row of padding is ignored.
+    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; empty sequences are ignored.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
@@ -120,7 +120,10 @@ def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int
 
 
 def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the banks, int32 `(B, M)`, of the hypotheses `ids`, int32 `(B, M, 1 + L)`."""
+    """Returns the bank of each hypothesis (see the top of this file), int32 `(B, M)`.
+
+    `ids`, int32 `(B, M, 1 + L)`, are the tokens of the hypotheses, bos first.
+    """
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_met = met == lengths[:, None]
@@ -128,12 +131,15 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
 
 
 def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
-    """Returns the number of tokens, int32 `(B,)`, in each sentence's sequences `(B, C, W)`."""
+    """Returns the total length, int32 `(B,)`, of the C sequences of each sentence."""
     return ops.sum(count_tokens(required_ids, pad_id), axis=-1)
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns `(B, N, C)`: the length of a met sequence, or the k of one in progress, or 0."""
+    """Returns how many tokens of each sequence are met, int32 `(B, N, C)`.
+
+    All tokens of a met sequence, the first k of a sequence in progress, otherwise none.
+    """
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]
     progress = ops.zeros_like(ops.cast(occurs, "int32"))
@@ -181,7 +187,7 @@ def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_duplicate(keys: Any) -> Any:
-    """Returns a bool mask of `keys` `(B, M)`, True if an earlier column has the same key."""
+    """Returns a bool mask `(B, M)`: True where an earlier column of `keys` has the same key."""
     columns = ops.arange(keys.shape[1], dtype="int32")
     is_before = columns < columns[:, None]
     return ops.any(ops.logical_and(keys[:, :, None] == keys[:, None, :], is_before), axis=-1)

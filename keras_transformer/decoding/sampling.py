@@ -48,14 +48,14 @@ class Sampling:
     Each step applies the token rules to the model's log-probabilities and divides the results by
     the temperature. It keeps the `top_k` most probable tokens and renormalizes them. Of these, it
     keeps the nucleus: the most probable tokens, until their probabilities add up to `top_p`. Tokens
-    as probable as the last kept token are also kept. After renormalizing again, it chooses the
+    as probable as the last kept token are also kept. Then it renormalizes again and chooses the
     first token, in the order of ids, whose cumulative probability exceeds the random number. So the
     same random numbers give the same samples on every backend and in every batch. Only rounding
     errors can change a choice; the probability is about 1e-7 times the number of tokens in the
     nucleus.
 
     Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
-    vocabulary would take several times as long.
+    vocabulary would be several times slower.
 
     Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
@@ -243,7 +243,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
 
 
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
-    """Returns the index `(B, N)` of the first weight above 0 whose cumulative sum exceeds `target`.
+    """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
     If rounding errors leave none, returns the index of the last weight above 0. Weights of 0 are
     excluded explicitly, because a cumulative sum computed in parallel can decrease.

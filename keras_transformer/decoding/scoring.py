@@ -68,8 +68,9 @@ class PairScore(NamedTuple):
 class Scorer:
     """Scores existing translations with a trained model.
 
-    Pairs are grouped into batches of few shapes, as in `Translator`. A translation gets the same
-    log-probability as in beam search if the tokenizer encodes its text as the same pieces.
+    Pairs are grouped into batches of few shapes, as in `Translator`. A translation that beam search
+    found gets the same log-probability as in the search, if the tokenizer encodes the text as the
+    pieces that the search chose.
 
     Example:
 

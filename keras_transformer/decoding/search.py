@@ -59,7 +59,7 @@ def search(
             turn on. A hypothesis for which the rules allow no token is dropped. Defaults to none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: Number of beams as a 0-d int tensor, if it is known only at run time. The search
+        beam_size: A 0-d int tensor, for a number of beams known only at run time. The search
             then returns this many hypotheses and requires `request.beam_sizes`. Defaults to None:
             `options.beam_size` beams and `options.n_best` hypotheses.
 
@@ -154,7 +154,9 @@ class StagedSearch:
 
 
 def stages(model: Any, max_length: int, first: int) -> list[int]:
-    """Returns the length in tokens at the end of each stage: `first`, doubled until `max_length`.
+    """Returns the length of the hypotheses at the end of each stage, in tokens.
+
+    The lengths are `first`, 2 `first`, 4 `first` and so on, and at last `max_length`.
 
     For a model without `extend_cache`, there is a single stage of `max_length` tokens.
     """
@@ -165,7 +167,7 @@ def stages(model: Any, max_length: int, first: int) -> list[int]:
 
 
 def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller batch size. The sizes are ..., 32, 16, 8, 2 and 0.
+    """Returns the next smaller of the batch sizes ..., 32, 16, 8, 2 and 0.
 
     The size 4 is omitted, because a batch of 4 is hardly faster than a batch of 8, and each size
     must be compiled.

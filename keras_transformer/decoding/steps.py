@@ -46,9 +46,10 @@ class Request(NamedTuple):
     random_numbers: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors; `max_lengths` are further limits for all sentences.
+        """Returns the request as tensors.
 
-        Each sentence gets the smallest of its limits. None means no limit.
+        Each of `max_lengths` is a further maximum length, for all sentences; None means no maximum.
+        Each sentence gets the smallest of its maximum lengths.
         """
         floats = ("length_penalties", "random_numbers")
         tensors = {

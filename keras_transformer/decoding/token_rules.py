@@ -246,7 +246,7 @@ def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
 
 
 def _indices(tokens: Any) -> Any:
-    """Returns the indices `(B * N * M, 3)` of `tokens` `(B, N, M)` in the log-probabilities."""
+    """Returns where `tokens` `(B, N, M)` are in tensors `(B, N, V)`: indices `(B * N * M, 3)`."""
     batch, beams, count = ops.shape(tokens)
     sentence, beam = ops.arange(batch, dtype="int32"), ops.arange(beams, dtype="int32")
     shape = (batch, beams, count)

@@ -231,8 +231,8 @@ class Translator:
             **sampling: The other arguments of `sample`.
 
         Returns:
-            One list per sentence, in the same order, with one hypothesis. Its score is its mean
-            sentence chrF (0 to 100) against all samples.
+            One list per sentence, in the same order, with one hypothesis. The score of this
+            hypothesis is its mean sentence chrF (0 to 100) against all samples.
 
         Source: Eikema and Aziz 2020, §5.
         """

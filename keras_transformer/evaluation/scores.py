@@ -14,7 +14,7 @@ from keras_transformer.run import Run, Split
 
 @dataclass(frozen=True)
 class Score:
-    """The name of a metric, its value in percent, and sacrebleu's signature of its settings."""
+    """A metric, its value in percent, and its settings as a sacrebleu signature."""
 
     metric: str
     score: float
@@ -29,7 +29,7 @@ def evaluate_run(
     Args:
         run: A run that has a model.
         split: "test" or "validation".
-        options: The search options. Defaults to None: uses those of the recipe.
+        options: The search options. Defaults to None: the search options of the recipe.
 
     Returns:
         BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the

@@ -83,7 +83,7 @@ def export_ctranslate2(
             compared. Defaults to None: no comparison.
 
     Returns:
-        A `Comparison`, or None if there are no `sentences`.
+        A `Comparison`, or None if `sentences` is None or empty.
 
     Raises:
         ImportError: If ctranslate2 is not installed, or if PyTorch is needed and not installed.

@@ -81,8 +81,8 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. If they contain
-    a position table, it has `model.max_length` rows, and S and T + 1 must not exceed this number.
+    The graphs are built from the weights, on any backend, without tracing. The position table,
+    if there is one, has `model.max_length` rows; then S and T + 1 must not exceed this number.
 
     Example:
 

@@ -258,7 +258,7 @@ class _Best:
     ) -> None:
         """Counts the finished hypotheses of each sentence, and keeps the best finished hypothesis.
 
-        It considers only the first `beams` candidates of each sentence.
+        Ignores all but the first `beams` candidates of each sentence.
         """
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
@@ -323,9 +323,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--beam-size", type=int, help="default: the exported value")
     parser.add_argument("--length-penalty", type=float, help="default: the exported value")
-    parser.add_argument(
-        "--max-length", type=int, help="in tokens; default: 50 more than the source"
-    )
+    parser.add_argument("--max-length", type=int, help="in tokens; default: source length plus 50")
     parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
     return parser.parse_args(words)
 
@@ -346,7 +344,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _chunks(path: str | None) -> Iterator[list[str]]:
-    """Yields lists of at most `LINES` lines; before an error is raised, all lines before it."""
+    """Yields lists of at most `LINES` lines.
+
+    If a line is invalid, first yields all lines before this line, then raises ValueError.
+    """
     chunk: list[str] = []
     try:
         for line in _lines(path):

@@ -1,4 +1,4 @@
-"""Functions of all exporters, which check a model, read its weights and test its export."""
+"""Functions that all exporters use: they check a model, read its weights and test its export."""
 
 import itertools
 import warnings
@@ -130,7 +130,7 @@ def compare(
             hypotheses tie. If False, the score or the translation must be equal.
 
     Raises:
-        UserError: If `is_exact` is True and a result breaks the rule of `compares_scores`.
+        UserError: If `is_exact` is True and results differ in a way that `compares_scores` forbids.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation: the export also truncates

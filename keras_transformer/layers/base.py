@@ -52,7 +52,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:
-    """Returns the names of the constructor arguments of `classes`, which lists subclasses first."""
+    """Returns the names of the constructor arguments of `classes`: a subclass, then its bases."""
     parameters = [
         parameter
         for owner in reversed(classes)
@@ -83,7 +83,7 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the kernel with LoRA merged, as Keras does, and also the unmerged weights."""
+        """Saves what Keras saves (the kernel with LoRA merged), and also the unmerged weights."""
         super().save_own_variables(store)
         for name in self._unmerged_names() if self.built else ():
             store[name] = getattr(self, name)

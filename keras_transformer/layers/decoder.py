@@ -25,8 +25,8 @@ class DecoderLayer(EncoderLayer):
     Args:
         d_model, num_heads, d_ff: See `EncoderLayer`.
         use_memory: Whether the layer has cross-attention to the encoder's output. Defaults to True.
-        use_causal_mask: Whether position t attends only to positions up to t. Decoding with a cache
-            requires True. Defaults to True.
+        use_causal_mask: Whether position t attends only to positions up to t. Must be True for
+            decoding with a cache. Defaults to True.
         **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
             uses `FullAttention()`, which does not store all attention scores.
 

@@ -19,9 +19,9 @@ class Dropout(keras.layers.Dropout):
     The dropout mask is a hash of each element's index and two numbers from the layer's
     `seed_generator`. The hash needs few integer operations, and compilers fuse them with the
     operation that applies the mask. Equal seeds give equal masks on all backends.
-    `keras.layers.Dropout` uses a different random generator on each backend: on JAX, the generator
-    takes up to a third of the time of a small model's training step; on PyTorch, it depends on the
-    global random generator.
+    `keras.layers.Dropout` uses a different random generator on each backend. On JAX, its generator
+    takes up to a third of the time of a small model's training step. On PyTorch, its masks depend
+    on the global random generator.
 
     Example:
 
@@ -90,5 +90,5 @@ def _int32(number: int) -> int:
 
 
 def _shift_right(x: Any, count: int) -> Any:
-    """Shifts `x` as an unsigned number. PyTorch cannot shift unsigned 32-bit integers."""
+    """Shifts `x` right, as an unsigned number. PyTorch cannot shift unsigned 32-bit integers."""
     return ops.bitwise_and(ops.right_shift(x, count), 2 ** (32 - count) - 1)

@@ -21,7 +21,7 @@ class ResidualConnection(ConfiguredLayer):
     >>> x = residual(x, feed_forward(residual.enter(x)))
 
     Args:
-        dropout_rate: Dropout on the sublayer's output, in [0, 1).
+        dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
 

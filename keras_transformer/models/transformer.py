@@ -61,7 +61,7 @@ class Transformer(Recompiling, keras.Model):
             results as no pattern, but does not store all attention scores. Defaults to None:
             computes all scores at once (equation 1), which is fastest for short inputs.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
-            these two patterns; otherwise, it must be None. Defaults to None.
+            these two patterns. Must be None otherwise. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:

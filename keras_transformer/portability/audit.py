@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 
 class Reading(NamedTuple):
-    """Outputs of a model before it was saved, and after the backend `reader` has loaded it."""
+    """Outputs of a model before saving, and outputs after the backend `reader` loaded the file."""
 
     path: Path
     reader: str

@@ -43,7 +43,7 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     padding ids.
 
     Raises:
-        ValueError: If the model is not functional.
+        ValueError: If `model` is not a functional model.
     """
     if not getattr(model, "inputs", None):
         raise ValueError(

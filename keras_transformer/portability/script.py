@@ -99,7 +99,7 @@ def write_script(
     """Writes `reproduce.py` into a folder with `layer.keras` and `inputs.npz`.
 
     Args:
-        folder: The folder. If it contains `expected.npz`, the results must equal these arrays.
+        folder: The folder. If it has a file `expected.npz`, the results must equal its arrays.
         kind: What to run: `"layer"` (a call), `"model"` (`predict`), `"step"`, `"save"` or
             `"search"`.
         title: First line of the script's docstring.

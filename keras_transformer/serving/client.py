@@ -55,8 +55,8 @@ def connect(
             or still loading the model.
 
     Raises:
-        UserError: If `protocol` is `"grpc"` and tensorflow-serving-api is not installed, `timeout`
-            is out of range, or `model` is not valid Unicode.
+        UserError: If `timeout` is out of range, if `model` is not valid Unicode, or if `protocol`
+            is `"grpc"` but tensorflow-serving-api is not installed.
         ValueError: If `protocol` is unknown.
     """
     endpoints: dict[str, type] = {"rest": RestEndpoint, "grpc": GrpcEndpoint}
@@ -247,5 +247,8 @@ class ServingClient:
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns False for text with surrogates, such as arguments of a process that are not UTF-8."""
+    """Returns False for text with surrogates.
+
+    Python makes such text from command-line arguments that are not UTF-8.
+    """
     return text.encode("utf-8", "ignore").decode() == text

@@ -42,7 +42,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Returns the sorted steps of the `count` lowest losses; if losses tie, the earliest."""
+        """Returns the steps of the `count` lowest losses, sorted; earlier steps win ties."""
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]

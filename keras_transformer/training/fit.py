@@ -86,8 +86,8 @@ def fit(
         keep_best: Number of checkpoints to keep in addition: those with the lowest validation
             losses. Defaults to 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary of numbers (also arrays or tensors of one number) and Markdown texts. Used
-            at each checkpoint. Defaults to None.
+            dictionary. Each value of the dictionary is a number, an array or tensor of one number,
+            or a Markdown text. Used at each checkpoint. Defaults to None.
         patience: Stops training after this many checkpoints without a lower validation loss
             (`"loss"` in the results of `validation`). Defaults to None: no early stopping.
         callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving;
@@ -100,8 +100,8 @@ def fit(
         tensorboard: Whether to write TensorBoard logs.
         tokens: Function that takes an optimizer step (from 0) and returns its number of real
             target tokens. Defaults to None: reports steps per second, not tokens per second.
-        distribution: The devices and processes, from `training.distribution.start`, if `model` is
-            a `SlicedLogitsTrainer`. Defaults to one process and one device.
+        distribution: The devices and processes: the result of `training.distribution.start`. Only
+            for a `SlicedLogitsTrainer`. Defaults to one process and one device.
 
     Returns:
         The validation losses of all checkpoints, including those before a stop.

@@ -92,7 +92,7 @@ class Perplexity(TokenMean):
         name: String, default `"perplexity"`.
 
     Call arguments:
-        The same as those of `MaskedAccuracy`.
+        See `MaskedAccuracy`.
 
     Returns:
         float32 scalar, at least 1.

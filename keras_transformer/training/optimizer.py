@@ -171,7 +171,7 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Sums gradients as Keras does on TensorFlow, unless `reduce_gradients` has summed them."""
+        """Lets Keras sum the replicas' gradients, unless `reduce_gradients` has summed them."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)

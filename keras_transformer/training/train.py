@@ -53,9 +53,9 @@ def train(
         callbacks: Keras callbacks, passed to `fit`. Defaults to None: no callbacks.
 
     Raises:
-        UserError: If the recipe, the text or a checkpoint is not usable, another process trains in
-            `run`, the text of a resumed run has changed, a resumed run has a model but no
-            checkpoint, the loss or a weight becomes infinite or NaN, or the disk is full.
+        UserError: If the recipe, the text or a checkpoint is not usable; if another process trains
+            in `run`; if the text of a resumed run has changed; if a resumed run has a model but no
+            checkpoint; if the loss or a weight becomes infinite or NaN; if the disk is full.
     """
     keep_freed_memory()
     distribution = start(run.recipe)

@@ -20,9 +20,9 @@ class TranslationValidation:
 
     Pass it to `fit` as the argument `validation`. `batches` are the result of
     `evaluation_batches`. Loss (without label smoothing), perplexity and accuracy are means over
-    real target tokens. If `training.validation_bleu_sentences` is above 0, this number of sentences
-    is translated by greedy search. The results then also contain `"bleu"`, in percent, and
-    `"translations"`, a Markdown table of a few examples.
+    real target tokens. Greedy search also translates the first sentences of the split;
+    `training.validation_bleu_sentences` is their number. If it is not 0, the results also contain
+    `"bleu"`, in percent, and `"translations"`, a Markdown table of a few examples.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:

@@ -201,7 +201,7 @@ class MultiHeadAttention(ConfiguredLayer):
     def init_cache(
         self, batch: Any, beam_size: Any, max_length: int | None
     ) -> FixedKeyValues | GrowingKeyValues:
-        """Returns an empty cache for `max_length` positions; None = a cache that grows."""
+        """Returns an empty cache for `max_length` positions; if this is None, the cache grows."""
         kind = GrowingKeyValues if max_length is None else FixedKeyValues
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)

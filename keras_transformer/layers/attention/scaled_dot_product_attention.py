@@ -1,6 +1,7 @@
 """Scaled dot-product attention (equation 1), its masks, and a layer with one head.
 
-Masks are bool tensors. True means that a query may attend to a key, or that a token is real.
+Masks are bool tensors. In an attention mask, True means that the query may attend to the key. In a
+padding mask, True means that the token is real.
 """
 
 import math

@@ -29,10 +29,10 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
 class StridedAttention(AttentionPattern):
     """Attends to neighbours and to positions whose distance is a multiple of the stride.
 
-    Neighbours are at most `stride` positions away. In every head, one softmax covers both kinds of
-    positions ("merged head" in Child et al.). Time and memory for a sequence of length T are
-    proportional to T * (3 * stride + T / stride). This grows as T^1.5 if the stride is about
-    sqrt(T). Two layers together can pass information between any two positions.
+    Neighbours are at most `stride` positions away. In every head, one softmax covers neighbours and
+    distant positions ("merged head" in Child et al.). Time and memory for a sequence of length T
+    are proportional to T * (3 * stride + T / stride). If the stride is about sqrt(T), they grow as
+    T^1.5. Two layers together can pass information between any two positions.
 
     Example:
 
@@ -95,7 +95,7 @@ class StridedAttention(AttentionPattern):
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
     """Returns a bool mask: True for keys nearer than the stride, except the query's own position.
 
-    Keys at distances 0, `stride`, 2 `stride`, ... are scored separately.
+    Another product gives the scores of keys at distances 0, `stride`, 2 `stride`, and so on.
     """
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance

@@ -24,7 +24,8 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
 
     Args:
         max_length: Maximum sequence length in tokens. A position has n = `ceil(log2(max_length))`
-            digits, so all positions below 2^n differ. Position 2^n has the digits of position 0.
+            digits, so all positions below 2^n differ. Position 2^n has the same digits
+            as position 0.
         concatenate: See `IndexPositionalEncoding`.
 
     For the call arguments and the result, see `PositionalEncoding`.

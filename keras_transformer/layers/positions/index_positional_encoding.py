@@ -62,7 +62,7 @@ class IndexPositionalEncoding(PositionalEncoding):
     def _over_features(self, features: Any, d_model: int) -> Any:
         """Pads features with zeros to width D, or truncates them.
 
-        A single feature keeps the width 1, so that it is added to every feature of the embedding.
+        A single feature is not padded, so that it is added to every feature of the embedding.
         """
         if self.num_features == 1:
             return features

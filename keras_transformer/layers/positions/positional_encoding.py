@@ -73,8 +73,8 @@ class PositionalEncoding(ConfiguredLayer):
 
     `call` adds positions to the embeddings. In self-attention, `rotate` rotates queries and keys,
     and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
-    The argument `offset` of `call` and `rotate` is the position of the first token. With this
-    argument, decoding one token at a time gives the same results as decoding all tokens at once.
+    The argument `offset` of `call` and `rotate` is the position of the first token. Thanks to
+    `offset`, decoding one token at a time gives the same results as decoding all tokens at once.
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.

@@ -24,7 +24,7 @@ _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
 
 
 class Distribution:
-    """Trains in one process on one device; the base class of the other distributions.
+    """Base class of the distributions. This class trains in one process on one device.
 
     A replica is a copy of the model; it gets a shard of the rows of each batch. The loss of a
     replica is a weighted sum over its tokens. The token weights are computed from the whole batch,
@@ -61,7 +61,7 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch; None = Keras's own one."""
+        """Returns a function that trains on an iterator's next batch; None = Keras's own."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
@@ -82,7 +82,7 @@ class Distribution:
     def on_chief(self, action: Action, local: Any) -> Action:
         """Returns an action that all processes must call.
 
-        In the chief, this action runs `action` on the model `local`.
+        In the chief process, the returned action runs `action` on the model `local`.
         """
         return action if self.is_chief else lambda model, step, logs: None
 
