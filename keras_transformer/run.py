@@ -322,7 +322,7 @@ def training_lock(directory: Path) -> Iterator[None]:
     """Locks a folder, so that only one process trains in it; creates the folder if needed.
 
     If a process is killed, the operating system removes its lock. The process that has the lock can
-    take it repeatedly.
+    take it again.
 
     Raises:
         UserError: If another process has the lock.

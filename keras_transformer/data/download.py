@@ -133,7 +133,7 @@ def _open(url: str) -> requests.Response:
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Returns the request unchanged, so that `requests` adds no passwords of `~/.netrc`."""
+    """Returns the request unchanged. Without any `auth`, `requests` would read `~/.netrc`."""
     return request
 
 

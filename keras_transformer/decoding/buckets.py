@@ -69,7 +69,7 @@ def pair_batches(
 
     Yields:
         The indices of the sources, the source ids, int32 `(B, S)`, and the target ids, int32
-        `(B, N, S)`. The last rows may contain only padding.
+        `(B, N, S)`. The last rows can be all padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):

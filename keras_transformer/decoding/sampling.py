@@ -246,7 +246,7 @@ def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
     If rounding errors leave none, returns the index of the last weight above 0. Weights of 0 are
-    excluded explicitly, because a cumulative sum computed in parallel can decrease.
+    excluded explicitly, because the rounding errors of a parallel sum could select one.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")

@@ -1,7 +1,7 @@
 """Runs one training step of a layer, on any backend.
 
-This file imports only Keras and NumPy, because the scripts that reproduce failed training steps
-come with a copy of this file.
+This file imports only Keras and NumPy. A script that reproduces a failed training step gets a copy
+of this file, and so runs without this package.
 """
 
 from typing import Any

@@ -64,7 +64,7 @@ class TensorFlowReplicas(Distribution):
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """Returns the rows of this process's batch for the process's device number `index`."""
+        """Returns the rows of the process's batch `x` for device `index` of this process."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 
