@@ -176,7 +176,7 @@ def new_trainer(model):
 
 def assert_evaluation(trainer, model, change):
     if change in ("int8", "int8_lora"):  # the output matrix is int8
-        with pytest.raises(ValueError, match="does not support a quantized model"):
+        with pytest.raises(ValueError, match="does not support a quantized output matrix"):
             trainer.evaluate(INPUTS, LABELS, verbose=0)
         return
     total = log_probabilities_of(logits_of(model), LABELS).sum()
