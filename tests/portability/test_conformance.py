@@ -44,7 +44,7 @@ def assert_conforms(found, checks):
     assert list(found["largest"]) == checks
     for row in found["largest"].values():
         assert len(row) == 3
-        assert all(difference <= tolerance for _, difference, tolerance in row), found["text"]
+        assert all(difference <= tolerance for _, difference, tolerance, _ in row), found["text"]
     assert all(found["largest"]["outputs"][i][2] < 1e-3 for i in range(3))
 
 
