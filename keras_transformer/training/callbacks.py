@@ -15,11 +15,12 @@ from keras_transformer.training.optimizer import inner_optimizer
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base class that counts optimizer steps, while Keras counts batches and epochs.
+    """Base class of callbacks that count optimizer steps. Keras counts only batches and epochs.
 
-    During a step, `step` is the number of this step, counted from 1. At the end of an epoch, `step`
-    is the number of finished steps. A resumed run counts from `start_step`, the number of steps
-    before the stop. `accumulation_steps` is the number of micro-batches per optimizer step.
+    The attribute `step` is the number of the current optimizer step, counted from 1. At the end of
+    an epoch, `step` is the number of finished steps. `start_step` is the step of the checkpoint
+    from which training resumes, or 0. `accumulation_steps` is the number of micro-batches per
+    optimizer step.
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -33,14 +34,14 @@ class StepCallback(keras.callbacks.Callback):
             self.step += 1
 
     def on_step_begin(self, steps: int) -> None:
-        """Is called before each optimizer step; `steps` is the number of finished steps."""
+        """Runs before each optimizer step; `steps` is the number of finished steps."""
 
 
 class Reseed(StepCallback):
     """Seeds dropout at the start of every epoch, from `seed` and the number of finished steps.
 
-    A resumed run thus has the same dropout masks as a run without a stop, and checkpoints
-    contain no random state. `distribution` gives every replica different seeds.
+    A resumed run thus has the same dropout masks as an uninterrupted run. Checkpoints need no
+    random state. `distribution` gives every replica different seeds.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Reseed(StepCallback):
 
 
 def _seed_generator_states(model: Any) -> list[Any]:
-    """Returns the states of the model's `keras.random.SeedGenerator`s, in the order of layers."""
+    """Returns the state of each `keras.random.SeedGenerator` of the model, in layer order."""
     weights = {id(variable) for variable in model.non_trainable_weights}
     return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
 
@@ -89,13 +90,14 @@ class StopAfter(StepCallback):
 class StepReports(StepCallback):
     """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
 
-    Loss and metrics are means over the steps since the last report. Their values are copied from
-    the device only when a report is due. If the loss is infinite or NaN, raises `UserError`.
+    Loss and metrics are means over the steps since the last report. Each report copies their values
+    from the device once. If the loss is infinite or NaN, raises `UserError`.
 
     Args:
         reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
-        tokens: Function that takes an optimizer step (from 0) and returns its number of real
-            target tokens. If None, reports steps per second instead of tokens per second.
+        tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
+            number of target tokens in this step, without padding. If None, reports steps per second
+            instead of tokens per second.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class StepReports(StepCallback):
 
 
 def diverged(what: str, step: int) -> UserError:
-    """Returns the error for a loss or weights that are infinite or NaN."""
+    """Returns the error to raise if the loss or a weight is infinite or NaN."""
     return UserError(
         f"training has diverged: the {what} infinite or NaN at step {step:,}. Use a lower learning "
         "rate or clip the gradients. Earlier checkpoints are kept"
@@ -173,11 +175,14 @@ class ProgressBar(StepCallback):
         self.close()
 
     def close(self) -> None:
-        """Ends the progress bar's line. Keras does not call `on_train_end` if training fails."""
+        """Ends the line of the progress bar.
+
+        If training fails, `fit` must call this method, because Keras calls no `on_train_end`.
+        """
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """Shows loss and speed to the right of the bar; prints validation results above it."""
+        """Shows loss and speed beside the progress bar; prints validation results above it."""
         figures = {name: value for name, value in values.items() if not isinstance(value, str)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
@@ -189,7 +194,10 @@ class ProgressBar(StepCallback):
 
 
 class AtCheckpoint(StepCallback):
-    """Calls `action(model, step, logs)` after each epoch; later callbacks see changes to `logs`."""
+    """Calls `action(model, step, logs)` after each epoch.
+
+    If `action` changes `logs`, the callbacks after this one see the changes.
+    """
 
     def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
         super().__init__(**counting)

@@ -30,8 +30,9 @@ _FORMAT = 2  # in format 1, of release 0.1.0.dev0, model.keras held a trainer, n
 class ValidationHistory:
     """Stores the validation losses of a run, with the optimizer step of each loss.
 
-    Checkpoints contain the losses, so a resumed run has them. Early stopping does not use BLEU,
-    because on few validation sentences, BLEU differences between checkpoints are mostly noise.
+    Each checkpoint contains all validation losses so far, so a resumed run knows them. Early
+    stopping uses the loss, not BLEU. On a few validation sentences, BLEU differences between
+    checkpoints are mostly noise.
     """
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:
@@ -42,7 +43,10 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Returns the steps of the `count` lowest losses, sorted; earlier steps win ties."""
+        """Returns the steps of the `count` lowest losses, in ascending order.
+
+        If losses are equal, prefers the earlier steps.
+        """
 
         def rank(step: int) -> tuple[float, int]:
             loss = self.losses[step]
@@ -66,12 +70,13 @@ def save_checkpoint(
     history: ValidationHistory | None = None,
     keep_best: int = 0,
 ) -> Path:
-    """Writes a checkpoint, from which training can resume, and removes old checkpoints.
+    """Writes a checkpoint for resuming training, then removes old checkpoints.
 
-    A checkpoint is a folder such as `step-00001000` with `model.keras` (the compiled model with its
-    optimizer state) and `state.json` (the step, the SHA-256 of `model.keras`, and the validation
-    losses so far). It is written under a temporary name and then renamed, so it is always complete.
-    Data order and dropout masks depend only on seed and step, so they are not saved.
+    A checkpoint is a folder such as `step-00001000`. Its file `model.keras` is the compiled model
+    with the optimizer state. Its file `state.json` contains the step, the SHA-256 of `model.keras`
+    and all validation losses so far. The folder is first written under a temporary name and then
+    renamed, so a checkpoint is always complete. The data order and the dropout masks are not saved,
+    because they depend only on the seed and the step.
 
     Keeps the newest `keep` checkpoints, and the `keep_best` checkpoints with the lowest losses in
     `history`. If the disk is full, raises `UserError` and removes no checkpoint.
@@ -97,7 +102,7 @@ def save_checkpoint(
 
 
 def checkpoint_path(directory: str | Path, step: int) -> Path:
-    """Returns the folder of the checkpoint of a step."""
+    """Returns the folder of the checkpoint that is written at an optimizer step."""
     return Path(directory) / f"step-{step:08d}"
 
 
@@ -110,8 +115,8 @@ def load_history(path: str | Path) -> ValidationHistory:
 def load_checkpoint(path: str | Path, model: Any) -> int:
     """Loads a checkpoint into a compiled model with the same architecture and optimizer.
 
-    Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is
-    incomplete, damaged, of another model, or written by an older release.
+    Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is incomplete
+    or damaged, belongs to another model, or has the format of an older release.
     """
     step, _ = _check_loadable(Path(path))
     if not model.optimizer.built:
@@ -127,7 +132,10 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
 
 
 def _load_weights(path: Path, model: Any) -> None:
-    """Loads weights and optimizer state from an extracted file; reading the archive is slow."""
+    """Loads the weights and the optimizer state of a checkpoint into a compiled model.
+
+    Extracts the weights file first, because loading it from within the zip archive is slow.
+    """
     with (
         zipfile.ZipFile(path / _MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
@@ -138,8 +146,8 @@ def _load_weights(path: Path, model: Any) -> None:
 def newest_checkpoint(directory: str | Path) -> Path | None:
     """Returns the folder of the newest undamaged checkpoint, or None if there is no checkpoint.
 
-    Warns about newer checkpoints that are damaged, and renames them to `damaged-step-...`. If all
-    checkpoints are damaged, renames none and raises `UserError`.
+    If newer checkpoints are damaged, warns and renames their folders to `damaged-step-...`. If all
+    checkpoints are damaged, raises `UserError` and renames no folder.
     """
     damaged: dict[Path, UserError] = {}
     for path in reversed(checkpoint_folders(directory)):
@@ -158,7 +166,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 
 def verify_checkpoint(path: str | Path) -> int:
-    """Returns the step of a checkpoint; raises `UserError` if a file is missing or has changed."""
+    """Returns the step of a checkpoint; raises `UserError` if a file is missing or damaged."""
     path = Path(path)
     try:
         state = _read_state(path)
@@ -179,7 +187,8 @@ def average_checkpoints(
 ) -> None:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
-    The mean is computed in float64. `output` has no optimizer state and is written atomically.
+    The mean is computed in float64. The new model has no optimizer state. Its file is written
+    atomically.
 
     Example:
 
@@ -190,13 +199,14 @@ def average_checkpoints(
     Args:
         paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
-        previous: Path for a copy of the file that `output` replaces. Defaults to None: no copy.
-        tokenizer: `Tokenizer.fingerprint`, stored in `output` so that `Run.model` can refuse
-            another tokenizer. Defaults to None: stores no fingerprint.
+        previous: If the file `output` exists, the old file is copied to this path. Defaults to
+            None: no copy.
+        tokenizer: `Tokenizer.fingerprint`, stored in `output`. `Run.model` raises an error if the
+            run's tokenizer has another fingerprint. Defaults to None: stores no fingerprint.
 
     Raises:
-        UserError: If `paths` is empty, a checkpoint is damaged, the models differ, or several
-            models are quantized or use LoRA.
+        UserError: If `paths` is empty, a checkpoint is damaged, or the models differ. If there are
+            several checkpoints and the model is quantized or uses LoRA.
     """
     if not paths:
         raise UserError("there is no checkpoint to average")
@@ -205,8 +215,9 @@ def average_checkpoints(
         {"quantization", "lora_rank"} & x.keys() for x in layer_changes(model).values()
     ):
         raise UserError(
-            "checkpoints of quantized models or models with LoRA cannot be averaged, because the "
-            f"mean of codes or of factors is not the mean of the weights. Received: {paths[0]}"
+            "checkpoints of quantized models or models with LoRA cannot be averaged. The mean of "
+            "quantized weights or LoRA factors is not the mean of the weights. "
+            f"Received: {paths[0]}"
         )
     totals = [np.asarray(weight, "float64") for weight in model.get_weights()]
     for path in paths[1:]:
@@ -227,9 +238,10 @@ def average_checkpoints(
 
 
 def load_checkpoint_model(path: str | Path) -> Any:
-    """Reads a checkpoint's model without the optimizer; uses the EMA weights if there are any.
+    """Returns the model of a checkpoint, without the optimizer.
 
-    Raises `UserError` if the checkpoint is incomplete, damaged or written by an older release.
+    If the optimizer keeps EMA weights, the model gets the EMA weights. Raises `UserError` if the
+    checkpoint is incomplete or damaged, or has the format of an older release.
     """
     _, config = _check_loadable(Path(path))
     file = Path(path) / _MODEL
@@ -247,8 +259,8 @@ def _check_loadable(path: Path) -> tuple[int, dict[str, Any]]:
     if _read_state(path).get("format") != _FORMAT:
         raise UserError(
             f"checkpoint {path} was written by keras3-transformer 0.1.0.dev0 in an older format. "
-            "Finish this run with that release, or start a new run. To fine-tune the finished run, "
-            "set training.initial_run in the new run"
+            "Finish this run with that release, or start a new run. To fine-tune the model of a "
+            "finished run, set training.initial_run in the new run"
         )
     return step, read_config(path / _MODEL)
 
@@ -266,14 +278,14 @@ def _read_state(path: Path) -> Any:
 
 
 def remove_unfinished(directory: str | Path) -> None:
-    """Removes checkpoints that a killed process has only partly written or partly removed."""
+    """Removes the remains of checkpoints that a killed process was writing or removing."""
     for state in ("partial", "removed"):
         for path in Path(directory).glob(f".{state}-step-{'[0-9]' * 8}"):
             shutil.rmtree(path)
 
 
 def _remove(path: Path) -> None:
-    """Renames a checkpoint before removing it, so that a folder `step-...` is always complete."""
+    """Renames a checkpoint, then removes it. So a folder named `step-...` is always complete."""
     hidden = path.with_name(f".removed-{path.name}")
     _rename(path, hidden)
     shutil.rmtree(hidden)

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy over real tokens (§5.4), for all tokens at once or in slices."""
+"""Label-smoothed cross-entropy over real tokens (§5.4), for all or for a few tokens at a time."""
 
 from typing import Any
 
@@ -16,8 +16,9 @@ class MaskedCrossentropy(keras.losses.Loss):
     is 0. Label smoothing spreads the probability ε over the whole vocabulary, as in
     `torch.nn.CrossEntropyLoss`. The loss is computed in float32 under every dtype policy.
 
-    To weight all tokens equally with gradient accumulation, use `reduction="sum"`, and divide
-    `sample_weight` by the number of real tokens in the step, as `BatchPlan.batches()` does.
+    With gradient accumulation, use `reduction="sum"`. Let the `sample_weight` of each token be the
+    number of micro-batches per optimizer step, divided by the number of real tokens in the step.
+    All real tokens of the step then count equally. `BatchPlan.batches()` yields these weights.
 
     Example:
 
@@ -38,10 +39,11 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Optional float weights (B, T) or (B,).
 
     Returns:
-        float32 scalar, the mean in nats per real target token. `reduction` may change this.
+        float32 scalar, the mean in nats per real target token. With another `reduction`, the sum in
+        nats, or a tensor (B, T).
 
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not one of the above.
+        ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not supported.
 
     Source:
         Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, §7.
@@ -62,7 +64,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if reduction not in ("mean_with_sample_weight", "sum", "none", None):
             raise ValueError(
                 "`reduction` must be 'mean_with_sample_weight' (the mean over real tokens), 'sum' "
-                f"or None. Other reductions include padding. Received: reduction={reduction!r}"
+                f"or None. Other reductions would count padding. Received: reduction={reduction!r}"
             )
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = label_smoothing
@@ -85,8 +87,9 @@ class MaskedCrossentropy(keras.losses.Loss):
 def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
     """Computes the cross-entropy in nats, float32 (B, T), of labels (B, T) and logits (B, T, V).
 
-    Label smoothing gives the label the probability 1 - ε + ε/V, and every other token the
-    probability ε/V. The loss for logits z and label y is logsumexp(z) - (1 - ε) z_y - ε mean(z).
+    In the smoothed target distribution, the label has the probability 1 - ε + ε/V. Every other
+    token has the probability ε/V. The loss for logits z and label y is
+    logsumexp(z) - (1 - ε) z_y - ε mean(z).
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
@@ -101,7 +104,7 @@ def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
     """Returns a weight for each token, float32 (B, T): 0 for padding, otherwise `sample_weight`.
 
-    `sample_weight` has the shape (B, T) or (B,); None means 1.
+    `sample_weight` has the shape (B, T) or (B,). None is the same as 1.
     """
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
@@ -122,28 +125,29 @@ def sliced_crossentropy(
     r_drop: float = 0.0,
     needs_gradient: bool = True,
 ) -> Any:
-    """Computes logits and the sum of the losses from states, one slice of tokens at a time.
+    """Computes the summed loss of tokens from the decoder's output, for a few tokens at a time.
 
-    Each iteration computes the loss and the gradient of a slice, then discards the slice's logits.
-    So only the logits of `slice_size` tokens are in memory. No matrix product is computed twice.
+    Each iteration computes logits, loss and gradient of `slice_size` tokens, then discards the
+    logits. So only the logits of `slice_size` tokens are in memory. The backward pass repeats no
+    matrix product.
 
     Args:
-        states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, (2M, D): the
-            states of the first forward pass, then those of the second.
-        embeddings: Float tensor (V, D) in the dtype of `states`, the output projection.
+        states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, the shape is
+            (2M, D): first the output of the first forward pass, then the output of the second.
+        embeddings: The output projection, a float tensor (V, D) with the dtype of `states`.
         labels: Integer tensor (M,).
-        weights: The weight of each token's loss, float32 (M,), at least 0; 0 for padding. No
-            gradient is computed for this argument.
-        slice_size: Tokens per slice, at least 1.
+        weights: The weight of each token's loss, float32 (M,), never negative. Padding has the
+            weight 0. The weights get no gradient.
+        slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop; 0 turns it off. With R-Drop, two forward passes with different
-            dropout masks give two distributions p and q for each token. The token's loss is the
-            mean of both losses plus α/4 (KL(p, q) + KL(q, p)). This sum is half of the loss in
-            eq. 4 of Liang et al., 2021.
-        needs_gradient: If False, the gradients are not computed, which saves two matrix products.
+        r_drop: Weight α of R-Drop; 0 turns R-Drop off. With R-Drop, two forward passes with
+            different dropout masks give two distributions p and q for each token. The loss of a
+            token is the mean of its two cross-entropies plus α/4 (KL(p, q) + KL(q, p)). The loss
+            in equation 4 of Liang et al., 2021, is twice as large.
+        needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
 
     Returns:
-        float32 tensor (3,) of weighted sums over the tokens: the smoothed loss (nats), the
+        float32 tensor (3,) with three weighted sums over the tokens: the smoothed loss (nats), the
         unsmoothed cross-entropy (nats) and the number of correct predictions. Only the smoothed
         loss has a gradient.
     """
@@ -177,9 +181,9 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """Returns the result of `sliced_crossentropy` and, if `needs_gradient`, two gradients.
+    """Returns the result of `sliced_crossentropy`; with `needs_gradient`, also two gradients.
 
-    These are float32 gradients of the loss, first for `states`, then for `embeddings`.
+    Both are float32 gradients of the loss: first with respect to `states`, then to `embeddings`.
     """
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
@@ -225,7 +229,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """Returns a slice's sums of loss, cross-entropy and correct tokens, and d loss / d logits."""
+    """Returns the sums of `sliced_crossentropy` for one slice, and d loss / d logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -251,9 +255,9 @@ def _sums(
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
-    In both arguments, the tokens of the first forward pass (p) come before the tokens of the second
-    forward pass (q). The results have the same order; a token has the same divergence in both
-    passes.
+    Each argument contains first all tokens of the first forward pass (p), then all tokens of the
+    second forward pass (q). The results have the same order. The divergence of a token is the same
+    for both passes.
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

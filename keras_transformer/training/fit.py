@@ -57,13 +57,16 @@ def fit(
     tokens: Callable[[int], int] | None = None,
     distribution: Distribution | None = None,
 ) -> ValidationHistory:
-    """Trains a compiled model for `steps` optimizer steps; can resume with bit-identical results.
+    """Trains a compiled model for `steps` optimizer steps; can resume after a stop or crash.
 
-    Writes to `directory`: checkpoints, such as `checkpoints/step-00001000/model.keras` (by
-    `model.save`, with the optimizer state), and TensorBoard logs in `logs/`. After a stop or crash,
-    call `fit` again with the same arguments: `fit` loads the newest checkpoint into `model`. On the
-    same machine and backend, the final weights are the same as without the stop. The checkpoint
-    also replaces the state of the optimizer, which contains the learning rate if that is constant.
+    Writes checkpoints and TensorBoard logs to `directory`. A checkpoint such as
+    `checkpoints/step-00001000/model.keras` is written by `model.save`, with the optimizer state.
+    The logs are in `logs/`.
+
+    After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
+    checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
+    those of an uninterrupted training. The checkpoint also replaces the state of the optimizer,
+    including a constant learning rate.
 
     Example:
 
@@ -76,43 +79,50 @@ def fit(
     Args:
         model: A compiled and built Keras model. If the model's optimizer accumulates gradients, an
             optimizer step consists of `gradient_accumulation_steps` micro-batches.
-        batches: Function that takes the number of (micro-)batches to skip, and returns an endless
-            iterable of the batches after them. A batch is `(x, y)` or `(x, y, sample_weight)`;
-            each element is a NumPy array or nested arrays. `array_batches` makes such a function.
+        batches: Function that takes the number of batches to skip, and returns an endless iterable
+            of the following batches. With gradient accumulation, these are micro-batches. A batch
+            is `(x, y)` or `(x, y, sample_weight)`. Each element is a NumPy array or a nested
+            structure of arrays. `array_batches` makes this function from arrays.
         directory: Folder of checkpoints and logs.
-        steps: Total number of optimizer steps, including those before a stop.
-        checkpoint_every: Optimizer steps between checkpoints. A Keras epoch has this many steps.
+        steps: Total number of optimizer steps, including the steps before a stop.
+        checkpoint_every: Optimizer steps between checkpoints. One Keras epoch consists of
+            `checkpoint_every` optimizer steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Number of checkpoints to keep in addition: those with the lowest validation
-            losses. Defaults to 0.
+        keep_best: Also keeps this number of checkpoints with the lowest validation losses. Defaults
+            to 0.
         validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary. Each value of the dictionary is a number, an array or tensor of one number,
-            or a Markdown text. Used at each checkpoint. Defaults to None.
-        patience: Stops training after this many checkpoints without a lower validation loss
-            (`"loss"` in the results of `validation`). Defaults to None: no early stopping.
-        callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving;
-            `logs` contains results such as `val_loss`. The state of callbacks is not saved.
+            dictionary. Each value of the dictionary is a number, a Markdown text, or an array or
+            tensor with one number. Validation runs at each checkpoint. Defaults to None: no
+            validation.
+        patience: Stops training after this many checkpoints without a lower validation loss. This
+            loss is the value of `"loss"` in the results of `validation`. Defaults to None: no early
+            stopping.
+        callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
+            saving. Their argument `logs` contains results such as `val_loss`. The state of
+            callbacks is not saved.
         seed: Seed of the dropout masks, an integer >= 0.
-        resume: Whether to resume from the newest checkpoint in `directory`. If False, raises
-            `UserError` if `directory` contains a checkpoint.
+        resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
+            and `directory` contains a checkpoint, raises `UserError`.
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs.
-        tokens: Function that takes an optimizer step (from 0) and returns its number of real
-            target tokens. Defaults to None: reports steps per second, not tokens per second.
-        distribution: The devices and processes: the result of `training.distribution.start`. Only
-            for a `SlicedLogitsTrainer`. Defaults to one process and one device.
+        tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
+            number of target tokens in this step, without padding. Defaults to None: reports steps
+            per second instead of tokens per second.
+        distribution: The devices and processes, from `training.distribution.start`. Several devices
+            or processes need a `SlicedLogitsTrainer`. Defaults to one process and one device.
 
     Returns:
-        The validation losses of all checkpoints, including those before a stop.
+        The validation losses of all checkpoints, including checkpoints before a stop.
 
     Raises:
-        UserError: If a checkpoint is damaged or from another model, if the newest one has more than
-            `steps` steps, if the disk is full, if another process trains in `directory`, or if the
-            loss or a weight becomes infinite or NaN. Infinite or NaN weights are not saved.
-        ValueError: If an argument is out of range or has no effect, a result of `validation` is
-            neither a number nor a text, or `batches` ends. On TensorFlow, the end of `batches`
-            causes an error of another type.
+        UserError: If all checkpoints are damaged. If the newest undamaged checkpoint belongs to
+            another model, or has more than `steps` steps. If the disk is full. If another process
+            trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
+            weights are not saved.
+        ValueError: If an argument is out of range or has no effect. If `validation` returns a value
+            that is neither a number nor a text. If `batches` ends. On TensorFlow, the end of
+            `batches` causes an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -124,8 +134,8 @@ def fit(
         step, history = _begin(model, folder, resume, distribution)
         if step > steps:
             raise UserError(
-                f"{folder} already holds step {step:,}; `steps` also counts the steps before a "
-                f"stop, so it must be at least {step:,}. Received: steps={steps}"
+                f"{folder} already holds step {step:,}; `steps` must be at least {step:,}, because "
+                f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
         if step == steps or history.is_over(patience):
             return history
@@ -199,7 +209,10 @@ def _check(
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Loads the newest checkpoint, if any. Returns its step (or 0) and the validation losses."""
+    """Loads the newest checkpoint, if there is one; returns its step and the validation losses.
+
+    Returns step 0 and no losses if there is no checkpoint.
+    """
 
     def find() -> Path | None:
         if folder.exists() and not folder.is_dir():
@@ -219,7 +232,10 @@ def _begin(
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches; raises an error if they end, since Keras would end the epoch early."""
+    """Yields the batches; raises ValueError after the last batch.
+
+    Without this error, Keras would end the epoch early.
+    """
     count = 0
     for batch in batches:
         count += 1
@@ -228,7 +244,10 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
-    """Returns a function for `AtCheckpoint`; it validates a model with its EMA weights, if any."""
+    """Returns a function for `AtCheckpoint` that validates a model.
+
+    If the optimizer keeps EMA weights, the function validates the model with the EMA weights.
+    """
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -261,7 +280,7 @@ def _numbers_and_texts(found: Any) -> dict[str, float | str]:
 
 
 def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
-    """Raises `UserError` if a weight is infinite or NaN. All processes must call this."""
+    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
     zeros = [ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.trainable_variables]
     if not bool(ops.isfinite(sum(zeros))):
         raise diverged("weights are", step)
@@ -274,7 +293,10 @@ def _saving(folder: Path, *kept: Any) -> Action:
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Returns a function for `AtCheckpoint`: early stopping, which the chief decides for all."""
+    """Returns a function for `AtCheckpoint` that stops training early.
+
+    The chief process decides for all processes when to stop.
+    """
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
         if distribution.of_chief(history.is_over(patience)):
@@ -293,10 +315,11 @@ def evaluation_of(batches: Sequence[Any]) -> Measure:
 def array_batches(
     x: Any, y: Any = None, batch_size: int = 32, seed: int = 0, sample_weight: Any = None
 ) -> Callable[[int], Iterator[tuple[Any, ...]]]:
-    """Makes the argument `batches` of `fit` from arrays; each pass has a new random row order.
+    """Makes the argument `batches` of `fit` from arrays.
 
-    A pass contains every row once. The rows of a batch depend only on `seed` and the index of the
-    batch. All batches have `batch_size` rows, so a batch may contain rows of two passes.
+    Each pass over the arrays contains every row once, in a new random order. The rows of a batch
+    depend only on `seed` and the index of the batch. All batches have `batch_size` rows, so a batch
+    may contain rows of two passes.
 
     Example:
 
@@ -307,10 +330,12 @@ def array_batches(
 
     Args:
         x: NumPy array, or a nested structure of arrays with the same number of rows.
-        y: The labels, an array or structure like `x`. Defaults to None: batches are `(x,)`.
+        y: The labels, an array or a nested structure of arrays. Defaults to None: batches are
+            `(x,)`.
         batch_size: Rows per batch.
         seed: Seed of the order, an integer >= 0.
-        sample_weight: The weights of the loss, an array or structure like `x`. Defaults to None.
+        sample_weight: The weights of the losses, an array or a nested structure of arrays. Defaults
+            to None.
 
     Raises:
         ValueError: If the arrays have no rows or different numbers of rows, if `sample_weight` is
@@ -322,8 +347,8 @@ def array_batches(
     sizes = {len(array) for array in keras.tree.flatten(data)}
     if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):
         raise ValueError(
-            "`x`, `y` and `sample_weight` must have the same number of rows, at least 1, and "
-            "`sample_weight` needs `y`. "
+            "`x`, `y` and `sample_weight` must have the same number of rows, at least 1. If "
+            "`sample_weight` is given, `y` must be given too. "
             f"Received: rows={sorted(sizes)}, y={y}"
         )
     (size,) = sizes

@@ -31,7 +31,7 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Updates the mean; `total` is a weighted sum, `count` the sum of the weights (float32)."""
+        """Adds a weighted sum `total` and the sum of its weights `count`, both float32 scalars."""
         self.total.assign_add(total)
         self.count.assign_add(count)
 
@@ -79,7 +79,7 @@ class MaskedAccuracy(TokenMean):
 class Perplexity(TokenMean):
     """Computes the exponential of the mean cross-entropy over real target tokens.
 
-    There is no label smoothing. The result is 1 if there are no tokens.
+    The cross-entropy has no label smoothing. The result is 1 if there are no tokens.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The optimizer (§5.3): Adam, its learning rate, and the moving averages of the weights (EMA)."""
+"""The optimizer (§5.3): Adam, its learning rate, and exponential moving averages of weights."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from keras import ops
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Computes the learning rate: linear warm-up, then inverse square root decay (§5.3).
 
-    With `d_model`, the schedule is that of the paper:
+    With `d_model`, the schedule is the paper's schedule:
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
@@ -23,7 +23,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
-    `TransformerAdam`. With Keras's optimizers, the schedule would count micro-batches, not updates.
+    `TransformerAdam`, which counts optimizer steps. Keras's optimizers count micro-batches.
 
     Example:
 
@@ -38,13 +38,14 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: Float that multiplies the learning rate of every step. Defaults to 1.
 
     Call arguments:
-        step: Integer scalar, number of past optimizer updates (0 at the first update).
+        step: Integer scalar, number of past optimizer updates. At the first update, `step` is 0.
 
     Returns:
         The learning rate, a float32 scalar.
 
     Raises:
-        ValueError: If both or neither of `d_model` and `peak` are given, or `warmup_steps` < 1.
+        ValueError: If both `d_model` and `peak` are given, if neither is given, or if
+            `warmup_steps` is below 1.
 
     Source:
         Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3.
@@ -96,15 +97,17 @@ class TransformerAdam(_BackendAdam):
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - A learning-rate schedule is called with the number of optimizer steps; in Keras, with the
+    - A learning-rate schedule gets the number of optimizer steps. In Keras, the schedule gets the
       number of micro-batches.
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
-    - If a batch contains a token twice, both gradients of the token's embedding are summed before
-      the sum is squared. Keras on TensorFlow squares each gradient.
-    - If `reduce_gradients` is set, replicas sum their gradients, then compute the norm and clip.
-    - With `use_ema`, the moving averages are updated once per optimizer step and are not biased
-      toward the initial weights. After t steps, a moving average is the weighted mean of the
-      variable's values after steps 1 to t. The weight of value i is `ema_momentum ** (t - i)`.
+    - If a batch contains a token twice, the two gradients of the token's embedding are first
+      summed. Then the sum is squared. Keras on TensorFlow squares the two gradients separately.
+    - If `reduce_gradients` is set, the replicas sum their gradients. The norm is the norm of the
+      summed gradient, and clipping applies to the summed gradient.
+    - With `use_ema`, the moving averages of the weights are updated once per optimizer step. They
+      do not include the initial weights. After t steps, a moving average is the weighted mean of
+      the t values of a variable after steps 1 to t. The value after step i has the weight
+      `ema_momentum ** (t - i)`.
 
     Example:
 
@@ -155,7 +158,7 @@ class TransformerAdam(_BackendAdam):
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         """Sums gradients over replicas, stores the norm of the sums, and returns the clipped sums.
 
-        Keras uses the result once per optimizer step, for the accumulated gradients.
+        Keras uses the clipped sums once per optimizer step, after gradient accumulation.
         """
         if self.reduce_gradients:
             grads = self.reduce_gradients(grads)
@@ -171,7 +174,7 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Lets Keras sum the replicas' gradients, unless `reduce_gradients` has summed them."""
+        """Lets Keras sum the gradients of the replicas if `reduce_gradients` is not set."""
         if self.reduce_gradients:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
@@ -186,8 +189,8 @@ class TransformerAdam(_BackendAdam):
     ) -> None:
         """Updates weights and moving averages.
 
-        On JAX, Keras calls this for every micro-batch, and undoes the updates if the micro-batch
-        does not end an optimizer step.
+        On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
+        the last micro-batch of an optimizer step.
         """
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:
@@ -203,7 +206,7 @@ class TransformerAdam(_BackendAdam):
             average.assign(average + difference / ops.cast(total, average.dtype))
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
-        """Does nothing: Keras calls this for each micro-batch. See `_update_averages`."""
+        """Does nothing, because Keras calls this for each micro-batch; see `_update_averages`."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)

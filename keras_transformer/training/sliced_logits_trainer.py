@@ -17,13 +17,15 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
-    of 37,000, the logits take 3 GiB, and their gradient another 3 GiB. This trainer shares the
-    layers and weights of `model`, but outputs only `model.states`, the hidden states before the
-    output matrix. The loss computes the logits of only some tokens (a slice) at a time, from their
-    states. Loss, metrics and gradients are the same as if you trained `model` itself, compiled with
-    `loss`, and with `MaskedAccuracy` and `Perplexity` as `weighted_metrics`. `compile` also
-    compiles `model`, with the same optimizer. `save` saves `model`, which you can train further
-    without this trainer.
+    of 37,000, the float32 logits take 3.4 GiB, and their gradient takes another 3.4 GiB. This
+    trainer shares the layers and weights of `model`. Its output is `model.states`, the hidden
+    states before multiplication by the output matrix. From these states, the loss computes the
+    logits of a few tokens at a time.
+
+    Loss, metrics and gradients are the same as those of `model` itself, if you compile `model` with
+    `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. `compile` also compiles
+    `model`, with the same optimizer. `save` saves only `model`. You can train the saved model
+    further without this trainer.
 
     Example:
 
@@ -37,13 +39,15 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     Args:
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
-        loss: `MaskedCrossentropy` with mean or sum reduction. Defaults to no label smoothing.
-        logits_mebibytes: Memory for the logits of a slice, in MiB. Small slices are slow, so a
-            slice has at least `d_model` tokens, even if their logits need more memory. Defaults to
-            16.
-        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0; 5 suits small translation data.
-            The model processes each batch twice with different dropout masks, and the loss includes
-            the divergence between both outputs, so a step takes twice as long. Defaults to 0.
+        loss: A `MaskedCrossentropy` with mean or sum reduction. Defaults to
+            `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
+        logits_mebibytes: Memory, in MiB, for the logits that are computed at a time. With few
+            tokens at a time, the loss is slow. So the loss takes at least `d_model` tokens at a
+            time, even if their logits need more memory. Defaults to 16.
+        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
+            is a good value. The model processes each batch twice with different dropout masks, so a
+            step takes twice as long. The loss includes the divergence between both outputs.
+            Defaults to 0: no R-Drop.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, from `training.distribution.start`. Defaults to
@@ -53,13 +57,14 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         inputs: The inputs of `model`.
 
     Returns:
-        The states, a float tensor (B, T, D); in training with `r_drop`, (2B, T, D).
+        The hidden states, a float tensor (B, T, D). In training with `r_drop`, the shape is
+        (2B, T, D).
 
     Raises:
         ValueError: If the reduction of `loss` is not a mean or a sum, or if `logits_mebibytes` or
             `r_drop` is negative or infinite. `compile` raises ValueError if a loss or metrics are
-            given; training and evaluation raise ValueError if the output matrix of `model` is
-            quantized, as in a `Transformer` after `quantize("int8")`.
+            given. Training and evaluation raise ValueError if the output matrix of `model` is
+            quantized, for example by `quantize("int8")`.
     """
 
     def __init__(
@@ -134,7 +139,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     def _check_is_not_quantized(self) -> None:
         """Raises ValueError if the output matrix is quantized.
 
-        This check precedes the first step, because on JAX an error in a step loses the weights.
+        The check runs before the first step. On JAX, an error during a step would lose the weights.
         """
         dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
         if not keras.backend.is_float_dtype(dtype):
@@ -183,7 +188,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns states (M, D) and output matrix (V, D); a bias adds one column to both."""
+        """Returns the hidden states (M, D) and the output matrix (V, D).
+
+        If the model has an output bias, both results have one more column.
+        """
         matrix, bias = self.model.output_weights()
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:

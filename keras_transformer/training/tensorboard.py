@@ -12,7 +12,7 @@ class TensorBoardWriter:
     """Writes scalars and texts to a new TensorBoard event file in `directory`.
 
     `first_step` is the first optimizer step of this file. If a run is resumed, older files can
-    contain values of this step or of later steps. TensorBoard hides those values.
+    contain values of `first_step` or of later steps. TensorBoard hides these old values.
     """
 
     def __init__(self, directory: str | Path, first_step: int = 0) -> None:
@@ -26,7 +26,7 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes the values of an optimizer step: a dict of scalars and Markdown texts by name."""
+        """Writes the values of an optimizer step; `values` maps names to scalars or Markdown."""
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
     def _write(self, **content: Any) -> None:

@@ -32,12 +32,14 @@ from keras_transformer.training.validation import TranslationValidation
 def train(
     run: Run, resume: bool = False, callbacks: list[keras.callbacks.Callback] | None = None
 ) -> None:
-    """Trains the model that the recipe of a run describes, from text files to `model.keras`.
+    """Trains the model that a run's recipe describes, and writes it to `model.keras`.
 
-    On the same machine and backend, the same recipe gives the same weights, bit for bit, even if
-    training was stopped and resumed. The training loop is `keras_transformer.training.fit`.
-    Resuming a finished run changes nothing, unless the recipe now has more steps: then training
-    continues, the old model is copied to `model.previous.keras`, and `model.keras` is replaced.
+    On the same machine and backend, the same recipe gives bit-identical weights, even if training
+    is stopped and resumed. The training loop is `keras_transformer.training.fit`.
+
+    If you resume a finished run and the recipe still has the same number of steps, nothing changes.
+    If the recipe has more steps than before, training continues. Then the old model is copied to
+    `model.previous.keras`, and `model.keras` is replaced.
 
     Example:
 
@@ -47,15 +49,16 @@ def train(
     ```
 
     Args:
-        run: The run folder, for tokenizer, encoded text, checkpoints, logs and the model. The
-            recipe of the run has all settings, including the devices (`training.distribution`).
+        run: The run. Its folder gets the tokenizer, the encoded text, checkpoints, logs and the
+            model. Its recipe has all settings, including the devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
         callbacks: Keras callbacks, passed to `fit`. Defaults to None: no callbacks.
 
     Raises:
-        UserError: If the recipe, the text or a checkpoint is not usable; if another process trains
-            in `run`; if the text of a resumed run has changed; if a resumed run has a model but no
-            checkpoint; if the loss or a weight becomes infinite or NaN; if the disk is full.
+        UserError: If the recipe, the text or a checkpoint is not usable. If another process trains
+            in the run's folder. If the text of a resumed run has changed. If a resumed run has a
+            model but no checkpoint. If the loss or a weight becomes infinite or NaN. If the disk is
+            full.
     """
     keep_freed_memory()
     distribution = start(run.recipe)
@@ -119,11 +122,13 @@ def _train(
 
 
 def check_settings(recipe: Recipe) -> None:
-    """Checks settings before training: builds a model of one small layer and computes a BLEU score.
+    """Checks the settings of a recipe before training.
+
+    The function builds a model with one small layer and computes a BLEU score.
 
     Raises:
-        UserError: If the model cannot be built or does not fit into memory, if `data.max_length` or
-            a length in `evaluation` is too long for the model, or if BLEU's tokenizer is not
+        UserError: If the model cannot be built or does not fit into memory. If `data.max_length` or
+            a length in `evaluation` is too long for the model. If the tokenizer for BLEU is not
             installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
@@ -132,8 +137,8 @@ def check_settings(recipe: Recipe) -> None:
     needed, available = 4 * weights / 2**20, available_mebibytes()
     if needed > available:
         raise UserError(
-            f"model and tokenizer.vocabulary_size: the weights need at least {needed:,.0f} MiB; "
-            f"{available:,.0f} MiB of memory are available"
+            f"model and tokenizer.vocabulary_size: the weights need at least {needed:,.0f} MiB of "
+            f"memory, but only {available:,.0f} MiB are available"
         )
     multiple = recipe.training.length_multiple
     length = -(-(recipe.data.max_length + 1) // multiple) * multiple
@@ -157,7 +162,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
-    """Averages checkpoints into `model.keras`, unless that file is newer than all checkpoints."""
+    """Averages checkpoints into `model.keras` if it is missing or older than a checkpoint."""
     last = run.checkpoints()[-1] / "state.json"
     if run.model_path.exists() and run.model_path.stat().st_mtime_ns >= last.stat().st_mtime_ns:
         print(f"{run.directory} is finished: {run.model_path} is not changed")
@@ -177,7 +182,10 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     if history.is_over(patience):
         reason = f"{patience} checkpoints without a lower validation loss"
     name, loss = checkpoint_path("", best).name, history.losses[best]
-    print(f"Training ended at step {last:,}: {reason}; {name} was best, {loss:.4f} nats a token")
+    print(
+        f"Training ended at step {last:,}: {reason}. The best checkpoint is {name}, "
+        f"with a validation loss of {loss:.4f} nats per token"
+    )
     paths = [checkpoint_path(run.checkpoints_dir, step) for step in history.best(count)]
     return [path for path in paths if path.is_dir()]
 
@@ -275,6 +283,6 @@ def _load_initial_weights(run: Run, model: Any) -> None:
     if found != needed:
         raise UserError(
             f"training.initial_run: the shapes of the weights in {run.model_path} do not match the "
-            f"recipe's `model` section. The weights were trained with {run.recipe_path}"
+            f"recipe's `model` section. The weights were trained with the recipe {run.recipe_path}"
         )
     model.set_weights(weights)

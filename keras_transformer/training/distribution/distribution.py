@@ -24,20 +24,21 @@ _LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
 
 
 class Distribution:
-    """Base class of the distributions. This class trains in one process on one device.
+    """Base class for training on several devices. This class itself trains on one device.
 
-    A replica is a copy of the model; it gets a shard of the rows of each batch. The loss of a
-    replica is a weighted sum over its tokens. The token weights are computed from the whole batch,
-    so the sum of all replicas' gradients is the gradient of the mean loss over the real tokens of
-    the step. Clipping, learning rate and number of steps are the same as on one device.
+    A replica is a copy of the model. Each replica gets a part (shard) of the rows of each batch.
+    The loss of a replica is a weighted sum over its tokens. The weights come from the whole
+    optimizer step. So the gradients of all replicas add up to the gradient of the mean loss over
+    the real tokens of the step. Clipping, learning rate and number of steps are the same as on one
+    device.
 
     One process is the chief. Only the chief writes to the run folder and prints.
 
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
-        shard: Tells which rows of each batch this process gets.
-        gradient_parts: Number of replicas that sum their gradients; each replica computes a part of
-            the loss. Always 1 on JAX, where the whole loss is computed at once.
+        shard: The part of each batch's rows that this process gets.
+        gradient_parts: Number of replicas that each compute a part of the loss and then sum their
+            gradients. Always 1 on JAX, where the loss of the whole batch is computed at once.
     """
 
     rank = 0
@@ -61,11 +62,17 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch; None = Keras's own."""
+        """Returns a function that takes an iterator and trains on the next batch.
+
+        None selects Keras's own function.
+        """
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
-        """Sets a seed generator to a different state in each replica; `seed` is below 2 ** 31."""
+        """Sets the state of a seed generator from `seed`, differently in each replica.
+
+        `seed` is from 0 to 2 ** 31 - 1.
+        """
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
@@ -76,7 +83,7 @@ class Distribution:
         return trainer.get_metrics_result()
 
     def local(self, trainer: Any) -> Any:
-        """Returns the model on which the chief runs its actions (see `on_chief`), on one device."""
+        """Returns a model on one device; the chief validates and saves this model."""
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
@@ -91,14 +98,17 @@ class Distribution:
         return flag
 
     def training_lock(self, directory: Path) -> AbstractContextManager[Any]:
-        """Returns the lock of a folder (see `run.training_lock`), which only the chief takes."""
+        """Returns a context that locks a run folder in the chief (see `run.training_lock`).
+
+        In other processes, the context does nothing.
+        """
         return training_lock(directory) if self.is_chief else nullcontext()
 
     def barrier(self) -> None:
         """Waits for the other processes."""
 
     def chief_first(self, action: Callable[[], T]) -> T:
-        """Calls a function in the chief, then in the other processes.
+        """Calls a function in the chief process, then in the other processes.
 
         The other processes can then read the files that the chief has written. If the function
         fails in the chief, the other processes raise `UserError`.
@@ -114,7 +124,7 @@ class Distribution:
         return result if self.is_chief else action()
 
     def open_run(self, directory: str | Path, recipe: Recipe, resume: bool) -> Run:
-        """Calls `Run.create` or `Run.resume` in the chief, then `Run.resume` in the others."""
+        """Calls `Run.create` or `Run.resume` in the chief, then `Run.resume` in other processes."""
         is_new = self.is_chief and not resume
         return self.chief_first(lambda: (Run.create if is_new else Run.resume)(directory, recipe))
 
@@ -125,12 +135,13 @@ def on_copy(
     read: Callable[[Any], np.ndarray],
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Action:
-    """Returns an action that copies the trained model, then runs `action` on the copy in the chief.
+    """Returns an action that copies the trained model, then runs `action` on the copy.
 
-    In the chief, `copy` is a compiled model with the architecture of the trained model. In other
-    processes, `copy` is None. All processes call `read`, which returns the whole value of a
-    variable, even if several devices hold parts of it. The chief assigns the values to the copy and
-    runs `action`, both in the context that `alone` returns.
+    Only the chief process has a copy. In the chief, `copy` is a compiled model with the
+    architecture of the trained model. In other processes, `copy` is None. All processes call `read`
+    for each variable, because several devices may hold parts of the variable. `read` returns the
+    whole value. The chief assigns the values to `copy` and runs `action`. Both happen in the
+    context that `alone` returns.
     """
 
     def variables(trainer: Any) -> list[Any]:
@@ -151,17 +162,19 @@ def on_copy(
 def start(recipe: Recipe) -> Distribution:
     """Sets up the devices and processes for `training.distribution` of a recipe.
 
-    `none` is one process on one device. `data_parallel` gives every device a shard of each batch.
-    `model_parallel` (JAX) also splits the weights over `training.model_shards` devices. Call
-    `start` before you make a model. Raises `UserError` if the backend does not support the recipe.
+    With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
+    each batch. `model_parallel`, on JAX only, also splits the weights over `training.model_shards`
+    devices. Call `start` before you make a model. Raises `UserError` if the backend does not
+    support the recipe's settings.
     """
     kind, backend = recipe.training.distribution, keras.config.backend()
     if kind == "none":
         count = os.environ.get(_LAUNCHERS.get(backend, ""), "1")
         if count != "1" or (backend == "tensorflow" and "TF_CONFIG" in os.environ):
             raise UserError(
-                "the launcher started several processes, but with training.distribution=none all "
-                "would write to the same run folder: set training.distribution=data_parallel"
+                "the launcher started several processes. With training.distribution=none, all "
+                "processes would write to the same run folder: set "
+                "training.distribution=data_parallel"
             )
         return Distribution()
     _check(recipe, backend)
@@ -188,8 +201,8 @@ def _check(recipe: Recipe, backend: str) -> None:
     if training.distribution == "model_parallel":
         if backend != "jax":
             raise UserError(
-                f"training.distribution=model_parallel needs KERAS_BACKEND=jax; {backend} supports "
-                "data_parallel"
+                "training.distribution=model_parallel needs KERAS_BACKEND=jax; the backend "
+                f"{backend} supports only data_parallel"
             )
         _check_sizes(recipe)
     if backend == "tensorflow" and training.accumulation_steps > 1:

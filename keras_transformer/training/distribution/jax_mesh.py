@@ -20,7 +20,7 @@ BATCH, MODEL = "batch", "model"
 class JaxMesh(Distribution):
     """Trains on a mesh of all devices of all processes, with `keras.distribution`.
 
-    XLA splits the training step of the whole batch over the mesh, so loss, gradients, clipping,
+    XLA splits the training step of the whole batch over the devices. Loss, gradients, clipping,
     accumulation and dropout masks are the same as on one device. With `model_shards` > 1, each copy
     of the weights is also split over `model_shards` devices (see `layout_map`).
 
@@ -59,8 +59,8 @@ class JaxMesh(Distribution):
     ) -> Any:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
-        Otherwise, XLA would compute every slice of the logits in every replica. XLA cannot compile
-        such a sum if the weights are also split (`model_shards` > 1). In that case, the method
+        Without this division by replicas, XLA would compute all logits in every replica. If the
+        weights are also split (`model_shards` > 1), XLA cannot compile such a sum. The method then
         calls `sliced_crossentropy` for the whole batch.
         """
         if self._distribution.device_mesh.shape[1] > 1:
@@ -119,14 +119,15 @@ class JaxMesh(Distribution):
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
-    """Returns the rows of a batch that a process gets, if each process has `devices` devices.
+    """Returns which part of a batch's rows the process with index `process` gets.
 
-    Each group of `model_shards` devices shares one copy of the weights and gets the same rows.
+    Each process has `devices` devices. Each group of `model_shards` devices shares one copy of the
+    weights and gets the same rows.
     """
     if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
         raise UserError(
             "training.model_shards must divide the total number of devices. It must also divide "
-            "the number of devices per process, or be a multiple of it. "
+            "the number of devices per process, or be a multiple of this number. "
             f"Received: model_shards={model_shards}, {processes} processes of {devices} devices"
         )
     begin = process * devices // model_shards
@@ -137,9 +138,13 @@ def shard_of(process: int, processes: int, devices: int, model_shards: int) -> S
 def layout_map(mesh: Any) -> Any:
     """Returns the layout of a `Transformer`'s weights on a mesh with axes `batch` and `model`.
 
-    The weights are split by attention heads, by inner units of the feed-forward networks and by
-    rows of the embeddings. Each sublayer then needs one all-reduce in the forward pass and one in
-    the backward pass. All other weights are replicated (Shoeybi et al., 2019, Megatron-LM, §3).
+    Attention weights are split by heads, feed-forward weights by inner units, and embeddings by
+    rows. Each sublayer then needs one all-reduce in the forward pass and one in the backward pass.
+    All other weights are replicated.
+
+    Source:
+        Shoeybi et al., 2019, Megatron-LM: Training Multi-Billion Parameter Language Models Using
+        Model Parallelism, §3.
     """
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)

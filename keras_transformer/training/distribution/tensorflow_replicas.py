@@ -13,8 +13,8 @@ class TensorFlowReplicas(Distribution):
     """Trains with `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
     The model is made in the strategy's scope, but `fit` runs outside the scope. In the scope, `fit`
-    would clip gradients before summing them over replicas, and would fail with several workers.
-    Instead, the function that `train_function` returns runs the training step in every replica.
+    would clip the gradients of each replica before it sums them. With several workers, `fit` would
+    fail there. So `train_function` returns a function that runs the training step in every replica.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TensorFlowReplicas(Distribution):
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """Returns the rows of the process's batch `x` for device `index` of this process."""
+        """Returns the rows for device `index` of this process; `x` has all rows of the process."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 

@@ -12,9 +12,9 @@ from keras_transformer.training.distribution.distribution import Distribution
 
 
 class TorchProcesses(Distribution):
-    """Trains in one process per device, started by `torchrun`; `all_reduce` sums the gradients.
+    """Trains in one process per device; `torchrun` starts the processes.
 
-    The gradients are summed once per optimizer step, after accumulation and before clipping.
+    `all_reduce` sums the gradients once per optimizer step, after accumulation and before clipping.
     `DistributedDataParallel` would average the gradients after every micro-batch.
     """
 
@@ -24,8 +24,9 @@ class TorchProcesses(Distribution):
 
         if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16):
             raise UserError(
-                "Keras 3.16 and later already sum the gradients on PyTorch, so the gradients would "
-                f"be summed twice: pip install 'keras<3.16'. Received: Keras {keras.__version__}"
+                "on PyTorch, Keras 3.16 and later sum the gradients of all processes, as this "
+                "package does. The gradients would be summed twice. Run: pip install 'keras<3.16'. "
+                f"Received: Keras {keras.__version__}"
             )
         on_gpu = torch.cuda.is_available()
         if on_gpu:
