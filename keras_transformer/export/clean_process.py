@@ -1,7 +1,8 @@
-"""Runs signatures of a SavedModel in a process that cannot import Keras, like a model server.
+"""Runs signatures of a SavedModel in a process without Keras, as on a model server.
 
 The process runs this file as a script. The script reads JSON from standard input: {"model": folder,
-"calls": [[signature, inputs], ...]}. It prints the list of the calls' outputs as one line of JSON.
+"calls": [[signature, inputs], ...]}. The script prints one line of JSON: a list of the outputs of
+each call.
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, A
     """Runs a SavedModel in a new process; returns a dict of outputs (nested lists) for each call.
 
     Raises:
-        RuntimeError: If the model cannot be loaded or a call fails; the message says why.
+        RuntimeError: If the model cannot be loaded or a call fails. The message says why.
     """
     process = subprocess.run(
         [sys.executable, __file__],
@@ -56,7 +57,10 @@ def _main() -> None:
 
 
 def _sentencepiece_library() -> str:
-    """Finds the SentencePiece library; does not import tensorflow-text, which imports Keras."""
+    """Returns the path of tensorflow-text's SentencePiece library.
+
+    This function does not import tensorflow-text, because tensorflow-text imports Keras.
+    """
     spec = importlib.util.find_spec("tensorflow_text")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tensorflow-text is not installed")

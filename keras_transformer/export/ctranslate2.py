@@ -49,18 +49,18 @@ def export_ctranslate2(
 ) -> Comparison | None:
     """Writes a model as a folder that `ctranslate2.Translator` loads.
 
-    The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns pieces;
-    it adds eos to the source and bos to the target. As in this package, the exported model never
-    predicts padding or bos. Unlike this package, the exported model divides the probabilities of
-    the other tokens by 1 - p(padding) - p(bos), so that their sum is 1.
+    The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns subword
+    pieces. It adds eos to the source and bos to the target. As in this package, the exported model
+    never predicts padding or bos. Unlike this package, the exported model divides the probabilities
+    of the other tokens by 1 - p(padding) - p(bos), so that their sum is 1.
 
     The search options of CTranslate2 differ from those of this package. CTranslate2 divides the
     log-probability of a hypothesis by n ** length_penalty (default 1), where n is the number of
-    tokens without eos. To get the translations that this package finds with `length_penalty=0`
-    (except for ties), set `length_penalty=1e-9` and `min_decoding_length=0` in CTranslate2, and use
-    the same beam size and maximum length. With `length_penalty=0` instead of 1e-9, CTranslate2
-    would search until the most probable hypothesis has ended, even if `beam_size` other hypotheses
-    have ended.
+    tokens without eos. For the same translations as `length_penalty=0` in this package, set
+    `length_penalty=1e-9` and `min_decoding_length=0` in CTranslate2. Also use the same beam size
+    and maximum length. Only translations with equal scores can then differ. With
+    `length_penalty=0`, CTranslate2 would search until the most probable hypothesis has ended, even
+    if `beam_size` other hypotheses have ended.
 
     Example:
 
@@ -69,26 +69,27 @@ def export_ctranslate2(
     >>> translator.translate_batch([["▁A", "▁dog", "▁runs", "."]], beam_size=4)[0].hypotheses[0]
 
     Args:
-        model: A `Transformer` with full attention, and with any position encoding except `alibi`,
-            `t5` and those whose names end with `_concatenated`.
+        model: A `Transformer` with full attention. The position encodings `alibi`, `t5` and
+            `*_concatenated` are not supported.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If the export fails, nothing is written.
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
             PyTorch), `"int16"` or `"int8"`. Only the weights of linear layers and embeddings are
-            stored as integers; `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set
+            stored as integers. `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set
             the type of the other weights. Defaults to None: float32. When `ctranslate2.Translator`
             loads the weights, it converts them to its `compute_type`, or to a type that the
             processor supports.
-        sentences: Source sentences. Their greedy translations by CTranslate2 and by the model are
-            compared. Defaults to None: no comparison.
+        sentences: Source sentences. CTranslate2 and the model translate them by greedy search, and
+            the translations are compared. Defaults to None: no comparison.
 
     Returns:
         A `Comparison`, or None if `sentences` is None or empty.
 
     Raises:
-        ImportError: If ctranslate2 is not installed, or if PyTorch is needed and not installed.
-        UserError: If `directory` is not empty, the disk is full, or a translation by the float32
-            export differs from the model's and is not a tie.
+        ImportError: If ctranslate2 is not installed, or if `quantization` needs PyTorch and PyTorch
+            is not installed.
+        UserError: If `directory` is not empty, or the disk is full. If a translation by the float32
+            export differs from the model's translation in text and in score.
         ValueError: If CTranslate2 does not support `quantization` or a part of the model, if the
             model is already quantized, or if the tokenizer belongs to another model.
     """
@@ -219,7 +220,7 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:
-    """Sets the weights of one linear layer: those of `layers`, joined along the output axis."""
+    """Sets the weights of a linear layer to those of `layers`, joined along the output axis."""
     spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
     spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 
@@ -231,7 +232,7 @@ def _set_norm(spec: Any, layer: Any) -> None:
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
-    """Compares greedy translations by export and model; a score is a log-probability per token."""
+    """Compares greedy translations of export and model. Scores are log-probabilities per token."""
     from ctranslate2 import Translator as CTranslator
 
     texts = [

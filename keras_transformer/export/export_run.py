@@ -34,23 +34,24 @@ def export_run(
         run: A run that has a model.
         format: `"saved_model"`, `"ctranslate2"` or `"onnx"`; see `export_saved_model`,
             `export_ctranslate2` and `export_onnx`.
-        output: A new or empty folder; for a SavedModel, the folder with all versions of the model.
-            Defaults to None: `saved_models/<run>` for a SavedModel; for other formats, a folder in
-            the run's folder, such as `runs/quickstart/onnx-int8`.
+        output: A new or empty folder. For a SavedModel, the folder with all versions of the model.
+            Defaults to None: `saved_models/<run>` for a SavedModel, otherwise a folder in the run's
+            folder, such as `runs/quickstart/onnx-int8`.
         quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None: float32.
-        **search: Search options that replace those of the recipe: all fields of `SearchOptions` for
-            SavedModel, `beam_size` and `length_penalty` for ONNX, none for CTranslate2.
+        **search: Search options that replace those of the recipe. A SavedModel accepts all fields
+            of `SearchOptions`. ONNX accepts `beam_size` and `length_penalty`. CTranslate2 accepts
+            no search options.
 
     Raises:
         UserError: If the format does not support the model or an option. If a package for the
             export is not installed. If the results of the export differ from those of the model. If
-            the folder is not empty, or the disk is full. In all these cases, nothing is written.
+            the folder is not empty, or the disk is full. After an error, nothing is written.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
     export, taken = _EXPORTERS[format]
     if refused := given.keys() - taken:
         raise UserError(
-            f"the format {format} has the options {', '.join(taken)}. "
+            f"the format {format} accepts only the options {', '.join(taken)}. "
             f"Received: {', '.join(sorted(refused))}"
         )
     try:

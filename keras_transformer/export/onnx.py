@@ -58,9 +58,9 @@ def export_onnx(
 
     `python translate.py < in.txt` does not need this package. To write your own search, use the
     inputs and outputs below. Integers are int64, the mask is bool, other tensors are float32. N is
-    the number of hypotheses per sentence; in the previous step it was N'. T is the number of past
-    target tokens. B, S, N, N' and T may have any value. `{i}` is the number of the layer, counted
-    from 1.
+    the number of hypotheses per sentence, and N' is this number in the previous step. T is the
+    number of past target tokens. B, S, N, N' and T may have any value. `{i}` is the number of the
+    layer, counted from 1.
 
     `encoder.onnx`:
 
@@ -71,8 +71,8 @@ def export_onnx(
     `step.onnx`, for hypotheses that all have the same number of tokens:
 
     - input `token_ids` `(B, N)`: the newest token of each hypothesis; bos in the first step
-    - input `parents` `(B, N)`: the index of each hypothesis's parent (the hypothesis of the
-      previous step without the newest token), from 0 to N' - 1; 0 in the first step
+    - input `parents` `(B, N)`: the index of each hypothesis's parent among the N' hypotheses of the
+      previous step, from 0 to N' - 1; 0 in the first step
     - input `num_candidates` `(1,)`: number C of candidates per hypothesis
     - inputs `past_key_{i}`, `past_value_{i}` `(B, N', H, T, K)`: `key_{i}` and `value_{i}` of the
       previous step; empty in the first step, with N' = 1 and T = 0
@@ -81,8 +81,8 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. The position table,
-    if there is one, has `model.max_length` rows; then S and T + 1 must not exceed this number.
+    The graphs are built from the weights, on any backend, without tracing. If the model has a
+    position table, S and T + 1 must not exceed the number of its rows, `model.max_length`.
 
     Example:
 
@@ -90,13 +90,13 @@ def export_onnx(
     >>> OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
 
     Args:
-        model: A `Transformer` with full attention. If it uses mixed precision, its float32 weights
-            are exported.
+        model: A `Transformer` with full attention. With mixed precision, the float32 weights are
+            exported.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If export or comparison fails, nothing is written.
         quantization: `"float32"` for no quantization, or `"int8"` for dynamic quantization of
-            linear layers and embeddings, with one scale per column where onnxruntime supports it.
-            Defaults to `"float32"`.
+            linear layers and embeddings. Where onnxruntime supports it, each column of a weight
+            matrix has its own scale. Defaults to `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None: random sentences.
         beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
         length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.
@@ -105,8 +105,8 @@ def export_onnx(
         ImportError: If onnx or onnxruntime is not installed.
         UserError: If `directory` is not empty, if the disk is full, or if the float32 export gives
             other translations or scores than the model.
-        ValueError: If the activation, the attention or `quantization` is not supported, the model
-            is quantized, or the tokenizer belongs to another model.
+        ValueError: If the activation, the attention, the position encoding or `quantization` is not
+            supported. If the model is quantized, or the tokenizer belongs to another model.
     """
     try:
         import onnx  # noqa: F401
@@ -212,7 +212,7 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
-    """Compares translations by `OnnxTranslator` with those by the model."""
+    """Compares the translations by `OnnxTranslator` with the translations by the model."""
     from keras_transformer.export.onnx_translator import OnnxTranslator
 
     exported = OnnxTranslator(directory)

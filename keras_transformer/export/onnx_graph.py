@@ -1,8 +1,8 @@
 """Builds two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
 
 The graphs are built node by node, not traced. So they have dynamic axes and are the same on every
-backend. The functions below add nodes to a `_Graph`. They take and return the names of values in
-this graph (strings).
+backend. The functions below add nodes to a `_Graph`. They take and return strings: names of values
+in this graph.
 """
 
 import math
@@ -41,7 +41,7 @@ Rotation = tuple[str, str] | None
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """Returns the encoder, `encoder.onnx` in the docstring of `export_onnx`."""
+    """Returns the graph of the encoder; see `encoder.onnx` in the docstring of `export_onnx`."""
     graph = _Graph("encoder")
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
@@ -67,7 +67,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """Returns one step of the decoder, `step.onnx` in the docstring of `export_onnx`."""
+    """Returns the graph of a decoder step; see `step.onnx` in the docstring of `export_onnx`."""
     graph = _Graph("step")
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
@@ -121,7 +121,7 @@ class _Graph:
     def add_several(
         self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any
     ) -> list[str]:
-        """Adds a node with `count` outputs, as `add` does, and returns their names."""
+        """Adds a node with `count` outputs, and returns the names of the outputs; see `add`."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(count)]
         self.nodes.append(helper.make_node(operator, names, outputs, **attributes))
@@ -137,7 +137,7 @@ class _Graph:
         return name
 
     def output(self, name: str, value: str, dtype: int, shape: Sequence[str | int]) -> None:
-        """Makes `value` an output of the graph with the name `name`."""
+        """Makes `value` an output of the graph. The name of the output is `name`."""
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
         self.names[value] = name
 
@@ -160,10 +160,10 @@ class _Graph:
 
 
 def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str | int, ...]]:
-    """Returns the shapes of the keys and values of decoder layer `number`, by tensor name.
+    """Returns a dict from tensor names to shapes, for keys and values of decoder layer `number`.
 
-    `prefix` is "memory_" for cross-attention. For self-attention, it is "past_" for the cache
-    before the step, and "" for the cache after the step.
+    `prefix` is "memory_" for cross-attention. For the cache of self-attention, `prefix` is "past_"
+    before the step and "" after the step.
     """
     heads, width = model.num_heads, model.d_model // model.num_heads
     memory = ("batch", heads, width, "source_length"), ("batch", heads, "source_length", width)
@@ -223,7 +223,7 @@ def _predict(
 
 
 def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: Any) -> str:
-    """Returns embeddings plus positions; `rows` selects the needed rows of the position table."""
+    """Returns embeddings plus positions; the function `rows` selects rows of the position table."""
     x = graph.add("Gather", array(embedding.embeddings), ids)
     x = graph.add("Mul", x, np.array(math.sqrt(model.d_model), "float32"))
     if getattr(model.positions, "concatenate", False):

@@ -1,12 +1,12 @@
 """Translates with an exported ONNX model; needs only NumPy, onnxruntime and sentencepiece.
 
-`export_onnx` copies this file to `translate.py` in the folder that it writes:
+`export_onnx` copies this file to its output folder, as `translate.py`. Examples of use:
 
     pip install numpy onnxruntime sentencepiece
     python FOLDER/translate.py < in.txt > out.txt
     python -m keras_transformer.export.onnx_translator --model FOLDER in.txt --beam-size 1
 
-This file imports no module of keras_transformer, so `translate.py` runs without it.
+This file imports no module of keras_transformer, so `translate.py` runs without that package.
 """
 
 import argparse
@@ -91,10 +91,11 @@ class OnnxModel:
 
         Args:
             token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
-            parents: int `(B, N)`, the index of each hypothesis's parent: the hypothesis of the
-                previous step without the newest token. 0 in the first step.
-            num_candidates: Number C of likeliest next tokens to return per hypothesis, at most V.
-            state: The result of `encode`, or the state that the previous step returned.
+            parents: int `(B, N)`, the index of each hypothesis's parent among the hypotheses of the
+                previous step. In the first step, all indices are 0.
+            num_candidates: Number C of next tokens to return for each hypothesis, at most V. The
+                most probable tokens are returned.
+            state: The result of `encode`, or the `state` of the previous `Step`.
         """
         feed = {
             "token_ids": _value(token_ids),
@@ -120,9 +121,9 @@ class OnnxTranslator:
         beam_size: Number of beams per sentence; 1 is greedy search. Defaults to the exported value.
         length_penalty: Exponent alpha of the length penalty ((5 + n) / 6) ** alpha for n tokens (Wu
             et al. 2016), at least 0. Defaults to the exported value.
-        max_length: Maximum number of tokens of a translation, eos included; at most `max_length` in
-            `config.json`. Defaults to None: 50 tokens more than the source.
-        tokens_per_batch: Maximum number of source tokens in a batch, padding included. Default:
+        max_length: Maximum number of tokens of a translation, including eos. The largest value is
+            `max_length` in `config.json`. Defaults to None: 50 tokens more than the source.
+        tokens_per_batch: Maximum number of source tokens in a batch, including padding. Default:
             1024.
         num_threads: Number of threads per operation. Defaults to 0: one thread per core.
 
@@ -180,8 +181,8 @@ class OnnxTranslator:
         for sentence, ids in zip(sentences, pieces, strict=True):
             if len(ids) >= longest:
                 warnings.warn(
-                    f"Only the first {longest - 1:,} of {len(ids):,} pieces are translated of "
-                    f"{sentence[:40]!r}...",
+                    f"Only the first {longest - 1:,} of {len(ids):,} pieces of "
+                    f"{sentence[:40]!r}... are translated.",
                     stacklevel=3,
                 )
         found = self.search([[*ids[: longest - 1], eos_id] for ids in pieces if ids])
@@ -190,9 +191,9 @@ class OnnxTranslator:
         return [next(results) if ids else ("", 0.0) for ids in pieces]
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[Translation]:
-        """Translates token ids. A source has the ids of its pieces, then eos.
+        """Translates sources given as token ids. Each source ends with eos.
 
-        No source may have more tokens than `max_length` in `config.json`.
+        A source must not have more tokens than `max_length` in `config.json`.
         """
         found: dict[int, Translation] = {}
         order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
@@ -212,7 +213,7 @@ class OnnxTranslator:
     def _beam_search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[Translation]:
         """Returns the best hypothesis of each source, as `keras_transformer.beam_search` does.
 
-        `source_ids` is int64 `(B, S)`. `limits` `(B,)` has the maximum length of each translation.
+        `source_ids` is int64 `(B, S)`. `limits` `(B,)` is the maximum length of each translation.
         """
         config, beams, batch = self.model.config, self.beam_size, len(source_ids)
         shape = (batch, beams, 1 + int(limits.max()))
@@ -258,7 +259,7 @@ class _Best:
     ) -> None:
         """Counts the finished hypotheses of each sentence, and keeps the best finished hypothesis.
 
-        Ignores all but the first `beams` candidates of each sentence.
+        Uses only the first `beams` candidates of each sentence.
         """
         scores = np.where(ends, totals, -np.inf)[:, :beams] / divisor
         self._counts += np.sum(scores > -np.inf, axis=-1)
@@ -270,9 +271,9 @@ class _Best:
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
         """Returns True for each sentence whose search must go on.
 
-        Such a sentence has fewer than `beams` finished hypotheses. It also has an unfinished
-        hypothesis whose score may exceed the score of its best finished hypothesis. `bounds` are
-        the highest scores that the unfinished hypotheses can reach.
+        The search stops if a sentence has `beams` finished hypotheses. It also stops if no
+        unfinished hypothesis can reach a higher score than the best finished hypothesis. `bounds`
+        `(B,)` is the highest score that an unfinished hypothesis of each sentence can reach.
         """
         return (bounds > self._scores) & (self._counts < beams)
 
@@ -315,16 +316,24 @@ def _value(array: np.ndarray) -> Any:
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Translate FILE, or standard input: one sentence per line."
+        description="Translate FILE or standard input, one sentence per line."
     )
     parser.add_argument("file", nargs="?", metavar="FILE")
     parser.add_argument(
-        "--model", default=Path(__file__).parent, help="folder; default: the folder of this file"
+        "--model",
+        default=Path(__file__).parent,
+        help="folder of the exported model; default: the folder of this file",
     )
-    parser.add_argument("--beam-size", type=int, help="default: the exported value")
-    parser.add_argument("--length-penalty", type=float, help="default: the exported value")
-    parser.add_argument("--max-length", type=int, help="in tokens; default: source length plus 50")
-    parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
+    parser.add_argument("--beam-size", type=int, help="default: the exported beam size")
+    parser.add_argument("--length-penalty", type=float, help="default: the exported length penalty")
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        help="maximum tokens of a translation; default: source length plus 50",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="number of threads; default: 0, one per core"
+    )
     return parser.parse_args(words)
 
 
@@ -366,8 +375,8 @@ def _chunks(path: str | None) -> Iterator[list[str]]:
 def _lines(path: str | None) -> Iterator[str]:
     r"""Yields the lines of a UTF-8 file or of standard input; both may be gzipped.
 
-    A byte order mark is removed. Only "\n" and "\r\n" end a line: "\r" and other line separators of
-    Unicode are text.
+    A byte order mark is removed. Only "\n" and "\r\n" end a line. A single "\r" and the other line
+    separators of Unicode belong to the text.
 
     Raises:
         ValueError: If a line is not UTF-8 or is too long, or the gzip file is damaged.

@@ -60,30 +60,33 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
-    A stock `tensorflow_model_server` has all operations of the graph. The graph sorts the sentences
-    of a request by length and decodes a limited number of tokens at a time. Before the folder of
-    the new version gets its final name, a process without Keras loads the version and translates
-    with it; the results are compared with those of `Translator`.
+    The graph needs only operations that a stock `tensorflow_model_server` has. It sorts the
+    sentences of a request by length and decodes a limited number of tokens at a time.
+
+    The new version is first written under a temporary name. A process without Keras loads it and
+    translates a few sentences. If the translations and scores agree with those of `Translator`, the
+    version gets its final name.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 
     - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
       `score`, float32 `(B,)` (see `Hypothesis`).
     - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. Pass -1 to use the exported option; if the server supports
-      default inputs, a request can leave out options. Outputs, where N is the largest beam
-      size in the batch, best hypotheses first: `translations` string `(B, N)`, padded with "";
-      `scores` float32 `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded
-      with ""; `alignments` int32 `(B, N, T)`, padded with -1: for each target piece, the position
-      (from 0) of the source piece with the largest attention weight in the decoder's last layer.
-      The result of a row does not depend on the other rows.
+      `max_length` int32, all `(B,)`. Pass -1 to use the exported option. If the server supports
+      default inputs, a request can leave out options. N is the largest beam size in the batch.
+      Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
+      `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
+      `alignments` int32 `(B, N, T)`, padded with -1. The alignment of a target piece is the
+      position (from 0) of the source piece with the largest attention weight in the decoder's last
+      layer. The outputs of a row do not depend on the other rows.
     - `score`: inputs `source` and `target`, string `(B,)`. Outputs `log_probability` float32
-      `(B,)`, in nats, eos included (NaN if source or target exceeds the model's maximum length),
-      and `length` int32 `(B,)`, the number of target tokens, eos included.
+      `(B,)`, in nats, including eos, and `length` int32 `(B,)`, the number of target tokens
+      including eos. The log-probability is NaN if source or target exceeds the model's maximum
+      length.
     - `encode_tokens`: inputs `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)`, as for
-      `Transformer`. Output `logits` float32 `(B, T, V)`, NaN for a row with an id outside the
-      vocabulary. The request fails only if every row has such an id, or if S or T exceeds
-      `model.max_length`.
+      `Transformer`. Output `logits` float32 `(B, T, V)`. If a row has an id outside the vocabulary,
+      the logits of the row are NaN. The request fails if every row has such an invalid id, or if S
+      or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
@@ -97,10 +100,10 @@ def export_saved_model(
     Args:
         model: A `Transformer`, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: The folder that contains a folder for each version of the model. The first
-            version is 1; each new version has the largest number plus 1. The files `models.config`,
-            `batching_parameters.txt` and `docker-compose.yml` are also written to this folder if
-            they do not exist.
+        directory: The folder of the model, which contains one folder per version. The first version
+            has the number 1. A new version gets the largest existing number plus 1. The files
+            `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also written to
+            `directory` if they do not exist.
         name: The model's name on the server. Defaults to None: the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None: `SearchOptions()`.
@@ -110,14 +113,15 @@ def export_saved_model(
 
     Raises:
         UserError: If the graph needs an operation that a stock server lacks, if translations of the
-            new version differ from the model's, or if the disk is full. Then no version is added.
+            new version differ from the model's, or if the disk is full. After such an error, the
+            folder has no new version.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
-            "A SavedModel is written with KERAS_BACKEND=tensorflow; `export_run_saved_model` "
-            f"starts a process with this backend. Received: {keras.config.backend()!r}"
+            "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run_saved_model` works "
+            f"on every backend. Received: {keras.config.backend()!r}"
         )
     from keras_transformer.export.translation_graph import TranslationGraph
 
@@ -153,7 +157,7 @@ def export_run_saved_model(
         run_directory: The folder of a run that has a model.
         output: The argument `directory` of `export_saved_model`. Defaults to None:
             `saved_models/<run>`.
-        options: The default search options. Defaults to None: those of the recipe.
+        options: The default search options. Defaults to None: the options of the recipe.
         max_beam_size: As in `export_saved_model`.
 
     Raises:
@@ -180,7 +184,7 @@ def _next_version(directory: Path) -> int:
 
 
 def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
-    """Saves a `TranslationGraph`; returns the names of its operations and `min_consumer`."""
+    """Saves a `TranslationGraph`; returns the names of its operations and its `min_consumer`."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -220,7 +224,7 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
 def _compare(
     version: Path, translator: Translator, sentences: list[str], tolerance: float
 ) -> Comparison:
-    """Translates with the saved version in a new process; compares the results with the model's."""
+    """Translates with the saved version in a new process, and compares with the model's results."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
     answers = (
@@ -246,7 +250,9 @@ def _in_new_process(
     )
     lines = process.stdout.splitlines()
     if process.returncode or not lines:
-        raise RuntimeError(f"the process for the SavedModel ended with code {process.returncode}")
+        raise RuntimeError(
+            f"the process that writes the SavedModel ended with exit code {process.returncode}"
+        )
     answer = json.loads(lines[-1])
     if "error" in answer:
         raise UserError(answer["error"])

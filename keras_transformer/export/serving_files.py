@@ -82,8 +82,8 @@ def check_operations(names: list[str]) -> None:
 def write_serving_files(directory: str | Path, name: str) -> None:
     """Writes `models.config`, `batching_parameters.txt` and `docker-compose.yml`.
 
-    `directory` is the folder of the model's versions. Existing files are not overwritten, because
-    the user may have edited them.
+    `directory` contains a folder for each version of the model. Existing files are not overwritten,
+    because the user may have edited them.
 
     Source: https://www.tensorflow.org/tfx/serving/serving_config
     """
@@ -123,7 +123,8 @@ def write_warmup_requests(
 def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
     """Returns a PredictionLog of TensorFlow Serving that contains one PredictRequest.
 
-    tensorflow-serving-api has classes for this, but requires one specific version of TensorFlow.
+    The package tensorflow-serving-api has classes for these messages, but the package requires one
+    specific version of TensorFlow.
 
     Source: prediction_log.proto, predict.proto and model.proto in
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis

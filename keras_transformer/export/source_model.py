@@ -31,7 +31,11 @@ def check_is_free(directory: str | Path) -> None:
 
 
 def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
-    """Raises ValueError if `model` is no `Transformer`, is quantized or needs another tokenizer."""
+    """Checks that `model` is a `Transformer`, is not quantized, and matches the tokenizer.
+
+    Raises:
+        ValueError: If one of these checks fails.
+    """
     if not isinstance(model, Transformer):
         raise ValueError(f"`model` must be a Transformer. Received: model={model}")
     if any("quantization" in changes for changes in layer_changes(model).values()):
@@ -44,13 +48,14 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
     source, target = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
     if sizes != (source, target, tokenizer.pad_id):
         raise ValueError(
-            "`tokenizer` must be the one of the model: source and target vocabulary size and `pad_"
-            f"id` are {sizes} in the model and {source, target, tokenizer.pad_id} in the tokenizer"
+            "`tokenizer` must be the model's tokenizer: source vocabulary size, target vocabulary "
+            f"size and `pad_id` are {sizes} in the model, but {source, target, tokenizer.pad_id} "
+            "in the tokenizer"
         )
 
 
 def check_attention(model: Transformer, format: str) -> None:
-    """Raises ValueError for local or strided attention, and for a position bias on the scores."""
+    """Raises ValueError if attention is local or strided, or if positions add to its scores."""
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} does not support local or strided attention; a SavedModel does. "
@@ -58,8 +63,8 @@ def check_attention(model: Transformer, format: str) -> None:
         )
     if model.positions.has_score_bias:
         raise ValueError(
-            f"{format} does not support position encodings that add to the scores; a SavedModel "
-            f"does. Received: model.position_encoding={model.position_encoding!r}"
+            f"{format} does not support position encodings that add to attention scores; a "
+            f"SavedModel does. Received: model.position_encoding={model.position_encoding!r}"
         )
 
 
@@ -78,10 +83,10 @@ def in_float32(model: Transformer) -> Transformer:
 
 
 def position_table(model: Transformer) -> np.ndarray | None:
-    """Returns the table that is added to embeddings, float32 `(model.max_length, D)`, or None.
+    """Returns the position table that is added to embeddings, float32 `(model.max_length, D)`.
 
-    If the model concatenates positions, the table contains the projected positions. The result is
-    None if positions do not change the embeddings.
+    If the model concatenates positions and embeddings, the table contains the projected positions.
+    The result is None if positions do not change the embeddings.
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
@@ -122,15 +127,16 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export: one argument, or one for each of its signatures. The
-            result counts the identical translations of the first argument.
-        tolerance: Because of rounding, scores that differ by at most this number count as equal.
-        is_exact: Whether an error is raised if results differ. False for quantized weights.
-        compares_scores: If True, scores must equal the model's, and so must translations, unless
-            hypotheses tie. If False, the score or the translation must be equal.
+        *answers: Translations by the export, one argument per signature. Only the first argument
+            counts for `Comparison.identical`.
+        tolerance: Scores that differ by at most this number count as equal.
+        is_exact: Whether to raise an error if results differ. Pass False for quantized weights.
+        compares_scores: If True, each score and each translation must equal the model's. If
+            hypotheses tie, other translations are also accepted. If False, it is enough that the
+            score or the translation is equal.
 
     Raises:
-        UserError: If `is_exact` is True and results differ in a way that `compares_scores` forbids.
+        UserError: If `is_exact` is True and a result does not equal the model's result.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation: the export also truncates
@@ -150,8 +156,8 @@ def compare(
                 if is_exact and not is_right:
                     raise UserError(
                         f"the {format} translates {sentence!r} to {text!r} with score {score:.4f}, "
-                        f"the model to {hypothesis.text!r} with {hypothesis.score:.4f}; nothing "
-                        "was written"
+                        f"but the model translates it to {hypothesis.text!r} with score "
+                        f"{hypothesis.score:.4f}; nothing was written"
                     )
                 if text == hypothesis.text:
                     differences.append(difference)
@@ -164,10 +170,10 @@ def _difference(hypothesis: Hypothesis, score: float) -> float:
 
 
 def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, tolerance: float) -> bool:
-    """Returns True if one of `hypotheses` has the text and the score of a translation.
+    """Returns True if one of `hypotheses` has the text `text` and the score `score`.
 
-    Also returns True if there are several hypotheses and the score of the last equals `score`,
-    because the model's search may have kept that hypothesis and dropped the translation.
+    Also returns True if the last of several hypotheses has the score `score`. The model's search
+    may have kept this hypothesis and dropped a translation with the same score.
     """
     if len(hypotheses) > 1 and abs(hypotheses[-1].score - score) <= tolerance:
         return True
@@ -178,7 +184,7 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
 
 
 def run_sentences(run: Run, count: int) -> list[str]:
-    """Returns the run's first validation sentences; random texts if these are missing."""
+    """Returns the run's first validation sentences, or random texts if the run has none."""
     try:
         sources = (source.strip() for source, _ in run.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))

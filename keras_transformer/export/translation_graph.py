@@ -1,4 +1,4 @@
-"""Builds TensorFlow graphs that translate strings; they contain tokenizer and beam search."""
+"""Builds TensorFlow graphs that translate strings, with the tokenizer and the beam search."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _
 
 
 class TranslationGraph:
-    """The signatures of a model and its tokenizer on a server.
+    """The signatures that a server offers for a model and its tokenizer.
 
     `export_saved_model` documents the arguments and the signatures.
 
@@ -82,7 +82,7 @@ class TranslationGraph:
         return {name: _traced(function, specs) for name, (function, specs) in inputs.items()}
 
     def variables(self) -> tf.Module:
-        """Returns the weights and SentencePiece models that the functions use."""
+        """Returns the weights and SentencePiece models that the signatures use."""
         module = tf.Module()
         module.weights = [weight.value for weight in self._model.weights]
         module.tokenizer = self._tokenizer
@@ -105,7 +105,7 @@ class TranslationGraph:
     ) -> dict[str, tf.Tensor]:
         """Returns all hypotheses of each text.
 
-        An option is `(B,)`, one value per text, or `(1,)`, one value for all texts.
+        An option has the shape `(B,)` with one value per text, or `(1,)` with a value for all.
         """
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
@@ -121,7 +121,7 @@ class TranslationGraph:
         ) -> SearchResult:
             own = {"length_penalties": penalties}
             if options.num_beam_groups > 1:
-                message = "With groups of beams, beam_size must be that of the export."
+                message = "With beam groups, beam_size must equal the exported beam size."
                 tf.debugging.assert_equal(beam_sizes, options.beam_size, message)
                 return self._search(source_ids, limits, n_best=options.beam_size, **own)
             own["beam_sizes"] = beam_sizes
@@ -223,7 +223,7 @@ class TranslationGraph:
         return target_ids, labels
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
-        """Returns the maximum length of each translation; 1 for a blank source (only eos)."""
+        """Returns the maximum length of each translation; it is 1 (only eos) for a blank source."""
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
@@ -242,8 +242,8 @@ class TranslationGraph:
     ) -> "_Found":
         """Returns the `n_best` best hypotheses of each source.
 
-        `search` is called for some of the sources at a time, with their ids and `options`. Each
-        option is a tensor `(B,)`; the first option is the maximum length of the translations.
+        Calls `search` for a few sources at a time, with the ids and the `options` of these sources.
+        Each option is a tensor `(B,)`. The first option is the maximum length of each translation.
         """
 
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -268,7 +268,7 @@ class TranslationGraph:
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Returns the source position that each target piece attends to most, int32 `(B, N, T)`.
 
-        The result for padding is -1.
+        For padding, the position is -1.
         """
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
@@ -279,7 +279,7 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes columns of only padding; gives each blank text one empty result of score 0."""
+        """Removes columns with only padding; gives a blank text one empty hypothesis, score 0."""
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
@@ -318,7 +318,7 @@ class _Found(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """Tokenizes like `Tokenizer`, by operations of tensorflow-text in the TensorFlow graph.
+    """Tokenizes like `Tokenizer`, but with TensorFlow operations (from tensorflow-text).
 
     Bytes that are not UTF-8 become unknown characters, as in SentencePiece.
     """
@@ -334,11 +334,11 @@ class GraphTokenizer(tf.Module):
         self._target_pieces = tokenizer.target_pieces
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of the pieces of source texts `(B,)`, without white space around them."""
+        """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of the pieces of target texts, as `encode_source` does for sources."""
+        """Strips white space from the ends of target texts `(B,)`, and returns their piece ids."""
         return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
@@ -347,7 +347,7 @@ class GraphTokenizer(tf.Module):
         return self._target.detokenize(ragged)
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the pieces of ids of any shape; "" for pad, bos and eos."""
+        """Converts ids of any shape to pieces. Pad, bos and eos become ""."""
         specials = self._specials
         pieces = ["" if id in specials else piece for id, piece in enumerate(self._target_pieces)]
         return tf.gather(tf.constant(pieces), ids)
@@ -370,9 +370,9 @@ def map_length_chunks(
             shorter than in `results`.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum tokens of a chunk: its number of rows times the length of its
-            longest row. A row with more tokens is a chunk of its own.
-        results: Initial results `(B, ...)`, which remain where `function` returns no values.
+        tokens_per_chunk: Maximum number of tokens in a chunk: the number of rows times the length
+            of the longest row. A row that exceeds this maximum forms a chunk alone.
+        results: Initial results `(B, ...)`. Their values remain where `function` returns nothing.
 
     Returns:
         The results; their rows are in the same order as the rows of `tensors`.
@@ -397,7 +397,7 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the size of `results`; copies padding from `results[rows]`."""
+    """Pads `values` `(R, ...)` to the size of `results`, with the values of `results[rows]`."""
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

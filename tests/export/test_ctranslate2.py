@@ -235,8 +235,8 @@ def test_tokenizer_travels_with_the_model(separate_tokenizer, tmp_path):
         ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
         ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
         ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
-        ({"pad_id": 5}, "must be the one of the model"),
-        ({"target_vocabulary_size": V + 1}, "must be the one of the model"),
+        ({"pad_id": 5}, "must be the model's tokenizer"),
+        ({"target_vocabulary_size": V + 1}, "must be the model's tokenizer"),
     ],
 )
 def test_what_ctranslate2_cannot_express_is_refused(arguments, message, tokenizer, tmp_path):

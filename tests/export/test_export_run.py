@@ -137,7 +137,7 @@ def test_errors_are_one_line(run, tmp_path, monkeypatch):
     assert "'int3'" in fails(run, "--format", "onnx", "--quantization", "int3")
     assert "'int3'" in fails(run, "--format", "ctranslate2", "--quantization", "int3")
     assert fails(run, "--format", "ctranslate2", "--beam-size", 2) == (
-        "the format ctranslate2 has the options quantization. Received: beam_size"
+        "the format ctranslate2 accepts only the options quantization. Received: beam_size"
     )
     assert fails(run, "--format", "onnx", "--output", run).startswith(f"{run} is not empty")
     with monkeypatch.context() as patch:

@@ -116,7 +116,7 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
         ),
         ({"activation": "mish"}, {}, "supports only the activations.*'mish'"),
         ({}, {"quantization": "int3"}, "one of .*'int8'.*Received: quantization='int3'"),
-        ({"pad_id": 5}, {}, "must be the one of the model"),
+        ({"pad_id": 5}, {}, "must be the model's tokenizer"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(arguments, options, message, tokenizer, tmp_path):

@@ -46,7 +46,7 @@ def test_a_model_that_translates_otherwise_leaves_nothing(exporting):
 def test_it_is_written_on_tensorflow_alone(exporting, tmp_path):
     """On TensorFlow the same call complains of the tokenizer, which is another model's."""
     tokenizer = Tokenizer.load(exporting.folder / "tokenizer")
-    rule = "must be the one of the model"
+    rule = "must be the model's tokenizer"
     if keras.config.backend() != "tensorflow":
         rule = "KERAS_BACKEND=tensorflow"
     with pytest.raises(ValueError, match=rule):

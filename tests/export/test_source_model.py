@@ -50,7 +50,7 @@ def test_new_and_empty_folders_are_free(tmp_path):
 
 def test_only_transformers_with_their_own_tokenizer_are_exported(tokenizer):
     check_model(new_model(), tokenizer)
-    with pytest.raises(ValueError, match="must be the one of the model.*61, 60, 0.*60, 60, 0"):
+    with pytest.raises(ValueError, match="must be the model's tokenizer.*61, 60, 0.*60, 60, 0"):
         check_model(new_model(61), tokenizer)
     with pytest.raises(ValueError, match="must be a Transformer. Received: model=<Sequential"):
         check_model(keras.Sequential(), tokenizer)
@@ -141,14 +141,16 @@ def test_equal_translations_are_counted_and_their_scores_compared():
 
 @pytest.mark.parametrize("answer", [("y", -1.0), ("x", -1.1), ("x", float("nan")), ("y", -2.0)])
 def test_another_translation_or_score_is_an_error(answer):
-    with pytest.raises(UserError, match="^the export translates 'a' to .* the model to 'x' with"):
+    with pytest.raises(
+        UserError, match="^the export translates 'a' to .* the model translates it to 'x'"
+    ):
         compared([[answer]])
 
 
 def test_every_answer_and_every_beam_is_compared():
     best, beams = [[("x", -1.0)]], [[("x", -1.0), ("y", -2.0)]]
     assert compared(best, beams, n_best=2).identical == 1
-    with pytest.raises(UserError, match="to 'y' with score -2.5000, the model to 'y' with -2.0000"):
+    with pytest.raises(UserError, match="to 'y' with score -2.5000, .* to 'y' with score -2.0000"):
         compared(best, [[("x", -1.0), ("y", -2.5)]], n_best=2)
 
 
