@@ -183,7 +183,7 @@ def _loop(
 ) -> tuple[Any, ...]:
     """Returns the result of `sliced_crossentropy`; with `needs_gradient`, also two gradients.
 
-    Both are float32 gradients of the loss: first with respect to `states`, then to `embeddings`.
+    The float32 gradients of the loss have the shapes of `states` and of `embeddings`.
     """
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]

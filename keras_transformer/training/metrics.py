@@ -31,7 +31,10 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Adds a weighted sum `total` and the sum of its weights `count`, both float32 scalars."""
+        """Updates the mean with a weighted sum `total` and the sum of the weights `count`.
+
+        Both are float32 scalars.
+        """
         self.total.assign_add(total)
         self.count.assign_add(count)
 

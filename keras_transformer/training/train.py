@@ -148,8 +148,8 @@ def check_settings(recipe: Recipe) -> None:
         model.init_cache(np.ones((1, 2), "int32"), length)
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"the model cannot be built for sequences of {length} tokens (data.max_length, eos and "
-            f"padding): model: {error}"
+            f"model: the model cannot be built for sequences of {length} tokens (data.max_length, "
+            f"eos and padding): {error}"
         ) from None
     try:
         Translator(model, None, recipe.evaluation.search_options())
@@ -165,7 +165,7 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
     """Averages checkpoints into `model.keras` if it is missing or older than a checkpoint."""
     last = run.checkpoints()[-1] / "state.json"
     if run.model_path.exists() and run.model_path.stat().st_mtime_ns >= last.stat().st_mtime_ns:
-        print(f"{run.directory} is finished: {run.model_path} is not changed")
+        print(f"the run {run.directory} is finished, so {run.model_path} is not changed")
         return
     previous = run.directory / "model.previous.keras"
     average_checkpoints(_chosen(run, history), run.model_path, previous, tokenizer.fingerprint)
