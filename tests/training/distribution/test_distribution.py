@@ -49,7 +49,7 @@ def recipe_with(**training) -> Recipe:
 @pytest.mark.parametrize(
     "backend, training, message",
     [
-        ("torch", {"distribution": "model_parallel"}, "KERAS_BACKEND=jax; torch supports"),
+        ("torch", {"distribution": "model_parallel"}, "the backend torch supports only"),
         ("tensorflow", {"accumulation_steps": 2}, "use more replicas"),
         ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
         ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
