@@ -33,7 +33,9 @@ class TextPair(_Section):
     """The files of one split: two line-aligned files or one TSV file, as plain text or .gz."""
 
     source: str = Field(description="Name or path of the source file, or of the TSV file.")
-    target: str | None = Field(None, description="Name or path of the target file. None for TSV.")
+    target: str | None = Field(
+        None, description="Name or path of the target file. Omit this key for a TSV file."
+    )
 
 
 class Download(_Section):
@@ -80,7 +82,9 @@ class Data(_Section):
     validation: TextPair | None = None
     test: TextPair | None = None
     generator: Generator | None = None
-    directory: Path | None = Field(None, description="Folder of the files, set by --data-dir.")
+    directory: Path | None = Field(
+        None, description="Folder of the files. The option --data-dir sets this key."
+    )
     download: Download | None = None
     max_length: int = Field(
         256,
@@ -138,7 +142,7 @@ class ModelSettings(_Section):
         description="Maximum tokens per sentence in search and in some position encodings.",
     )
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
-        None, description="Pattern that saves memory on long sequences. Default: no pattern."
+        None, description="Pattern of attention that saves memory on long sequences. Default: none."
     )
     attention_window: int | None = Field(
         None,
@@ -290,7 +294,8 @@ class Evaluation(SearchOptions):
         5,
         gt=0,
         le=_MOST_STEPS,
-        description="Number of checkpoints to average: the newest, or the best if stopped early.",
+        description="Number of checkpoints to average: the newest or, "
+        "with early stopping, the best.",
     )
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")

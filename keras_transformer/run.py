@@ -312,7 +312,7 @@ class Run:
             if self.recipe_path.exists():
                 hint = f"in {self.recipe_path} (for `train --resume`, with --data-dir)"
             raise UserError(
-                f"no file {folder / name}: set data.directory to the folder of the text {hint}"
+                f"no file {folder / name}: set data.directory, the folder of the text, {hint}"
             )
         from keras_transformer.data.download import download
 

@@ -24,7 +24,7 @@ _MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
-    """Memory and time of a training step. Both are None if the memory was not sufficient.
+    """Memory and time of a training step, or None if the memory was not sufficient.
 
     Attributes:
         tokens: The tested value of `training.tokens_per_batch`.
@@ -48,7 +48,7 @@ class Try(NamedTuple):
 def find_token_budget(
     recipe: Recipe, memory: float | None = None, report: Callable[[Try], Any] = lambda tried: None
 ) -> Try:
-    """Finds a `training.tokens_per_batch` within 10 % of the largest that fits into memory.
+    """Finds the largest `training.tokens_per_batch` that fits into memory, to within 10 %.
 
     Tests each value in a new process, which runs training steps. No text is needed, because the
     token ids are random. The tested batch has sources of `data.max_length` tokens and targets of

@@ -20,8 +20,8 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 
     The backward pass recomputes all other activations. The results do not change, because forward
     and backward pass use the same dropout masks. `keras.RematScope` is unsuitable. On TensorFlow,
-    `keras.RematScope` loses keyword arguments. On JAX, seeds leak out of its trace and cause an
-    error. On PyTorch, `keras.RematScope` draws new dropout masks in the backward pass.
+    `keras.RematScope` loses keyword arguments. On JAX, it fails because seeds leak out of a trace.
+    On PyTorch, `keras.RematScope` draws new dropout masks in the backward pass.
 
     Args:
         is_on: Whether to use gradient checkpointing. Defaults to True.

@@ -87,9 +87,9 @@ def fused_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
 
     PyTorch has a fused kernel for every device. The PyTorch kernel takes a padding mask or a causal
-    mask. For both masks together, it would need a mask of shape `(B, 1, T, S)`. JAX has a fused
-    kernel for half precision on GPUs and TPUs. The JAX kernel takes no padding mask. TensorFlow has
-    no fused kernel. Values and keys must have the same width.
+    mask. For both masks together, the kernel would need a mask of shape `(B, 1, T, S)`. JAX has a
+    fused kernel for half precision on GPUs and TPUs. The JAX kernel takes no padding mask.
+    TensorFlow has no fused kernel. Values and keys must have the same width.
 
     For the arguments, see the call arguments of `AttentionPattern`.
 

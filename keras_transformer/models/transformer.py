@@ -48,8 +48,8 @@ class Transformer(Recompiling, keras.Model):
         attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
             `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last
-            three names can have the suffix `"_concatenated"`: the encoding is then concatenated
-            with the embeddings instead of added. Defaults to `"sinusoidal"`.
+            three names can have the suffix `"_concatenated"`. An encoding with this suffix is
+            concatenated with the embeddings instead of added. Defaults to `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
             paper's post-norm. Defaults to False.
@@ -76,8 +76,8 @@ class Transformer(Recompiling, keras.Model):
         states: The decoder's symbolic output `(B, T, D)`, before the projection to logits.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown, or if both cannot be
-            combined.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
+            incompatible.
         ValueError: If `attention_window` is missing or not allowed.
         ValueError: If `num_heads` does not divide `d_model`, or if `dtype` is float64.
 
@@ -312,7 +312,7 @@ class Transformer(Recompiling, keras.Model):
 def _token_embeddings(
     vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Returns the source and the target embedding, the same layer for a joint vocabulary."""
+    """Returns the source and target embedding, which are one layer for a joint vocabulary."""
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
         return joint, joint

@@ -127,7 +127,7 @@ class ServingClient:
                 value.
 
         Raises:
-            UserError: In the cases of `translate`, and if `n_best` exceeds the number of beams.
+            UserError: In the same cases as `translate`, and if `n_best` exceeds the beam size.
         """
         if not texts:
             return []

@@ -35,8 +35,9 @@ class FullAttention(AttentionPattern):
     backend has a fused kernel for the arguments, this kernel computes the result without storing
     the scores. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
     sequence length. On PyTorch with 2 CPU cores, this pattern was faster than no pattern for
-    sequences of at least 2,000 tokens. On JAX with 2 CPU cores, the limit was about 4,000 tokens.
-    On TensorFlow, the time was the same with and without this pattern.
+    sequences of at least 2,000 tokens. On JAX with 2 CPU cores, this pattern was faster for
+    sequences of at least about 4,000 tokens. On TensorFlow, the time was the same with and without
+    this pattern.
 
     Example:
 

@@ -63,8 +63,7 @@ def scaled_dot_product_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
     The softmax runs in float32 under every dtype policy. If all keys of a query are masked, they
-    get equal weights, so the output for this query is finite. Callers ignore this
-    output.
+    get equal weights, so the output for this query is finite. Callers ignore this output.
 
     Args:
         query: float tensor `(..., T, K)`.
