@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _RegisterAfterKeras:
-    """Finder for `sys.meta_path`: registers this package's classes when the user imports Keras."""
+    """Import finder that registers this package's classes when the user imports Keras."""
 
     def find_spec(self, name: str, *_: Any) -> Any:
         if name != "keras":

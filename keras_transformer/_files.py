@@ -25,17 +25,18 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Writes a file or folder under a temporary name, then flushes and renames it to `path`.
+    """Writes a file or folder under a temporary name, flushes it, and renames it to `path`.
 
     If `path` is a symbolic link, the target of the link is replaced and the link is kept. A new
-    file has the permissions of the replaced file. An existing folder `path` must be empty.
+    file has the permissions of the replaced file. If `path` is an existing folder, the folder must
+    be empty.
 
     Yields:
         The temporary path, in the folder of `path` and with the same suffix. If a killed process
-        left a file at this path, the file is removed first.
+        left a file at the temporary path, that file is removed first.
 
     Raises:
-        UserError: If the disk is full. `path` then keeps its old content.
+        UserError: If the disk is full. A full disk leaves the old content of `path` unchanged.
     """
     path = Path(path)
     if path.is_symlink():
@@ -65,7 +66,7 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
     such as /dev/stdout, is written directly, line by line.
 
     Raises:
-        UserError: At the start of the `with` block, if the file cannot be written.
+        UserError: If the file cannot be written. The start of the `with` block raises this error.
     """
     path = Path(path)
     with ExitStack() as stack:
@@ -88,7 +89,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def is_plain_name(name: str) -> bool:
-    """Returns whether a name from an unknown source is safe as the name of a file in a folder.
+    """Returns whether a name from an unknown source is a safe file name.
 
     A safe name has no path separator of any operating system, no leading dot, only printable
     characters, and at most 200 bytes.
@@ -109,19 +110,19 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
     """
     content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise ValueError(f"it must have at most {most_bytes:,} bytes. Received: a larger file")
+        raise ValueError(f"the JSON file must have at most {most_bytes:,} bytes. Received: more")
     try:
         return json.loads(content)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Reads the configuration of a `.keras` file; rejects files that would fill the memory.
 
-    Call this before `keras.saving.load_model`, which does not check sizes. This function checks
-    that `config.json` and `metadata.json` have at most 4 MiB each, and that no file in the archive
-    is larger than the size that the archive states for it.
+    Call this function before `keras.saving.load_model`, which does not check sizes. `config.json`
+    and `metadata.json` must have at most 4 MiB each. No file in the archive may be larger than the
+    size that the archive states for this file.
 
     Raises:
         UserError: If the archive is damaged or a file in it is too large.
@@ -207,10 +208,12 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         return  # Keras writes all members uncompressed
     if member.compress_type != zipfile.ZIP_DEFLATED:
         # `zipfile` cannot limit the memory for other compression types.
-        raise ValueError(f"{name} must be stored or deflated")
+        raise ValueError(f"{name} must be stored or deflated in the archive")
     unbounded = copy.copy(member)
     unbounded.file_size = size + 1  # `zipfile` reads at most this many bytes
     del unbounded.CRC  # Keras checks the CRC later
     with archive.open(unbounded) as file:
         if sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) > size:
-            raise ValueError(f"{name} must have {size:,} bytes, as stated. Received: more bytes")
+            raise ValueError(
+                f"{name} must have {size:,} bytes, as its header states. Received: more"
+            )

@@ -24,7 +24,7 @@ _HIGHEST_LEARNING_RATE = 10.0
 
 
 class _Section(BaseModel):
-    """Base class of recipe sections; a section is immutable and rejects unknown keys."""
+    """Base class of recipe sections, which are immutable and reject unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -33,11 +33,13 @@ class TextPair(_Section):
     """The files of one split: two line-aligned files or one TSV file, as plain text or .gz."""
 
     source: str = Field(description="Name or path of the source file, or of the TSV file.")
-    target: str | None = Field(None, description="Name or path of the target file; omit for TSV.")
+    target: str | None = Field(
+        None, description="Name or path of the target file. Omit this key for a TSV file."
+    )
 
 
 class Download(_Section):
-    """Files to download if `data.directory` is not set: their address and SHA-256."""
+    """Address and SHA-256 of the files to download if `data.directory` is not set."""
 
     url: str = Field(description="Address (http or https) of the folder that has the files.")
     sha256: dict[str, str] = Field(description="SHA-256 (64 hex digits) of each file, by name.")
@@ -64,7 +66,7 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Sizes of the splits of a text that is generated (numbers and dates in words)."""
+    """Sizes of the splits of generated text (numbers and dates in words)."""
 
     train: int = Field(40_000, gt=0, le=_MOST, description="Training pairs.")
     validation: int = Field(500, gt=0, le=_MOST, description="Validation pairs.")
@@ -80,10 +82,15 @@ class Data(_Section):
     validation: TextPair | None = None
     test: TextPair | None = None
     generator: Generator | None = None
-    directory: Path | None = Field(None, description="Folder of the files. --data-dir sets it.")
+    directory: Path | None = Field(
+        None, description="Folder of the files. The option --data-dir sets this key."
+    )
     download: Download | None = None
     max_length: int = Field(
-        256, gt=0, le=2**20, description="Drop pairs with a sentence of more pieces than this."
+        256,
+        gt=0,
+        le=2**20,
+        description="Drop pairs in which a sentence has more pieces than this number.",
     )
 
     @model_validator(mode="after")
@@ -106,7 +113,7 @@ class TokenizerSettings(_Section):
 
     model_type: Literal["bpe", "unigram"] = "bpe"
     vocabulary_size: int = Field(
-        37_000, gt=4, le=_MOST, description="Number of pieces, with pad, unk, bos and eos."
+        37_000, gt=4, le=_MOST, description="Number of pieces, including pad, unk, bos and eos."
     )
     joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
@@ -135,7 +142,7 @@ class ModelSettings(_Section):
         description="Maximum tokens per sentence in search and in some position encodings.",
     )
     attention_pattern: Literal["full", "local", "strided"] | None = Field(
-        None, description="Local and strided save memory on long sequences. Default: full."
+        None, description="Pattern of attention that saves memory on long sequences. Default: none."
     )
     attention_window: int | None = Field(
         None,
@@ -155,8 +162,8 @@ class ModelSettings(_Section):
     def _check_window(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
             raise ValueError(
-                "attention_window is required for attention_pattern local or strided, and allowed "
-                f"only there. Received: attention_pattern={self.attention_pattern}, "
+                "attention_window is required for attention_pattern local or strided, and must be "
+                f"omitted otherwise. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
         return self
@@ -186,7 +193,8 @@ class Training(_Section):
 
     initial_run: Path | None = Field(
         None,
-        description="Finished run to fine-tune. Training starts with its tokenizer and weights.",
+        description="Finished run to fine-tune. "
+        "Training starts with the tokenizer and weights of this run.",
     )
     steps: int = Field(
         100_000, gt=0, le=_MOST_STEPS, description="Total number of optimizer steps."
@@ -195,26 +203,28 @@ class Training(_Section):
         25_000,
         gt=0,
         le=_MOST,
-        description="Maximum target tokens per micro-batch, with eos and padding.",
+        description="Maximum target tokens per micro-batch, including eos and padding.",
     )
     accumulation_steps: int = Field(
         1, gt=0, le=10_000, description="Micro-batches per optimizer step."
     )
     length_multiple: int = Field(
-        8, gt=0, le=2**20, description="Pad batches to lengths that are multiples of this."
+        8, gt=0, le=2**20, description="Pad batches to lengths that are multiples of this number."
     )
     warmup_steps: int = Field(
         4_000, gt=0, le=_MOST_STEPS, description="Optimizer steps of learning-rate warm-up."
     )
     learning_rate_scale: float = Field(1.0, gt=0, description="Multiplies the learning rate.")
     peak_learning_rate: float | None = Field(
-        None, gt=0, description="Highest learning rate. Default: from the formula in §5.3."
+        None, gt=0, description="Highest learning rate. Default: the peak of the formula in §5.3."
     )
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Probability ε that is spread over all pieces (§5.4)."
     )
     r_drop: float = Field(
-        0.0, ge=0, description="Weight of R-Drop, which compares the outputs of two dropout masks."
+        0.0,
+        ge=0,
+        description="Weight of R-Drop, a loss that compares the outputs under two dropout masks.",
     )
     adam_beta_1: float = Field(0.9, ge=0, lt=1)
     adam_beta_2: float = Field(0.98, ge=0, lt=1)
@@ -235,7 +245,8 @@ class Training(_Section):
         16,
         ge=0,
         le=2**20,
-        description="Memory in MiB for the logits of the tokens that the loss handles at a time.",
+        description="Memory in MiB for the logits of one slice. The loss splits the tokens of each "
+        "batch into slices.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, more time."
@@ -256,14 +267,14 @@ class Training(_Section):
         None,
         gt=0,
         le=_MOST_STEPS,
-        description="Stop after this many checkpoints without a lower validation loss, and average "
-        "the checkpoints with the lowest losses. Default: no early stopping.",
+        description="Stop after this many checkpoints without a lower validation loss. The final "
+        "model averages the checkpoints with the lowest losses. Default: no early stopping.",
     )
     validation_bleu_sentences: int = Field(
         100,
         ge=0,
         le=_MOST,
-        description="Validation sentences to translate for BLEU at each checkpoint.",
+        description="Number of validation sentences to translate for BLEU at each checkpoint.",
     )
 
     @model_validator(mode="before")
@@ -283,13 +294,14 @@ class Evaluation(SearchOptions):
         5,
         gt=0,
         le=_MOST_STEPS,
-        description="Checkpoints to average: the newest or, with early stopping, the best.",
+        description="Number of checkpoints to average: the newest or, "
+        "with early stopping, the best.",
     )
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
 
     def search_options(self, **changes: Any) -> SearchOptions:
-        """Returns the search options; `changes` replace some of them."""
+        """Returns the search options, updated with `changes`."""
         own = {name: getattr(self, name) for name in SearchOptions.model_fields}
         return SearchOptions(**{**own, **changes})
 
@@ -344,7 +356,7 @@ class Recipe(_Section):
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Lists the keys whose values differ, with both values: "training.steps (1000 and 2000)".
+        """Lists the keys whose values differ, such as "training.steps (1000 and 2000)".
 
         Ignores `data.directory`, `training.distribution` and `training.model_shards`.
         """
@@ -367,8 +379,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         The recipe, with defaults for missing keys.
 
     Raises:
-        UserError: If the file does not exist, is larger than 256 KiB, is not YAML, or contains YAML
-            aliases, an unknown key or a value out of range.
+        UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
+        UserError: If the file contains YAML aliases, an unknown key or a value out of range.
     """
     path = _find(path_or_name)
     try:
@@ -406,7 +418,7 @@ def _read(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects YAML aliases and long integers, since a short file with them could need gigabytes."""
+    """Rejects YAML aliases and long integers, which let a short file use gigabytes of memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -426,11 +438,11 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _parse(text: str) -> Any:
-    """Parses YAML; raises a `ValueError` with a one-line message if the text is invalid."""
+    """Parses YAML. Raises a `ValueError` with a one-line message if the text is invalid."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the YAML is nested too deeply") from None
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None
 

@@ -76,9 +76,9 @@ class Run:
         """Creates the folder of a new run.
 
         Raises:
-            UserError: If the folder already contains a run or files that a run writes, if it cannot
-                be created, or if a text file of the recipe is missing. In these cases, the folder
-                is not changed.
+            UserError: If the folder already contains a run or files that a run writes.
+            UserError: If the folder cannot be created, or if a text file of the recipe is missing.
+                After an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
         if recipe.data.generator is None:
@@ -104,8 +104,8 @@ class Run:
         found = [path.name for path in places if os.path.lexists(path)]
         if found and not self.recipe_path.exists():
             raise UserError(
-                f"{self.directory} holds no run, but already holds {', '.join(found)}, which a run "
-                "would replace: move this, or choose another folder with --run"
+                f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
+                "would replace these files: move them, or choose another folder with --run"
             )
 
     def _write_recipe(self) -> None:
@@ -118,9 +118,9 @@ class Run:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes all files written since `create` was called, unless there is a checkpoint.
+        """Removes all files that were written since `create` was called.
 
-        Does nothing if this run was not made by `create`.
+        Does nothing if the run has a checkpoint or was not made by `create`.
         """
         if self._older is None or self.checkpoints():
             return
@@ -186,8 +186,8 @@ class Run:
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
 
-        If `model.keras` is missing, or an older release wrote it without a fingerprint, returns the
-        fingerprint of the tokenizer in the folder.
+        If `model.keras` is missing or contains no fingerprint, returns the fingerprint of the
+        tokenizer in the folder. Older releases wrote no fingerprint.
         """
         if self.model_path.is_file():
             with zipfile.ZipFile(self.model_path) as archive:
@@ -207,7 +207,7 @@ class Run:
             )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns the fingerprint of each encoded split, made from its text and the tokenizer."""
+        """Returns a fingerprint (SHA-256) of the text and the tokenizer of each encoded split."""
         if not self.fingerprints_path.exists():
             return {}
         try:
@@ -224,13 +224,13 @@ class Run:
                 partial.write_text(content + "\n", "utf-8")
 
     def pairs(self, split: Split) -> "Iterable[Pair]":
-        """Returns the (source, target) sentences of a split; allows repeated iteration."""
+        """Returns the (source, target) pairs of a split. The result can be iterated repeatedly."""
         from keras_transformer.data.corpus import read_parallel
 
         return read_parallel(*self.text(split))
 
     def text(self, split: Split) -> TextFiles:
-        """Returns the two files of a split, or a TSV file and None; generates files if needed."""
+        """Returns the two files of a split, or a TSV file and None. Generates files if needed."""
         data = self.recipe.data
         if data.generator is None:
             return self._files_of_recipe(split)
@@ -283,10 +283,12 @@ class Run:
             raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing `model.keras` or `scores.json`; waits for other writers.
+        """Returns the lock for writing `model.keras` or `scores.json`.
+
+        Acquiring the lock waits for other writers.
 
         Raises:
-            UserError: If there is a folder with the name of the lock file.
+            UserError: If a folder has the name of the lock file.
         """
         path = self.directory / ".write.lock"
         if path.is_dir():
@@ -294,7 +296,7 @@ class Run:
         return FileLock(path)
 
     def _files_of_recipe(self, split: Split) -> TextFiles:
-        """Returns the files of a split in the recipe; downloads them if no folder is given."""
+        """Returns the files of a split. Downloads missing files if the recipe gives no folder."""
         pair = getattr(self.recipe.data, split)
         source = self._locate(pair.source)
         return source, None if pair.target is None else self._locate(pair.target)
@@ -306,11 +308,11 @@ class Run:
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
-            hint = "give it as --data-dir"
+            hint = "with --data-dir"
             if self.recipe_path.exists():
-                hint = f"write it to {self.recipe_path} (for `train --resume`, give --data-dir)"
+                hint = f"in {self.recipe_path} (for `train --resume`, with --data-dir)"
             raise UserError(
-                f"no file {folder / name}: data.directory must be the folder of the text; {hint}"
+                f"no file {folder / name}: set data.directory, the folder of the text, {hint}"
             )
         from keras_transformer.data.download import download
 
@@ -319,10 +321,10 @@ class Run:
 
 @contextmanager
 def training_lock(directory: Path) -> Iterator[None]:
-    """Locks a folder, so that only one process trains in it; creates the folder if needed.
+    """Locks a folder so that only one process trains in it. Creates the folder if needed.
 
-    If a process is killed, the operating system removes its lock. The process that has the lock can
-    take it again.
+    If a process is killed, the operating system removes its lock. A process that already has the
+    lock can take it again.
 
     Raises:
         UserError: If another process has the lock.

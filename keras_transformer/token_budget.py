@@ -1,7 +1,7 @@
 """The search for the largest number of tokens per batch that fits into memory.
 
-To save memory, the process that runs this search does not import Keras. So this module is not in
-the package `training`, which imports Keras.
+To save memory, the process that runs this search does not import Keras. This module is therefore
+outside the package `training`, which imports Keras.
 """
 
 import json
@@ -24,7 +24,7 @@ _MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
-    """Holds memory and time of a training step; both are None if the memory was not sufficient.
+    """Memory and time of a training step, or None if the memory was not sufficient.
 
     Attributes:
         tokens: The tested value of `training.tokens_per_batch`.
@@ -48,11 +48,12 @@ class Try(NamedTuple):
 def find_token_budget(
     recipe: Recipe, memory: float | None = None, report: Callable[[Try], Any] = lambda tried: None
 ) -> Try:
-    """Finds `training.tokens_per_batch` within 10 % of the largest value that fits into memory.
+    """Finds the largest `training.tokens_per_batch` that fits into memory, to within 10 %.
 
-    Tests each value in a new process, which runs training steps. No text is needed, because the ids
-    are random. The tested batch has sources of `data.max_length` tokens and targets half as long.
-    With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more memory.
+    Tests each value in a new process, which runs training steps. No text is needed, because the
+    token ids are random. The tested batch has sources of `data.max_length` tokens and targets of
+    half this length. With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more
+    memory.
 
     Args:
         recipe: The recipe. If the recipe uses several devices, the result is for one device.
@@ -61,7 +62,7 @@ def find_token_budget(
         report: Function that is called with every `Try`.
 
     Raises:
-        UserError: If not even one sentence fits.
+        UserError: If a batch of one sentence pair does not fit.
     """
     limit = memory or available_mebibytes()
     tries: dict[int, Try] = {}
@@ -74,7 +75,7 @@ def find_token_budget(
     found = largest_that_fits(fits, smallest=longest_lengths(recipe)[1])
     if found is None:
         raise UserError(
-            f"not even one sentence of data.max_length={recipe.data.max_length} fits into "
+            f"a single sentence of data.max_length={recipe.data.max_length} does not fit into "
             f"{limit:,.0f} MiB: try training.gradient_checkpointing=true, "
             "a smaller data.max_length or a smaller model"
         )
@@ -121,7 +122,7 @@ def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
 
 
 def available_mebibytes() -> float:
-    """Returns the available memory in MiB, of the machine or its container, whichever has less.
+    """Returns the available memory of the machine or, if smaller, of its container, in MiB.
 
     Without `/proc/meminfo`, the machine's total memory counts as available.
     """
@@ -138,7 +139,7 @@ def available_mebibytes() -> float:
 
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
-    """Runs training steps in a new process; kills the process if it uses more than `limit` MiB.
+    """Runs training steps in a new process. Kills the process if it uses more than `limit` MiB.
 
     Raises:
         RuntimeError: If the process fails for a reason other than memory.
@@ -185,7 +186,7 @@ def _resident_mebibytes(process: int) -> float:
 
 
 class _Vocabularies(NamedTuple):
-    """Stands for a `Tokenizer`; has only the attributes that are needed to make a model."""
+    """Has the attributes of a `Tokenizer` that are needed to create a model."""
 
     source_vocabulary_size: int
     target_vocabulary_size: int
@@ -194,7 +195,7 @@ class _Vocabularies(NamedTuple):
 
 
 def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
-    """Runs optimizer steps on random sentences; returns the memory and time of a step."""
+    """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
     import numpy as np
 
     from keras_transformer.training import keep_freed_memory

@@ -263,7 +263,7 @@ def test_a_member_larger_than_stated_is_refused(tmp_path, name):
     with zipfile.ZipFile(path) as archive:
         assert archive.read(name) == b"{}"  # what zipfile gives of it, at the cost of all
     tracemalloc.start()
-    with pytest.raises(UserError, match=f"{name} must have 2 bytes, as stated"):
+    with pytest.raises(UserError, match=f"{name} must have 2 bytes, as its header states"):
         read_config(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -280,7 +280,7 @@ def test_compression_that_unpacks_without_bound_is_refused(tmp_path, compression
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("[" * 100_000, "it is nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
         ("[]", "config.json must be a JSON object"),
         ("{", "is not a complete Keras model file"),
         (None, "no item named 'config.json'"),

@@ -367,5 +367,5 @@ def test_a_model_of_another_kind_is_refused(run):
 
 def test_text_that_has_moved_is_told_by_what_the_command_has(run, tmp_path):
     shutil.move(tmp_path / "data", tmp_path / "moved")
-    with pytest.raises(UserError, match=f"test.en: .* write it to {run.recipe_path}"):
+    with pytest.raises(UserError, match=f"test.en: .* in {run.recipe_path}"):
         Run.open(run.directory).pairs("test")

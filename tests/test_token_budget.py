@@ -55,7 +55,7 @@ def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
     monkeypatch.setattr(
         token_budget, "measure", lambda recipe, tokens, limit: Try(tokens, (1, 1, 1))
     )
-    with pytest.raises(UserError, match=r"not even one sentence of data\.max_length=19 .*30 MiB"):
+    with pytest.raises(UserError, match=r"a single sentence of data\.max_length=19 .*30 MiB"):
         find_token_budget(recipe, 30)
 
 

@@ -1,1 +1,1 @@
-"""Contains all code that differs by backend."""
+"""Contains code that differs by backend."""

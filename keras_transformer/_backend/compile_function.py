@@ -13,9 +13,9 @@ def compile_function(
 ) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the function; PyTorch runs it eagerly in inference mode. Every call
-    reads the model's current weights, so training does not require recompilation. `quantize` and
-    `enable_lora` replace or add weights, so the next call after them compiles again.
+    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode.
+    Every call reads the model's current weights, so training does not require recompilation.
+    `quantize` and `enable_lora` replace or add weights, so the next call recompiles the function.
 
     Example:
 
@@ -25,8 +25,8 @@ def compile_function(
     Args:
         function: Function that uses `keras.ops` and returns tensors in any nested structure.
         model: Model that is passed as the first argument of `function`.
-        donated: Indices, from 0, of those `tensors` that the caller will not use again. JAX reuses
-            their memory for the results. Defaults to none.
+        donated: Zero-based indices of the `tensors` that the caller will not use again. JAX reuses
+            the memory of these tensors for the results. Defaults to none.
 
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
@@ -39,7 +39,7 @@ def compile_function(
 
 
 class CompiledFunctions:
-    """Compiles several functions of one model, each as `compile_function` does.
+    """Compiles several functions of one model in the same way as `compile_function`.
 
     Args:
         model: As in `compile_function`.
@@ -60,10 +60,11 @@ class CompiledFunctions:
         self._compiled: list[Callable[..., Any]] = []
 
     def current(self) -> list[Callable[..., Any]]:
-        """Returns the compiled functions; compiles them again after `quantize` or `enable_lora`.
+        """Returns the compiled functions. Recompiles them after `quantize` or `enable_lora`.
 
-        To notice these calls, the method compares each layer's state with that of the last
-        compilation. Listing all variables instead would take as long as 3 decoding steps.
+        To detect `quantize` and `enable_lora`, the method compares each layer's state with its
+        state at the last compilation. Listing all variables of the model instead would take as long
+        as 3 decoding steps.
         """
         state = [
             (layer.quantization_config is None, getattr(layer, "lora_enabled", False))
@@ -80,9 +81,10 @@ class CompiledFunctions:
 
 
 class Recompiling:
-    """Mixin for Keras models: compiles again after `quantize` or `enable_lora` added variables.
+    """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
 
-    Otherwise, `fit`, `evaluate` and `predict` on TensorFlow would still use the old weights.
+    Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
+    TensorFlow.
     """
 
     variables: Any
@@ -103,7 +105,10 @@ class Recompiling:
 
 
 def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
-    """Compiles with XLA: a small model needs 60% less time for beam search, 90% less for greedy."""
+    """Compiles with XLA.
+
+    For a small model, XLA shortens beam search by 60 % and greedy search by 90 %.
+    """
     import tensorflow as tf
 
     @functools.cache
@@ -117,7 +122,7 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Cal
 def _jax(
     function: Callable[..., Any], model: keras.Model, donated: Collection[int]
 ) -> Callable[..., Any]:
-    """Passes the weights as an argument; otherwise, JAX would compile their values as constants."""
+    """Passes the weights as an argument, because JAX would compile captured values as constants."""
     import jax
 
     variables = list(model.variables)

@@ -8,8 +8,8 @@ from typing import Any
 def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     """Prepares batches of varying sequence lengths for `model.fit` and `model.evaluate`.
 
-    If the first two batches of a generator have the same sequence length, Keras on TensorFlow
-    assumes this length for all batches, and fails at the first batch of another length. A
+    Keras on TensorFlow infers the shapes of all batches from the first two batches of a generator.
+    If these two batches have the same sequence length, a later batch of another length fails. A
     `tf.data.Dataset` can declare that lengths vary. The other backends accept any generator.
 
     Example:
@@ -23,13 +23,13 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     Args:
         batches: Iterable of `(inputs, labels)` or `(inputs, labels, sample_weight)`, such as
             `BatchPlan.batches()`. All batches have the same nested structure, dtypes and ranks.
-        model: The functional model that takes the batches. With a model, only two kinds of
+        model: The functional model that takes the batches. If a model is given, only two kinds of
             axes may vary in size: the batch axis, and axes whose size is None in an input or output
             of the model. Defaults to None: all axes may vary.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, otherwise a generator. You can iterate over either of
-        them only once.
+        A `tf.data.Dataset` on TensorFlow, otherwise a generator. The result can be iterated only
+        once.
     """
     import keras
 

@@ -18,10 +18,10 @@ _is_on = ContextVar("gradient_checkpointing", default=False)
 def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
-    The backward pass recomputes all other activations. The results do not change, because both
-    passes use the same dropout masks. `keras.RematScope` would not work: it loses keyword arguments
-    on TensorFlow, fails on JAX because seeds leak out of a trace, and draws new dropout masks in
-    the backward pass on PyTorch.
+    The backward pass recomputes all other activations. The results do not change, because forward
+    and backward pass use the same dropout masks. `keras.RematScope` is unsuitable. On TensorFlow,
+    `keras.RematScope` loses keyword arguments. On JAX, it fails because seeds leak out of a trace.
+    On PyTorch, `keras.RematScope` draws new dropout masks in the backward pass.
 
     Args:
         is_on: Whether to use gradient checkpointing. Defaults to True.
@@ -39,8 +39,8 @@ def checkpointable(call: Call) -> Call:
     """Decorates a layer's `call` so that gradient checkpointing can recompute its activations.
 
     Args:
-        call: Method that returns one tensor. Its float arguments get gradients. It may use random
-            numbers only in `keras_transformer.layers.Dropout`.
+        call: Method that returns one tensor. The method's float arguments get gradients. In this
+            method, only `keras_transformer.layers.Dropout` may draw random numbers.
     """
 
     @functools.wraps(call)
@@ -111,11 +111,11 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Does what `jax.checkpoint` does, and keeps XLA from removing the recomputation on CPUs.
+    """Works like `jax.checkpoint`, but prevents XLA from removing the recomputation on CPUs.
 
-    With `jax.checkpoint`, XLA on CPUs finds that the recomputation repeats the forward pass. So
-    it omits the recomputation and stores the activations. Here, the inputs of the recomputation
-    depend on the gradient, so XLA finds no repetition.
+    With `jax.checkpoint`, XLA on CPUs recognizes that the recomputation repeats the forward pass.
+    XLA then omits the recomputation and stores the activations. In this function, the inputs of the
+    recomputation depend on the gradient, so XLA recognizes no repetition.
     """
     import jax
     from jax import numpy as jnp

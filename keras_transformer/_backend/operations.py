@@ -12,10 +12,10 @@ _ROWS = 8
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `keras.ops.custom_gradient(function)`, but errors in `function` are raised as usual.
+    """Works like `keras.ops.custom_gradient`, but raises errors of `function` unchanged.
 
-    On PyTorch, if a function raises any error, Keras calls the function again, even after Ctrl-C or
-    if the memory was full. The second call then hides the error behind an `AttributeError`.
+    On PyTorch, Keras calls the function again after any error, including Ctrl-C and out-of-memory
+    errors. The user then sees an `AttributeError` instead of the first error.
     """
     errors: list[BaseException] = []
 
@@ -33,12 +33,12 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift; on TensorFlow, computes the gradients by matrix products.
+    """Computes x * scale + shift. On TensorFlow, matrix products compute the gradients.
 
     The gradients of `scale` and `shift` are sums over all tokens. The product of a matrix of ones
     with the tokens gives the same sum. On TensorFlow, XLA takes six times as long for the sum as
-    for this product (measured on 2 CPU cores with 2,048 tokens of width 512). The sums would take
-    5 % of the time of the base model's training step. Other backends use sums.
+    for this product (measured on 2 CPU cores with 2,048 tokens of width 512). In a training step of
+    the paper's base model, the sums would take 5 % of the time. Other backends use sums.
 
     Args:
         x: float tensor `(..., D)`.
@@ -86,10 +86,10 @@ def fused_attention(
 ) -> Any:
     """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
 
-    PyTorch has a kernel for every device. This kernel takes a padding mask or a causal mask; for
-    both together, it would need a `(B, 1, T, S)` mask. JAX has a kernel for half precision on GPUs
-    and TPUs; this kernel takes no padding mask. TensorFlow has no kernel. Values and keys must have
-    the same width.
+    PyTorch has a fused kernel for every device. The PyTorch kernel takes a padding mask or a causal
+    mask. For both masks together, the kernel would need a mask of shape `(B, 1, T, S)`. JAX has a
+    fused kernel for half precision on GPUs and TPUs. The JAX kernel takes no padding mask.
+    TensorFlow has no fused kernel. Values and keys must have the same width.
 
     For the arguments, see the call arguments of `AttentionPattern`.
 
@@ -117,10 +117,11 @@ def fused_attention(
 
 
 def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
-    """Calls `body` for 0, 1, ..., `count` - 1, one call at a time.
+    """Calls `body` with the indices 0, 1, ..., `count` - 1, one call at a time.
 
-    In `fori_loop` and `while_loop` of `keras.ops`, TensorFlow without XLA runs up to ten iterations
-    at once and stores the tensors of all ten. This function runs one iteration at a time.
+    On TensorFlow without XLA, `keras.ops.fori_loop` and `keras.ops.while_loop` run up to ten
+    iterations in parallel and store the tensors of all of them. This function runs one iteration at
+    a time.
 
     Args:
         count: Number of iterations, an int or an int32 tensor.
@@ -146,9 +147,9 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
 
 
 def of_unknown_shape(tensor: Any) -> Any:
-    """Makes the size of the first axis and of all axes of size 0 unknown in a TensorFlow graph.
+    """In a TensorFlow graph, makes the sizes of the first axis and of all empty axes unknown.
 
-    A loop may then change these sizes. On other backends, returns the tensor unchanged.
+    A loop can change unknown sizes. On other backends, returns the tensor unchanged.
     """
     if keras.config.backend() != "tensorflow":
         return tensor

@@ -26,7 +26,7 @@ def keep_freed_memory() -> bool:
     the process can use it again. For the paper's base model, filling the pages takes a sixth of a
     training step on JAX, and a third or more on PyTorch. This function saves that time, but the
     process then keeps its peak memory until it ends. Call this function before the first training
-    step; `train` calls it.
+    step. The function `train` calls `keep_freed_memory` itself.
 
     Example:
 
@@ -48,11 +48,12 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Prevents Keras from importing TensorFlow, unless it is the backend or already imported.
+    """Prevents Keras from importing TensorFlow within this context.
 
-    When Keras saves a model or sets the random seed, it imports TensorFlow to find out whether
-    TensorFlow is installed. This takes seconds and hundreds of megabytes. In this context the
-    import fails as if TensorFlow were not installed, and Keras caches this result.
+    The context has no effect if TensorFlow is the backend or is already imported. When Keras saves
+    a model or sets the random seed, it imports TensorFlow to find out whether TensorFlow is
+    installed. The import takes seconds and hundreds of megabytes of memory. In this context, the
+    import fails, and Keras remembers that TensorFlow is not installed.
     """
     modules: dict[str, Any] = sys.modules
     if keras.config.backend() == "tensorflow" or "tensorflow" in modules:

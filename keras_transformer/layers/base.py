@@ -1,4 +1,4 @@
-"""Base class of all layers, and subclasses of Keras layers that are faster on TensorFlow."""
+"""Base class of all layers, and faster versions of two Keras layers for TensorFlow."""
 
 import inspect
 import json
@@ -17,7 +17,7 @@ _OBJECTS = ("position_encoding", "attention_pattern")
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """Base class whose `get_config` returns the attributes named like constructor arguments."""
+    """Base class whose `get_config` reads constructor arguments from attributes of equal name."""
 
     @classmethod
     def argument_names(cls) -> list[str]:
@@ -41,7 +41,7 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**{**config, **objects})
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """Returns what `build_from_config` needs: input shapes and `layer_changes`."""
+        """Returns the input shapes and the result of `layer_changes`, for `build_from_config`."""
         config = super().get_build_config()
         changes = layer_changes(self)
         return {**config, "changes": changes} if config and changes else config
@@ -52,7 +52,10 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:
-    """Returns the names of the constructor arguments of `classes`: a subclass, then its bases."""
+    """Returns the names of the constructor arguments of a class and its base classes.
+
+    `classes` contains the class, followed by its base classes.
+    """
     parameters = [
         parameter
         for owner in reversed(classes)
@@ -83,7 +86,7 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves what Keras saves (the kernel with LoRA merged), and also the unmerged weights."""
+        """Saves the kernel with LoRA merged, as Keras does, and also the unmerged weights."""
         super().save_own_variables(store)
         for name in self._unmerged_names() if self.built else ():
             store[name] = getattr(self, name)
@@ -104,7 +107,7 @@ class Dense(keras.layers.Dense):
 class LayerNormalization(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow.
 
-    If `axis` is not the last axis or `rms_scaling` is True, it uses Keras's implementation.
+    If `axis` is not the last axis or `rms_scaling` is True, the layer calls Keras's implementation.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
@@ -139,7 +142,8 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
     Args:
         x: float tensor `(..., D)`.
         kernel: int8 tensor `(D, M)`.
-        scale: float tensor `(M,)`; each kernel column was multiplied by its scale before rounding.
+        scale: float tensor `(M,)`, the factors of the kernel columns. Each column was multiplied by
+            its factor before rounding.
 
     Returns:
         A float tensor `(..., M)` of the dtype of `x`.

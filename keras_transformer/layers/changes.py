@@ -1,7 +1,7 @@
 """Saves and restores what `quantize`, `enable_lora` and `trainable = False` changed in sublayers.
 
-The config of a composite layer contains only the arguments of its constructor. So a loaded layer
-would lack the changes in its sublayers, and the saved weights would not fit it.
+The config of a composite layer contains only the arguments of its constructor. Without this module,
+a loaded layer would lack the changes in its sublayers, and would not fit the saved weights.
 """
 
 import gc
@@ -21,7 +21,7 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies a result of `layer_changes`: changes a built layer that has the same config.
+    """Applies a result of `layer_changes` to a built layer that has the same config.
 
     Raises:
         ValueError: If `changes` contains a sublayer that the layer does not have.
@@ -29,7 +29,7 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
     sublayers = {path: sublayer for path, sublayer, _ in _sublayers(layer)}
     if unknown := sorted(changes.keys() - sublayers.keys()):
         raise ValueError(
-            "The config has changes of sublayers that do not exist. "
+            "The config contains changes for sublayers that do not exist. "
             f"Received: {unknown}. Sublayers: {sorted(sublayers)}"
         )
     with fast_deletion():
@@ -73,7 +73,7 @@ def _own_changes(layer: Any, parent: Any) -> dict[str, Any]:
 def _sublayers(
     layer: Any, prefix: str = "", seen: set[int] | None = None
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (path of layer names, sublayer, its parent layer); shared sublayers only once."""
+    """Yields (path of layer names, sublayer, parent layer) once for each sublayer."""
     seen = set() if seen is None else seen
     for sublayer in layer._layers:
         if id(sublayer) not in seen:

@@ -15,7 +15,7 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 class DecoderLayer(EncoderLayer):
     """Decoder layer: causal self-attention, cross-attention and feed-forward network (§3.1).
 
-    With `use_memory=False`, it has no cross-attention, as in GPT.
+    With `use_memory=False`, the layer has no cross-attention, as in GPT.
 
     Example:
 
@@ -25,8 +25,8 @@ class DecoderLayer(EncoderLayer):
     Args:
         d_model, num_heads, d_ff: See `EncoderLayer`.
         use_memory: Whether the layer has cross-attention to the encoder's output. Defaults to True.
-        use_causal_mask: Whether position t attends only to positions up to t. Must be True for
-            decoding with a cache. Defaults to True.
+        use_causal_mask: Whether position t attends only to positions up to t. Decoding with a cache
+            requires True. Defaults to True.
         **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
             uses `FullAttention()`, which does not store all attention scores.
 
@@ -34,9 +34,9 @@ class DecoderLayer(EncoderLayer):
         x: float tensor `(B, T, D)`.
         memory: float tensor `(B, S, D_m)`, the encoder's output, whose width D_m may differ from D.
             Required if `use_memory` is True.
-        padding_mask: bool tensor `(B, T)`, True = real target token. Not needed for padding at the
-            end, because the causal mask hides it from real tokens. Defaults to None: uses the Keras
-            mask of `x`, if any.
+        padding_mask: bool tensor `(B, T)`, True = real target token. Padding at the end needs no
+            padding mask, because the causal mask hides the end from real tokens. Defaults to None:
+            uses the Keras mask of `x`, if any.
         memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: uses
             the Keras mask of `memory`, if any.
         return_attention_weights: Whether to also return the cross-attention weights. Defaults to
@@ -47,8 +47,8 @@ class DecoderLayer(EncoderLayer):
         cross-attention weights, float `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `use_memory` is True and a call has no `memory`, or if `use_memory` is False
-            and a call has `memory` or `return_attention_weights`.
+        ValueError: If `use_memory` is True and a call has no `memory`.
+        ValueError: If `use_memory` is False and a call has `memory` or `return_attention_weights`.
 
     Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
     """
@@ -108,8 +108,8 @@ class DecoderLayer(EncoderLayer):
     def _check_memory(self, memory: Any, needs_weights: bool = False) -> None:
         if (memory is not None) != self.use_memory or (needs_weights and not self.use_memory):
             raise ValueError(
-                "If `use_memory` is True, `memory` must be given. If it is False, neither `memory` "
-                "nor `return_attention_weights` can be given. "
+                "If `use_memory` is True, `memory` must be given. If `use_memory` is False, "
+                "`memory` and `return_attention_weights` must not be given. "
                 f"Received: use_memory={self.use_memory}, memory={memory}"
             )
 
@@ -125,9 +125,10 @@ class DecoderLayer(EncoderLayer):
     ) -> tuple[Any, Any, Any]:
         """Decodes one new token per hypothesis.
 
-        `memory` is the result of `MultiHeadAttention.project_memory`, and `memory_padding_mask` is
-        a bool tensor `(B, S)`, True = real source token. Both are ignored if `use_memory` is False.
-        For the other arguments, see `MultiHeadAttention.step`; `x` is like `query`.
+        `memory` is the result of `MultiHeadAttention.project_memory`. `memory_padding_mask` is a
+        bool tensor `(B, S)`, True = real source token. If `use_memory` is False, the layer ignores
+        `memory` and `memory_padding_mask`. For the other arguments, see `MultiHeadAttention.step`,
+        where `x` is called `query`.
 
         Returns:
             A tuple of the output `(B * N, D)`, the updated cache, and the cross-attention weights,
@@ -226,8 +227,9 @@ class Decoder(Encoder):
             each layer.
 
         Raises:
-            ValueError: If `memory` is given but `use_memory` is False, if `memory` is missing but
-                `use_memory` is True, or if the layers are not causal.
+            ValueError: If `use_memory` is True and `memory` is missing.
+            ValueError: If `use_memory` is False and `memory` is given.
+            ValueError: If the layers are not causal.
         """
         if not self.layers[0].use_causal_mask:
             raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
@@ -253,10 +255,10 @@ class Decoder(Encoder):
         )
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns the cache with the same contents and room for `max_length` positions.
+        """Returns a cache with the same contents, but with room for `max_length` positions.
 
-        Search starts with a short cache and extends it as hypotheses grow, so that attention
-        computes scores for only a few empty positions.
+        Search starts with a short cache and extends it as hypotheses grow. Attention then computes
+        fewer scores for empty positions.
         """
         beams, length = cache.beam.shape[1:]
         added = max_length - length

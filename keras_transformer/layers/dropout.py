@@ -19,9 +19,9 @@ class Dropout(keras.layers.Dropout):
     The dropout mask is a hash of each element's index and two numbers from the layer's
     `seed_generator`. The hash needs few integer operations, and compilers fuse them with the
     operation that applies the mask. Equal seeds give equal masks on all backends.
-    `keras.layers.Dropout` uses a different random generator on each backend. On JAX, its generator
-    takes up to a third of the time of a small model's training step. On PyTorch, its masks depend
-    on the global random generator.
+    `keras.layers.Dropout` uses a different random generator on each backend. On JAX, the generator
+    of Keras takes up to a third of the time of a small model's training step. On PyTorch, the masks
+    of Keras depend on the global random generator.
 
     Example:
 
@@ -78,17 +78,20 @@ def _random_bits(seed: Any, count: Any) -> Any:
 
 
 def _mix(x: Any) -> Any:
-    """Mixes the bits of int32 numbers: each bit of a result depends on all bits of the number."""
+    """Mixes the bits of int32 numbers, so that each result bit depends on all bits of a number."""
     x = ops.bitwise_xor(x, _shift_right(x, 16)) * _int32(FACTORS[0])
     x = ops.bitwise_xor(x, _shift_right(x, 15)) * _int32(FACTORS[1])
     return ops.bitwise_xor(x, _shift_right(x, 16))
 
 
 def _int32(number: int) -> int:
-    """Converts an unsigned 32-bit number to the signed one with the same bits."""
+    """Converts an unsigned 32-bit number to the signed number with the same bits."""
     return number - 2**32 if number >= 2**31 else number
 
 
 def _shift_right(x: Any, count: int) -> Any:
-    """Shifts `x` right, as an unsigned number. PyTorch cannot shift unsigned 32-bit integers."""
+    """Shifts int32 numbers right and fills the free bits with zeros.
+
+    PyTorch cannot shift unsigned 32-bit integers.
+    """
     return ops.bitwise_and(ops.right_shift(x, count), 2 ** (32 - count) - 1)

@@ -46,7 +46,7 @@ class FeedForward(ConfiguredLayer):
             keras.activations.get(activation)
         except ValueError:
             raise ValueError(
-                "`activation` must be the name of an activation of Keras. "
+                "`activation` must be the name of a Keras activation. "
                 f"Received: activation={activation!r}"
             ) from None
         self.activation = activation

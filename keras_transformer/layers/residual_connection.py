@@ -27,7 +27,7 @@ class ResidualConnection(ConfiguredLayer):
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
-        output: float tensor `(B, T, D)`, the sublayer's output for `enter(x)`.
+        output: float tensor `(B, T, D)`, the sublayer's output for the input `enter(x)`.
         training: Whether to apply dropout. Defaults to False.
 
     Returns:

@@ -13,9 +13,10 @@ from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_defau
 class TokenEmbedding(ConfiguredLayer):
     """Maps ids to vectors scaled by sqrt(d_model), and maps vectors to logits (§3.4).
 
-    Both maps use one matrix. Its initial values have variance 1 / d_model, so that scaled vectors
-    have variance 1 and the initial logits are not large. `keras_hub.layers.ReversibleEmbedding`
-    also uses one matrix, but does not scale the vectors and initializes the matrix differently.
+    Both maps use one matrix. The initial values of the matrix have variance 1 / d_model, so that
+    scaled vectors have variance 1 and the initial logits are not large.
+    `keras_hub.layers.ReversibleEmbedding` also uses one matrix, but does not scale the vectors and
+    initializes the matrix differently.
 
     Example:
 

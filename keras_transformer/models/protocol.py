@@ -1,8 +1,8 @@
 """Attributes and methods that a model needs for search and for `SlicedLogitsTrainer`.
 
-Search, `Translator` and this trainer use only these attributes and methods, so the model needs no
-base class. Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L
-positions of the cache.
+Search, `Translator` and `SlicedLogitsTrainer` use only the attributes and methods in this module.
+Therefore, a model needs no base class. Shape letters: B batch, S source, T target, D d_model, V
+vocabulary, N beams, L positions of the cache.
 """
 
 from typing import Any, Protocol
@@ -16,12 +16,13 @@ class Searchable(Protocol):
     Two more methods are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
-      positions. With this method, search starts with a short cache and extends it. Without this
-      method, search starts with a cache for hypotheses of the maximum length.
+      positions. With `extend_cache`, search starts with a short cache and extends it. Without
+      `extend_cache`, search starts with a cache for hypotheses of the maximum length.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
       source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
-      of translations, padded at the end. `weights[:, :, t]` come from the step that reads target
-      token t and predicts token t + 1. `Translator` needs this method for word alignments.
+      of translations, padded at the end. The weights of target token t come from the step that
+      reads token t and predicts token t + 1. `Translator` needs `source_attention` for word
+      alignments.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
@@ -63,7 +64,8 @@ class Searchable(Protocol):
 
         Returns:
             A tuple of the logits for `position + 1`, float32 `(B, N, V)`, and the updated cache.
-            With `return_attention_weights`, also the attention weights, float32 `(B, N, S)`.
+            With `return_attention_weights`, the tuple also contains the attention weights, float32
+            `(B, N, S)`.
         """
 
 
@@ -79,4 +81,4 @@ class SlicesLogits(Protocol):
     pad_id: int
 
     def output_weights(self) -> tuple[Any, Any]:
-        """Returns the output matrix `(V, D)` and the bias `(V,)`; the bias may be None."""
+        """Returns the output matrix `(V, D)` and the bias, either `(V,)` or None."""

@@ -22,9 +22,9 @@ QUANTIZATION_MODES = ("int8", "int4", "float8")
 class Transformer(Recompiling, keras.Model):
     """The Transformer of Figure 1: encoder, decoder, and one matrix for all embeddings (§3).
 
-    It is a functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and `summary`
-    work as usual. Search uses `init_cache` and `step`, which decode one token at a time with cached
-    keys and values.
+    The model is a functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and
+    `summary` work as usual. Search uses `init_cache` and `step`, which decode one token at a time
+    with cached keys and values.
 
     Example:
 
@@ -34,9 +34,10 @@ class Transformer(Recompiling, keras.Model):
     Args:
         vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
-        target_vocabulary_size: Size of the target vocabulary. If it is given, the source embedding
-            has one matrix; target embedding and output projection share another. Defaults to
-            None: the vocabulary is joint, and both embeddings and the projection share one matrix.
+        target_vocabulary_size: Size of the target vocabulary. With two vocabularies, the source
+            embedding has its own matrix, and the target embedding shares a matrix with the output
+            projection. Defaults to None: the vocabulary is joint, and both embeddings and the
+            output projection share one matrix.
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
         d_model: Width D. Defaults to 512.
@@ -46,9 +47,9 @@ class Transformer(Recompiling, keras.Model):
             (§5.4), in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
-            `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`; the last
-            three are added to the embeddings, or concatenated if the name has the suffix
-            `"_concatenated"`. Defaults to `"sinusoidal"`.
+            `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last
+            three names can have the suffix `"_concatenated"`. An encoding with this suffix is
+            concatenated with the embeddings instead of added. Defaults to `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
             paper's post-norm. Defaults to False.
@@ -66,18 +67,19 @@ class Transformer(Recompiling, keras.Model):
 
     Call arguments:
         inputs: `{"source_ids": int (B, S), "target_ids": int (B, T)}`, padded with `pad_id` at the
-            end; `target_ids` start with the beginning-of-sentence id.
+            end. `target_ids` start with the beginning-of-sentence id.
 
     Returns:
-        Logits, a float tensor `(B, T, V)` in the compute dtype; row t predicts token t + 1.
+        The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
 
     Attributes:
-        states: The decoder's symbolic output `(B, T, D)`, which is projected to the logits.
+        states: The decoder's symbolic output `(B, T, D)`, before the projection to logits.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown, if the two cannot be
-            combined, if `attention_window` is missing or not allowed, if `num_heads` does not
-            divide `d_model`, or if `dtype` is float64.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
+            incompatible.
+        ValueError: If `attention_window` is missing or not allowed.
+        ValueError: If `num_heads` does not divide `d_model`, or if `dtype` is float64.
 
     Source: Vaswani et al. 2017.
     """
@@ -181,7 +183,7 @@ class Transformer(Recompiling, keras.Model):
         Args:
             preset: `"tiny"`, `"base"` or `"big"`.
             vocabulary_size: See the constructor.
-            **overrides: Constructor arguments, which replace those of the preset.
+            **overrides: Constructor arguments, which replace the values of the preset.
 
         Raises:
             ValueError: If `preset` is unknown.
@@ -265,9 +267,9 @@ class Transformer(Recompiling, keras.Model):
     def quantize(
         self, mode: Any = None, config: Any = None, filters: Any = None, **kwargs: Any
     ) -> None:
-        """Quantizes the weights; see `keras.Model.quantize`.
+        """Quantizes the weights (see `keras.Model.quantize`).
 
-        The token embeddings are quantized only in mode `"int8"`. Saving keeps the quantization.
+        The token embeddings are quantized only in mode `"int8"`. A saved model stays quantized.
 
         Raises:
             ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
@@ -282,8 +284,9 @@ class Transformer(Recompiling, keras.Model):
     def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
         if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
             raise ValueError(
-                "`clone_model` would return a model without `step`, whose layers do not share the "
-                "position encoding. Use `type(model).from_config(model.get_config())`, or "
+                "`clone_model` would return a model that has no `step` and whose layers do not "
+                "share the position encoding. "
+                "Use `type(model).from_config(model.get_config())`, or "
                 f"`copy.deepcopy` for a copy with the same weights. Received: model={self.name}"
             )
         return super()._run_through_graph(inputs, **options)
@@ -309,7 +312,7 @@ class Transformer(Recompiling, keras.Model):
 def _token_embeddings(
     vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Returns source and target embedding, which are the same layer for a joint vocabulary."""
+    """Returns the source and target embedding, which are one layer for a joint vocabulary."""
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
         return joint, joint

@@ -47,10 +47,10 @@ def connect(
         model: The model's name on the server.
         address: `http://host:port` for REST, `host:port` for gRPC. Defaults to None:
             `http://localhost:8501` for REST, `localhost:8500` for gRPC.
-        protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
+        protocol: `"rest"` or `"grpc"`. gRPC needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None: the newest version.
-        timeout: Maximum duration of a request in seconds, including connection and answer; at most
-            one day.
+        timeout: Maximum duration of a request in seconds, including connection and answer. The
+            highest allowed value is one day.
         retries: How many times a request is repeated if the server is unreachable, slow, overloaded
             or still loading the model.
 
@@ -77,12 +77,12 @@ def connect(
 class ServingClient:
     """Sends sentences to a model server and repeats requests after temporary errors.
 
-    The pauses between attempts grow from 0.5 to 30 seconds. Each pause is shortened by a random
-    part, at most half, so that clients do not all retry together. A warning announces each pause.
+    The pauses between attempts grow from 0.5 to 30 seconds. Each pause is randomly shortened by up
+    to half, so that clients do not all retry together. A warning announces each pause.
 
     Args:
         endpoint: One model on one server.
-        retries: How often a request is repeated after temporary errors.
+        retries: How many times a request is repeated after temporary errors.
     """
 
     def __init__(self, endpoint: Endpoint, retries: int = 5) -> None:
@@ -90,7 +90,7 @@ class ServingClient:
         self._retries = retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[Translation]:
-        """Sends one request; returns the best translation of each sentence.
+        """Sends one request and returns the best translation of each sentence.
 
         The server uses the exported search options.
 
@@ -116,17 +116,18 @@ class ServingClient:
         length_penalty: float | None = None,
         max_length: int | None = None,
     ) -> list[list[Translation]]:
-        """Sends one request; returns several translations of each sentence, best first.
+        """Sends one request and returns several translations of each sentence, best first.
 
         Args:
             texts: Sentences as str or bytes. Bytes need not be UTF-8.
             n_best: Maximum number of translations per sentence, at most the beam size.
             beam_size: Number of beams. Defaults to None: the exported value.
             length_penalty: Exponent of the length penalty. Defaults to None: the exported value.
-            max_length: Maximum number of tokens, eos included. Defaults to None: as exported.
+            max_length: Maximum number of tokens, including eos. Defaults to None: the exported
+                value.
 
         Raises:
-            UserError: As in `translate`, or if the search has fewer beams than `n_best`.
+            UserError: In the same cases as `translate`, and if `n_best` exceeds the beam size.
         """
         if not texts:
             return []
@@ -144,7 +145,7 @@ class ServingClient:
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
     ) -> Iterator[list[list[Translation]]]:
-        """Translates lines as they arrive; each request contains the lines that are available.
+        """Translates lines as they arrive. Each request contains the lines that are available.
 
         Args:
             lines: Sentences. The iterator may block until a line is available.
@@ -182,7 +183,7 @@ class ServingClient:
     def _columns(
         self, outputs: dict[str, list[Any]], names: Sequence[str], count: int
     ) -> list[list[Any]]:
-        """Returns the outputs `names`; checks that each has `count` values, one per sentence."""
+        """Returns the named outputs. Checks that each has `count` values, one per sentence."""
         if not isinstance(outputs, dict):
             outputs = {}
         for name in names:
@@ -204,7 +205,7 @@ class ServingClient:
         return Translation(text, score)
 
     def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
-        """Returns the first `n_best` translations; omits padding (score minus infinity)."""
+        """Returns the first `n_best` translations, without padding (score minus infinity)."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
         if len(texts) != len(scores):
@@ -214,7 +215,7 @@ class ServingClient:
             )
         if len(texts) < n_best:
             raise UserError(
-                f"the search has {len(texts)} beams and gives no more translations. "
+                f"n_best must be at most the number of beams, which is {len(texts)}. "
                 f"Received: n_best={n_best}; ask for a larger beam size"
             )
         best = [self._translation(*row) for row in zip(texts, scores, strict=True)][:n_best]
@@ -224,7 +225,7 @@ class ServingClient:
         """Returns the reason why the model is not available yet.
 
         Raises:
-            UserError: If the server refuses to load the model.
+            UserError: If the server does not have the model or version, or could not load it.
         """
         model, address = self._endpoint.model, self._endpoint.address
         version = self._endpoint.version
@@ -247,8 +248,8 @@ class ServingClient:
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns False for text with surrogates.
+    """Returns whether a text is valid Unicode, without surrogates.
 
-    Python makes such text from command-line arguments that are not UTF-8.
+    Python decodes command-line arguments that are not UTF-8 to text with surrogates.
     """
     return text.encode("utf-8", "ignore").decode() == text

@@ -32,7 +32,7 @@ class TemporaryError(Exception):
 
 
 class NotFoundError(Exception):
-    """The server does not serve this model or version now; `Endpoint.states` tells why."""
+    """The server does not serve this model or version now. `Endpoint.states` tells why."""
 
 
 class VersionState(NamedTuple):
@@ -60,10 +60,11 @@ class Endpoint(Protocol):
         Args:
             signature: Name of the signature.
             inputs: Maps the name of each input to its values. All inputs have the same number of
-                values. Bytes need not be UTF-8; integers become int32, floats become float32.
+                values. Bytes need not be UTF-8. Integers become int32. Floats become float32.
 
         Returns:
-            A dict from names of outputs to nested lists. Bytes that are not UTF-8 become U+FFFD.
+            A dict that maps the name of each output to a nested list. Bytes that are not UTF-8
+            become the character U+FFFD.
 
         Raises:
             TemporaryError: If the same request may succeed later.
@@ -73,12 +74,12 @@ class Endpoint(Protocol):
         ...
 
     def states(self) -> list[VersionState]:
-        """Returns the states of all versions of the model; raises the same errors as `predict`."""
+        """Returns the states of all model versions. Raises the same errors as `predict`."""
         ...
 
 
 class RestEndpoint:
-    """Sends requests over HTTP and reuses connections. The address may also be `https://...`.
+    """Sends requests over HTTP and reuses connections. The address may also start with `https://`.
 
     Source: https://www.tensorflow.org/tfx/serving/api_rest
     """
@@ -136,8 +137,9 @@ class RestEndpoint:
     def _request(self, method: str, url: str, body: Any) -> requests.Response:
         """Sends a request and waits for the whole answer, at most `timeout` seconds.
 
-        The time-out of the package `requests` restarts with every byte. So a daemon thread waits
-        for the answer, and this method waits at most `timeout` seconds for the thread.
+        The time-out of the package `requests` restarts with every received byte. Therefore, a
+        daemon thread waits for the answer. This method waits at most `timeout` seconds for the
+        thread.
         """
         answer: Future[requests.Response] = Future()
         session = self._session
@@ -176,7 +178,7 @@ def _json_values(values: Values) -> Sequence[Any]:
 
 
 def _json_text(value: bytes) -> str | dict[str, str]:
-    """Returns bytes as a string; encodes them as base64 if they are not UTF-8, as JSON requires."""
+    """Decodes UTF-8 bytes to a string. Encodes other bytes as base64, because JSON is text."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -184,7 +186,7 @@ def _json_text(value: bytes) -> str | dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the last part of the message of the innermost error."""
+    """Returns the last part of the innermost error's message."""
     inner = error.args[0] if error.args else error
     return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1]
 

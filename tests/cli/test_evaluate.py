@@ -30,7 +30,7 @@ def test_text_that_has_moved_is_told_without_an_option_of_another_command(run):
     lines = [line for line in recipe.splitlines() if "directory:" not in line]
     (run / "recipe.yaml").write_text("\n".join(lines))
     message = fails("evaluate", run)
-    assert f"write it to {run / 'recipe.yaml'}" in message
+    assert f"in {run / 'recipe.yaml'} (for" in message
 
 
 def test_empty_text_is_refused(finished, run, tmp_path):

@@ -87,7 +87,7 @@ def test_padding_of_short_rows_is_left_out():
 
 def test_more_best_than_the_search_has_beams_are_refused():
     rows = {"translations": [["x"]], "scores": [[-1.0]]}
-    with pytest.raises(UserError, match="has 1 beams .* n_best=2"):
+    with pytest.raises(UserError, match="number of beams, which is 1. .* n_best=2"):
         ServingClient(Scripted(outputs=rows)).translate_nbest(["a"], 2)
 
 

@@ -162,7 +162,7 @@ def test_wrong_uses_of_the_command_are_one_line(server, url, tmp_path):
     for arguments, message in (
         (["other", *where], f"Error: {server.rest} has no model 'other'"),
         (["model", *where, "--model-version", "7"], "does not serve version 7 of 'model', only"),
-        (["model", *where, "--n-best", "5"], "has 4 beams"),
+        (["model", *where, "--n-best", "5"], "number of beams, which is 4"),
         (["model", *where, "--n-best", "3", "--beam-size", "2"], "--n-best must be at most"),
     ):
         result = CliRunner().invoke(main, ["client", *arguments])

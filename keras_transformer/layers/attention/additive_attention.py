@@ -13,8 +13,8 @@ from keras_transformer.layers.base import ConfiguredLayer, Dense
 class AdditiveAttention(ConfiguredLayer):
     """Computes attention whose scores are v^T tanh(W_q q + W_k k) instead of q^T k (§3.2.1).
 
-    As in Bahdanau et al. 2015, W_q, W_k and v are learned, and a query q and a key k may have
-    different widths. `keras.layers.AdditiveAttention` has no matrices W_q and W_k.
+    W_q, W_k and v are learned, as in Bahdanau et al. 2015. Queries and keys may have different
+    widths. `keras.layers.AdditiveAttention` has no matrices W_q and W_k.
 
     Example:
 

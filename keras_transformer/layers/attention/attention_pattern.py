@@ -25,10 +25,11 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
 
     Args:
         name: A registered name, or None for no pattern.
-        window: The window or stride in tokens; None if the pattern has neither.
+        window: The window or stride in tokens, or None if the pattern has neither.
 
     Raises:
-        ValueError: If the name is not registered, or `window` is missing or not allowed.
+        ValueError: If the name is not registered, if a required `window` is missing, or if the
+            pattern takes no `window`.
     """
     if name not in (None, *ATTENTION_PATTERNS):
         raise ValueError(
@@ -39,8 +40,9 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
     needs_window = pattern is not None and pattern.needs_window
     if needs_window != (window is not None):
         raise ValueError(
-            "`attention_window` is required for patterns that have a window or stride; otherwise "
-            f"it must be None. Received: attention_pattern={name!r}, attention_window={window}"
+            "`attention_window` is required for patterns with a window or stride, and must be None "
+            "for all other patterns. "
+            f"Received: attention_pattern={name!r}, attention_window={window}"
         )
     if pattern is None:
         return None
@@ -51,10 +53,10 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
 class AttentionPattern:
     """Base class of the attention patterns of `MultiHeadAttention` for long sequences (§4).
 
-    A pattern defines at which distances a query attends to a key. It computes attention without
-    storing the scores of all pairs of query and key. A pattern has no weights, so the weights of a
-    `MultiHeadAttention` can be used with any pattern. Patterns are dataclasses; their fields are
-    sizes of at least 1 token.
+    A pattern defines at which distances a query attends to a key. A pattern computes attention
+    without storing the scores of all pairs of query and key. A pattern has no weights, so the
+    weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass. The
+    fields of a pattern are sizes of at least 1 token.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -73,8 +75,8 @@ class AttentionPattern:
         ValueError: If a size is less than 1.
 
     Attributes:
-        needs_window: Whether the pattern has a window or stride. Such a window or
-            stride must be the first field, without a default.
+        needs_window: Whether the pattern has a window or stride. The window or stride must be the
+            dataclass's first field and must have no default.
     """
 
     needs_window = False
@@ -101,7 +103,7 @@ class AttentionPattern:
         """Returns a bool tensor, True where the pattern lets a query attend to a key.
 
         Args:
-            distance: int tensor of any shape, the query's position minus the key's.
+            distance: int tensor of any shape, the query position minus the key position.
         """
         raise NotImplementedError
 
@@ -116,8 +118,8 @@ class AttentionPattern:
 def fitting_size(size: int, length: Any) -> Any:
     """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
-    When JAX infers shapes, `length` is a symbol instead of a number. The whole sequence is then one
-    block.
+    When JAX infers shapes, `length` is a symbol instead of a number. With a symbolic `length`, the
+    whole sequence is one block.
     """
     if isinstance(length, int):
         return max(1, min(size, length))
@@ -140,11 +142,11 @@ def join_blocks(blocks: Any, length: Any) -> Any:
 
 
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
-    """Adds to each block the block before it and, if not causal, the block after it.
+    """Joins each block with the block before it and, without a causal mask, the block after it.
 
-    `blocks` has the shape `(B, H, M, b, K)`. The result has the shape `(B, H, M, 2 b, K)` if
-    causal, otherwise `(B, H, M, 3 b, K)`. Before the first block and after the last block, zeros
-    take the place of the missing block.
+    `blocks` has the shape `(B, H, M, b, K)`. The result has the shape `(B, H, M, 2 b, K)` with a
+    causal mask, otherwise `(B, H, M, 3 b, K)`. Zeros replace the missing blocks before the first
+    block and after the last block.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -154,7 +156,7 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns the query's position minus the key's, int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
+    """Returns query position minus key position, int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
 
     The queries are in one block of b = `size` positions. The keys are in this block and in its
     neighbours (see `with_neighbours`).
@@ -166,8 +168,8 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
 def key_marks(key: Any, padding_mask: Any) -> Any:
     """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
 
-    `split_blocks` appends keys to the last block. It also appends zeros to these marks, so the
-    appended keys count as padding.
+    `split_blocks` fills up the last block of keys and the last block of marks with zeros. The added
+    keys therefore count as padding.
     """
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")

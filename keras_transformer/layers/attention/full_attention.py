@@ -29,14 +29,15 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FullAttention(AttentionPattern):
-    """Attends to all positions, with memory linear in the sequence length (§3.2.1).
+    """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
 
     `MultiHeadAttention` gives the same result with this pattern as without a pattern. If the
     backend has a fused kernel for the arguments, this kernel computes the result without storing
     the scores. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
-    sequence length. On 2 CPU cores, the pattern was faster than computing all scores at once for
-    sequences of at least 2,000 tokens on PyTorch, and of at least about 4,000 tokens on JAX. On
-    TensorFlow, the time was the same with and without the pattern.
+    sequence length. On PyTorch with 2 CPU cores, this pattern was faster than no pattern for
+    sequences of at least 2,000 tokens. On JAX with 2 CPU cores, this pattern was faster for
+    sequences of at least about 4,000 tokens. On TensorFlow, the time was the same with and without
+    this pattern.
 
     Example:
 
@@ -88,8 +89,8 @@ class _Rules(NamedTuple):
 
     Attributes:
         num_keys: Number of keys S, without the zeros that fill up the last block.
-        is_real: The padding mask, bool `(B, 1, 1, S')`, or None. S' is S rounded up to whole
-            blocks.
+        is_real: The padding mask, bool `(B, 1, 1, S')`, or None. S' is S, rounded up to a multiple
+            of the block size.
     """
 
     block_size: int
@@ -113,13 +114,14 @@ def blockwise_attention(
 ) -> Any:
     """Computes softmax(QK^T / sqrt(d_k)) V one block of keys at a time (§3.2.1).
 
-    For each query, the forward pass keeps the largest score so far, and sums of exponentials
-    relative to this score. When a block contains a larger score, the sums are rescaled to that
-    score. The backward pass recomputes the scores of each block (Dao et al., appendix B.4). Both
-    passes store the scores of only one block at a time. The softmax runs in float32.
+    For each query, the forward pass keeps the largest score so far, and sums the exponentials of
+    the scores minus this maximum. If a later block has a larger score, the sums are rescaled to the
+    new maximum. The backward pass recomputes the scores of each block (Dao et al., appendix B.4).
+    Forward and backward pass store the scores of only one block at a time. The softmax runs in
+    float32.
 
-    `block_size` is the number of keys per block. `seed`, an int tensor `(2,)`, determines the
-    dropout mask; it is required if `dropout_rate` is above 0. For the other arguments and the
+    `block_size` is the number of keys per block. `seed` is an int tensor `(2,)` that determines the
+    dropout mask. `seed` is required if `dropout_rate` is above 0. For the other arguments and the
     result, see `AttentionPattern`.
     """
     if use_scale:
@@ -206,7 +208,7 @@ def _backward(
 
 
 def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
-    """Returns the float32 scores `(B, H, T, block_size)` of a block of keys, and its mask."""
+    """Returns the float32 scores `(B, H, T, block_size)` for a block of keys, and their mask."""
     scores = ops.matmul(query, ops.swapaxes(_block(key, block, rules), -1, -2))
     keys = block * rules.block_size + ops.arange(rules.block_size, dtype="int32")
     exists = keys < rules.num_keys
@@ -222,7 +224,7 @@ def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
 
 
 def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
-    """Applies dropout. The mask of a block is the same in the forward and in the backward pass."""
+    """Applies dropout. Forward and backward pass use the same dropout mask for a block."""
     if not rules.dropout_rate:
         return weights
     seed = ops.cast(rules.seed, "int32") + ops.stack([ops.cast(block, "int32"), 0])

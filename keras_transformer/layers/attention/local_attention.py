@@ -40,12 +40,12 @@ class LocalAttention(AttentionPattern):
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
 
     Args:
-        window: Largest distance between query and key in tokens, in both directions (r in the
-            paper), at least 1. A causal mask excludes all later keys.
+        window: Largest distance between query and key in tokens, at least 1 (r in the paper). The
+            window covers earlier and later keys. A causal mask excludes all later keys.
 
     Raises:
-        ValueError: If `window` is less than 1. In a call: if the numbers of queries and keys
-            differ.
+        ValueError: If `window` is less than 1, or if a call has different numbers of queries and
+            keys.
 
     Source: Vaswani et al. 2017, §4, "restricted self-attention".
     """

@@ -27,10 +27,10 @@ from keras_transformer.layers.positions.positional_encoding import PositionalEnc
 class MultiHeadAttention(ConfiguredLayer):
     """Computes attention in several heads and joins their outputs (§3.2.2).
 
-    Unlike `keras.layers.MultiHeadAttention`, it stores its kernels as 2-D matrices, as Glorot
-    initialization and inference engines expect. It combines all given masks, computes the softmax
-    in float32, and supports position encodings of queries, keys or scores. `init_cache` and `step`
-    decode one token at a time with cached keys and values.
+    Unlike `keras.layers.MultiHeadAttention`, this layer stores its kernels as 2-D matrices, as
+    Glorot initialization and inference engines expect. This layer combines all given masks,
+    computes the softmax in float32, and supports position encodings of queries, keys or scores.
+    `init_cache` and `step` decode one token at a time with cached keys and values.
 
     Example:
 
@@ -47,8 +47,9 @@ class MultiHeadAttention(ConfiguredLayer):
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
-        position_encoding: `PositionalEncoding` for self-attention. Its `rotate` is applied to
-            queries and keys, and its `score_bias` is added to the scores. Defaults to None.
+        position_encoding: `PositionalEncoding` for self-attention. The layer applies the encoding's
+            `rotate` to queries and keys, and adds the encoding's `score_bias` to the scores.
+            Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
             `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: computes all
             scores at once (equation 1), which is fastest for short inputs.
@@ -67,16 +68,17 @@ class MultiHeadAttention(ConfiguredLayer):
         return_attention_weights: Whether to also return the attention weights. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
 
-    With `attention_mask` or `return_attention_weights`, an `attention_pattern` is applied as a mask
-    to all scores and does not save time or memory.
+    With `attention_mask` or `return_attention_weights`, the layer computes all scores and applies
+    the `attention_pattern` as a mask. The pattern then saves no time or memory.
 
     Returns:
         A float tensor `(B, T, D)`; with `return_attention_weights`, a tuple of this tensor and the
         attention weights `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or if an
-            `attention_pattern` is combined with a position encoding that has a `score_bias`.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
+        ValueError: If an `attention_pattern` is combined with a position encoding that has a
+            `score_bias`.
 
     Source: Vaswani et al. 2017, §3.2.2.
     """
@@ -103,7 +105,8 @@ class MultiHeadAttention(ConfiguredLayer):
             )
         if attention_pattern and position_encoding and position_encoding.has_score_bias:
             raise ValueError(
-                "An `attention_pattern` excludes position encodings that add a bias to the scores. "
+                "An `attention_pattern` cannot be combined with a position encoding that adds a "
+                "bias to the scores. "
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
             )
@@ -201,7 +204,10 @@ class MultiHeadAttention(ConfiguredLayer):
     def init_cache(
         self, batch: Any, beam_size: Any, max_length: int | None
     ) -> FixedKeyValues | GrowingKeyValues:
-        """Returns an empty cache for `max_length` positions; if this is None, the cache grows."""
+        """Returns an empty cache for `max_length` positions.
+
+        If `max_length` is None, the cache grows by one position per step.
+        """
         kind = GrowingKeyValues if max_length is None else FixedKeyValues
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)
@@ -210,10 +216,10 @@ class MultiHeadAttention(ConfiguredLayer):
         """Joins query, key and value projections, so that `step` computes only one matrix product.
 
         Returns:
-            A dict of `"kernel"` `(D, H * (2 * K + K_v))` and, with `use_bias`, a vector `"bias"`,
-            in the compute dtype. After `quantize("int8")`, the kernel is int8 and there is a vector
-            `"scale"`. After other quantizations, the dict is empty, and `step` computes three
-            products.
+            A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))` and, if `use_bias` is True, a
+            vector `"bias"`, in the compute dtype. After `quantize("int8")`, the kernel is int8, and
+            the dict also contains a vector `"scale"`. After any other quantization, or with LoRA on
+            quantized kernels, the dict is empty, and `step` computes three matrix products.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         configs = [part.quantization_config for part in parts]
@@ -243,8 +249,8 @@ class MultiHeadAttention(ConfiguredLayer):
 
         Args:
             query: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
-            cache: Keys and values of the earlier positions. Each position has N slots; the new key
-                and value of hypothesis n are written to slot n.
+            cache: Keys and values of the earlier positions. Each position has N entries. The step
+                writes the new key and value of hypothesis n to entry n.
             projections: The result of `fuse_projections`.
             attention_mask: bool tensor `(B * H, N, L * N)`, the mask that `take_slots` returns.
             position: Position of the new tokens, an int or a 0-d int tensor.
@@ -367,7 +373,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.attention_pattern is not None or has_score_bias
 
     def _by_distance(self, distance: Any, mask: Any) -> tuple[Any, Any]:
-        """Returns `mask` combined with the pattern's mask, and the score bias or None.
+        """Returns `mask` combined with the attention pattern's mask, and the score bias or None.
 
         Args:
             distance: int32 tensor, the position of the query minus the position of the key.

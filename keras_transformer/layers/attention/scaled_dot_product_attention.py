@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
     The softmax runs in float32 under every dtype policy. If all keys of a query are masked, they
-    get equal weights, so the output for this query is finite. Callers ignore it.
+    get equal weights, so the output for this query is finite. Callers ignore this output.
 
     Args:
         query: float tensor `(..., T, K)`.
@@ -71,16 +71,16 @@ def scaled_dot_product_attention(
         value: float tensor `(..., S, K_v)`.
         attention_mask: bool tensor broadcastable to `(..., T, S)`, True = may attend. Defaults to
             None: every query attends to every key.
-        use_scale: Whether to divide the scores by sqrt(d_k). Without this division, the variance of
-            the scores is about d_k, which saturates the softmax. Defaults to True.
+        use_scale: Whether to divide the scores by sqrt(d_k). Without this division, the scores have
+            a variance of about d_k and saturate the softmax. Defaults to True.
         dropout: Function applied to the weights, such as a `Dropout`. Defaults to None.
         key_is_transposed: Whether `key` has shape `(..., K, S)`, as in a cache. Defaults to False.
         score_bias: float tensor broadcastable to `(..., T, S)`, added to the scaled scores.
             Defaults to None.
 
     Returns:
-        A tuple of the output, float `(..., T, K_v)`, and the attention weights before dropout,
-        float `(..., T, S)`, both in the dtype of `value`.
+        A tuple of two float tensors in the dtype of `value`: the output `(..., T, K_v)` and the
+        attention weights before dropout `(..., T, S)`.
 
     Source: Vaswani et al. 2017, eq. 1.
     """

@@ -1,4 +1,4 @@
-"""Self-attention to neighbours and to every l-th position, computed in blocks."""
+"""Self-attention to neighbours and to every `stride`-th position, computed in blocks."""
 
 import math
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class StridedAttention(AttentionPattern):
 
     Neighbours are at most `stride` positions away. In every head, one softmax covers neighbours and
     distant positions ("merged head" in Child et al.). Time and memory for a sequence of length T
-    are proportional to T * (3 * stride + T / stride). If the stride is about sqrt(T), they grow as
-    T^1.5. Two layers together can pass information between any two positions.
+    are proportional to T * (3 * stride + T / stride). With a stride of about sqrt(T), time and
+    memory grow as T^1.5. Two layers together can pass information between any two positions.
 
     Example:
 
@@ -42,8 +42,8 @@ class StridedAttention(AttentionPattern):
         stride: The stride l in tokens, at least 1.
 
     Raises:
-        ValueError: If `stride` is less than 1. In a call: if the numbers of queries and keys
-            differ.
+        ValueError: If `stride` is less than 1, or if a call has different numbers of queries and
+            keys.
 
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
@@ -93,9 +93,10 @@ class StridedAttention(AttentionPattern):
 
 
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
-    """Returns a bool mask: True for keys nearer than the stride, except the query's own position.
+    """Returns a bool mask, True for distances between 0 and `stride`, both excluded.
 
-    Another product gives the scores of keys at distances 0, `stride`, 2 `stride`, and so on.
+    A separate matrix product computes the scores at the distances 0, `stride`, 2 `stride`, and so
+    on.
     """
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance

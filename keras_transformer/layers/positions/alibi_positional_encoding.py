@@ -21,8 +21,8 @@ class ALiBiPositionalEncoding(PositionalEncoding):
     number of heads H is a power of two, the slopes m_1, ..., m_H are 2^(-8/H), 2^(-16/H), ...,
     2^-8. If H is not a power of two, let P be the largest power of two below H. The first P heads
     have the slopes of a layer with P heads. The other H - P heads have the slopes m_1, m_3, m_5,
-    ... of a layer with 2P heads. ALiBi has no weights and no maximum length. The paper covers only
-    causal attention. In an encoder, earlier and later keys at the same distance have the same
+    ... of a layer with 2P heads. ALiBi has no weights and no maximum length. The ALiBi paper covers
+    only causal attention. In an encoder, earlier and later keys at the same distance have the same
     bias, so the encoder cannot distinguish a sentence from its reverse.
 
     Example:

@@ -15,8 +15,9 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 class BinaryPositionalEncoding(IndexPositionalEncoding):
     """Uses the binary digits of the position, lowest digit first, as features.
 
-    The digits are bounded, but neighbouring positions can have distant vectors: from 7 (1110) to 8
-    (0001), every digit changes. The paper's sinusoids are a smooth version of such digits.
+    Digits are bounded, but neighbouring positions can have distant vectors. From position 7 (1110)
+    to position 8 (0001), every digit changes. The paper's sinusoids are a smooth version of binary
+    digits.
 
     Example:
 
@@ -24,8 +25,8 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
 
     Args:
         max_length: Maximum sequence length in tokens. A position has n = `ceil(log2(max_length))`
-            digits, so all positions below 2^n differ. Position 2^n has the same digits
-            as position 0.
+            digits, so all positions below 2^n differ. Position 2^n has the same digits as position
+            0.
         concatenate: See `IndexPositionalEncoding`.
 
     For the call arguments and the result, see `PositionalEncoding`.

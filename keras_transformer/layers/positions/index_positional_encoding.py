@@ -1,4 +1,4 @@
-"""Encodes positions as raw indices; base class of the binary and normalized encodings."""
+"""Position encoding by raw indices, the base class of the binary and normalized encodings."""
 
 from typing import Any
 
@@ -16,7 +16,9 @@ from keras_transformer.layers.positions.positional_encoding import (
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """Encodes positions as 0, 1, 2, ...; these numbers can be much larger than the embeddings.
+    """Encodes positions as the numbers 0, 1, 2, and so on.
+
+    Position numbers can be much larger than the values of the embeddings.
 
     Example:
 
@@ -47,7 +49,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return 1
 
     def features(self, indices: Any) -> Any:
-        """Returns the features, float32 `(T, num_features)`, of `indices`, int32 `(T,)`."""
+        """Returns float32 features `(T, num_features)` for positions `indices`, int32 `(T,)`."""
         return ops.cast(indices, "float32")[:, None]
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
@@ -60,9 +62,9 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """Pads features with zeros to width D, or truncates them.
+        """Pads the features with zeros, or truncates the features, to width D.
 
-        A single feature is not padded, so that it is added to every feature of the embedding.
+        A single feature is not padded, because it is added to every feature of the embedding.
         """
         if self.num_features == 1:
             return features

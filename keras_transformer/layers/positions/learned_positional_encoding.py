@@ -22,13 +22,13 @@ class LearnedPositionalEncoding(PositionalEncoding):
     >>> LearnedPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Number of positions, in tokens, that have a vector.
+        max_length: Number of learned vectors, one per token position.
 
     For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
         ValueError: If `offset` + T exceeds `max_length`. If `offset` or T is unknown while a graph
-            is compiled, positions beyond `max_length` get NaN instead.
+            is compiled, no error is raised, and positions beyond `max_length` get NaN.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
@@ -58,6 +58,6 @@ class LearnedPositionalEncoding(PositionalEncoding):
     def check_length(self, length: int) -> None:
         if length > self.max_length:
             raise ValueError(
-                "A sequence must not be longer than the `max_length` learned positions. "
+                "A sequence must have at most `max_length` positions. "
                 f"Received: max_length={self.max_length}, length={length}"
             )

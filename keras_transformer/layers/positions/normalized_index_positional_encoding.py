@@ -12,9 +12,9 @@ from keras_transformer.layers.positions.positional_encoding import position_enco
 @position_encoding("normalized_index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
-    """Uses the position divided by `max_length`, so neighbouring positions hardly differ.
+    """Encodes each position as its index divided by `max_length`.
 
-    With a `max_length` of 1,000 tokens, two neighbouring positions differ by 0.001.
+    With a `max_length` of 1,000 tokens, two neighbouring positions differ by only 0.001.
 
     Example:
 

@@ -34,8 +34,8 @@ def new_position_encoding(
 
     Args:
         encoding: A registered name.
-        sizes: A dict with `max_length` and `num_heads`. Only those that the constructor
-            takes are passed to it.
+        sizes: A dict with `max_length` and `num_heads`. Each encoding gets only the sizes that its
+            constructor takes.
         **kwargs: Arguments that all encodings take: `name`, `dtype`.
 
     Raises:
@@ -69,7 +69,7 @@ def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
 @position_encoding("none")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEncoding(ConfiguredLayer):
-    """Base class of the position encodings. A subclass overrides one or more of three methods.
+    """Base class of the position encodings. Subclasses override `call`, `rotate` or `score_bias`.
 
     `call` adds positions to the embeddings. In self-attention, `rotate` rotates queries and keys,
     and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
@@ -112,10 +112,10 @@ class PositionalEncoding(ConfiguredLayer):
         """Returns the bias that is added to the scaled scores of self-attention.
 
         Args:
-            distance: int32 tensor of any shape, the query's position minus the key's.
+            distance: int32 tensor of any shape, the query position minus the key position.
 
         Returns:
-            A float32 tensor `(H, ...)`, the bias of each head at each distance. None if the
+            A float32 tensor `(H, ...)`, the bias of each head at each distance, or None if the
             encoding has no bias.
         """
         return None
@@ -129,7 +129,7 @@ class PositionalEncoding(ConfiguredLayer):
         """Raises `ValueError` if `length` exceeds the number of positions."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the encoding for the decoder: `self`, unless a subclass overrides this method."""
+        """Returns the encoding for the decoder. The base class returns `self`."""
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:

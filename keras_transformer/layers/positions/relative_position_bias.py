@@ -1,4 +1,4 @@
-"""Encodes positions by adding a learned bias for each range of distances to the scores."""
+"""Encodes positions by adding learned biases to attention scores, one per range of distances."""
 
 import functools
 from typing import Any
@@ -18,7 +18,7 @@ from keras_transformer.layers.positions.positional_encoding import (
 class RelativePositionBias(PositionalEncoding):
     """Adds a learned bias to the attention scores, as in T5.
 
-    Distances between query and key are grouped into buckets; each head learns one bias per bucket.
+    Distances between query and key are grouped into buckets. Each head learns one bias per bucket.
     Each short distance has its own bucket. Longer distances share buckets, and the ranges of these
     buckets grow geometrically. All distances of at least `max_distance` share the last bucket. An
     encoder uses half of the buckets for keys before the query, and half for keys after it. A
@@ -35,8 +35,8 @@ class RelativePositionBias(PositionalEncoding):
         bidirectional: Whether keys after the query have their own buckets. If False, all keys
             after the query are in the bucket of distance 0. Defaults to True.
         num_buckets: Number of buckets, even and at least 4. Defaults to 32.
-        max_distance: Distances of at least this many tokens share the last bucket. Must be more
-            than `num_buckets / 2`. Defaults to 128.
+        max_distance: Distances of at least this many tokens share the last bucket. This number must
+            be more than `num_buckets / 2`. Defaults to 128.
 
     Raises:
         ValueError: If `num_buckets` or `max_distance` is out of range.
@@ -92,9 +92,9 @@ def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
     The first `single` = `count // 2` buckets contain one distance each. The other `shared` buckets
-    contain ranges of distances: bucket `single + k` starts at distance
-    single * (max_distance / single)^(k / shared). To avoid rounding errors, the code compares
-    integers: distances to the power `shared`, times `single`^k.
+    contain ranges of distances. Bucket `single + k` starts at distance
+    `single * (max_distance / single)^(k / shared)`. To avoid rounding errors, the code compares
+    distances with this formula in integers, after raising both sides to the power `shared`.
     """
     single = count // 2
     shared = count - single

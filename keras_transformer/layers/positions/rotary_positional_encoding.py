@@ -18,8 +18,8 @@ class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates pairs of features of queries and keys by angles proportional to the position.
 
     The dot product of a query and a key then depends on the distance between them, but not on their
-    absolute positions. The embeddings do not change: `MultiHeadAttention` calls the method `rotate`
-    instead. The angles and the rotation are float32 under every dtype policy.
+    absolute positions. The embeddings do not change. `MultiHeadAttention` calls the method `rotate`
+    for queries and keys. The angles and the rotation are float32 under every dtype policy.
 
     Example:
 

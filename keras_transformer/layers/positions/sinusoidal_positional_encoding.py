@@ -21,9 +21,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
-    computes these values in float32 for as many positions as the embeddings have, so there is no
-    maximum length and no weight. `keras_hub.layers.SinePositionEncoding` computes the values in the
-    compute dtype. With bfloat16, that layer gives equal values to positions such as 256 and 257.
+    computes the sines and cosines in float32 for the length of the embeddings. The encoding has no
+    weights and no maximum length. `keras_hub.layers.SinePositionEncoding` computes the values in
+    the compute dtype. With bfloat16, the Keras Hub layer gives equal values to positions such as
+    256 and 257.
 
     Example:
 
