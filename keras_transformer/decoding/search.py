@@ -6,14 +6,19 @@ stage when half of the sentences are finished; the next stage then has a smaller
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.compile_function import CompiledFunctions
+from keras_transformer._backend.compile_function import (
+    CompiledFunctions,
+    compiles_each_shape,
+    makes_graphs,
+)
 from keras_transformer.decoding.beam_search import BeamSearch
+from keras_transformer.decoding.buckets import FEW_SHAPES, MANY_SHAPES, Shapes
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import Sampling
@@ -22,9 +27,12 @@ from keras_transformer.decoding.token_rules import rules_of_options
 
 Strategy = BeamSearch | Sampling
 
-# Maximum number of tokens of the first stage, in `search` and in `StagedSearch`. `search` has fewer
-# stages, because it always compiles all of them; `StagedSearch` compiles only those that it needs.
-FIRST_STAGE, FIRST_COMPILED_STAGE = 24, 8
+# Up to these numbers of sentences, a search would spend more time on compiling than it saves, see
+# `AdaptiveSearch`. Estimated for the tiny model on 2 cores.
+GRAPH_SENTENCES, FEW_SHAPES_SENTENCES = 4096, 16384
+
+# Maximum number of tokens of the first stage of `search`, which always compiles all stages.
+FIRST_STAGE = 24
 
 
 def search(
@@ -112,8 +120,8 @@ def make_strategy(
 class StagedSearch:
     """Searches many batches faster than `search`, with the same results.
 
-    In `search`, a batch keeps its size until the last sentence is finished. `StagedSearch` halves
-    the batch as soon as half of its sentences are finished. Each batch size is compiled when it
+    In `search`, a batch keeps its size until the last sentence is finished. `StagedSearch` reduces
+    the batch as soon as enough of its sentences are finished. Each batch size is compiled when it
     first occurs.
     """
 
@@ -121,10 +129,12 @@ class StagedSearch:
         self._model = model
         self._compiled = CompiledFunctions(model, (_begin, ()), (_resize, ()), (_advance, (1, 2)))
 
-    def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
+    def __call__(
+        self, request: Request, strategy: Strategy, max_length: int, shapes: Shapes = MANY_SHAPES
+    ) -> SearchResult:
         """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
         begin, resize, advance = self._compiled.current()
-        lengths = stages(self._model, max_length, FIRST_COMPILED_STAGE)
+        lengths = stages(self._model, max_length, shapes.first_stage, shapes.factor)
         rows = np.arange(len(request.source_ids))
         request, state, cache = begin(
             request, strategy=strategy, max_length=max_length, length=lengths[0]
@@ -138,14 +148,14 @@ class StagedSearch:
                 cache,
                 strategy=strategy,
                 length=length,
-                max_open=smaller_batch_size(len(rows)),
+                max_open=smaller_batch_size(len(rows), shapes.factor),
             )
             result = SearchResult(*map(ops.convert_to_numpy, result))
             _write_rows(found, rows, result)
             is_open = ops.convert_to_numpy(is_open)
             if not is_open.any() or result.steps == max_length:
                 return found
-            kept = _rows_to_keep(is_open)
+            kept = _rows_to_keep(is_open, shapes.factor)
             rows = rows if kept is None else rows[kept]
             length = next(length for length in lengths if length > result.steps)
             request, state, cache = resize(
@@ -153,26 +163,83 @@ class StagedSearch:
             )
 
 
-def stages(model: Any, max_length: int, first: int) -> list[int]:
+class GraphSearch:
+    """Searches batches of all shapes with one TensorFlow graph; for few sentences."""
+
+    def __init__(self, model: Any) -> None:
+        self._compiled = CompiledFunctions(model, (_whole, ()), any_shape=True)
+
+    def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
+        """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        result = self._compiled.current()[0](request, np.int32(max_length), strategy=strategy)
+        return SearchResult(*map(ops.convert_to_numpy, result))
+
+
+class Plan(NamedTuple):
+    """How to search a list of sentences: with one graph for all shapes, or with `shapes`."""
+
+    shapes: Shapes
+    in_graph: bool = False
+
+
+class AdaptiveSearch:
+    """Chooses what to compile by the number of sentences that it has searched so far.
+
+    Up to `GRAPH_SENTENCES` sentences, TensorFlow uses one graph for all shapes, without XLA. Up to
+    `FEW_SHAPES_SENTENCES`, TensorFlow and JAX compile for few shapes; after that, for many shapes.
+    PyTorch compiles nothing, so it always uses many shapes.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._staged, self._graph = StagedSearch(model), GraphSearch(model)
+        self._num_sentences = 0
+
+    def plan(self, num_sentences: int) -> Plan:
+        """Returns the plan for the next `num_sentences` sentences."""
+        self._num_sentences += num_sentences
+        if makes_graphs() and self._num_sentences <= GRAPH_SENTENCES:
+            return Plan(MANY_SHAPES, in_graph=True)
+        is_short = compiles_each_shape() and self._num_sentences <= FEW_SHAPES_SENTENCES
+        return Plan(FEW_SHAPES if is_short else MANY_SHAPES)
+
+    def __call__(
+        self, request: Request, strategy: Strategy, max_length: int, plan: Plan
+    ) -> SearchResult:
+        """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        if plan.in_graph:
+            return self._graph(request, strategy, max_length)
+        return self._staged(request, strategy, max_length, plan.shapes)
+
+
+def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
     """Returns the length of the hypotheses at the end of each stage, in tokens.
 
-    The lengths are `first`, 2 `first`, 4 `first` and so on, and at last `max_length`.
+    The lengths are `first`, `first * factor`, `first * factor**2` and so on, and at last
+    `max_length`.
 
     For a model without `extend_cache`, there is a single stage of `max_length` tokens.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
-    lengths = (first << exponent for exponent in range(max_length.bit_length()))
+    lengths = (first * factor**exponent for exponent in range(max_length.bit_length()))
     return [*(length for length in lengths if length < max_length), max_length]
 
 
-def smaller_batch_size(rows: int) -> int:
-    """Returns the next smaller of the batch sizes ..., 32, 16, 8, 2 and 0.
+def smaller_batch_size(rows: int, factor: int = 2) -> int:
+    """Returns the next smaller batch size: a `factor`-th of `rows`, or 2, or 0.
 
-    The size 4 is omitted, because a batch of 4 is hardly faster than a batch of 8, and each size
-    must be compiled.
+    After 8, the next size is 2, and after a size below 8, it is 0. Sizes between would hardly save
+    time, and each size must be compiled.
     """
-    return rows // 2 if rows > 8 else 2 if rows > 2 else 0
+    return rows // factor if rows > 8 else 2 if rows == 8 else 0
+
+
+def _whole(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -> SearchResult:
+    """Runs a search in one stage."""
+    request, state, cache = _begin(
+        model, request, strategy=strategy, max_length=max_length, length=max_length
+    )
+    return _advance(model, request, state, cache, strategy=strategy, length=max_length)[2]
 
 
 def _begin(
@@ -234,11 +301,11 @@ def _advance(
     return state, cache, strategy.result(request, state), strategy.is_open(state)
 
 
-def _rows_to_keep(is_open: np.ndarray) -> np.ndarray | None:
+def _rows_to_keep(is_open: np.ndarray, factor: int) -> np.ndarray | None:
     """Returns the rows to keep (None = all): unfinished ones first, then some finished ones."""
     size = len(is_open)
-    while is_open.sum() <= smaller_batch_size(size):
-        size = smaller_batch_size(size)
+    while is_open.sum() <= smaller_batch_size(size, factor):
+        size = smaller_batch_size(size, factor)
     return None if size == len(is_open) else np.argsort(~is_open, kind="stable")[:size]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.buckets import padded, power_of_two
+from keras_transformer.decoding.buckets import padded, smallest_power
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.long_sentences import SourcePart
 from keras_transformer.decoding.steps import IMPOSSIBLE
@@ -148,7 +148,7 @@ class TargetConstraints:
     def _prefix_ids(self, parts: Sequence[SourcePart], rows: int) -> np.ndarray | None:
         if not any(self._prefixes):
             return None
-        width = power_of_two(max(map(len, self._prefixes)))
+        width = smallest_power(2, max(map(len, self._prefixes)))
         ids = [[] if part.number else self._prefixes[part.sentence] for part in parts]
         return padded(ids, rows, width, self._pad_id)
 
@@ -157,8 +157,8 @@ class TargetConstraints:
     ) -> np.ndarray | None:
         if not any(words):
             return None
-        count = power_of_two(max(map(len, words)))
-        width = power_of_two(max(len(ids) for sequences in words for ids in sequences))
+        count = smallest_power(2, max(map(len, words)))
+        width = smallest_power(2, max(len(ids) for sequences in words for ids in sequences))
         array = np.full((rows, count, width), self._pad_id, "int32")
         for row, part in enumerate(parts):
             array[row] = padded(words[part.sentence], count, width, self._pad_id)

@@ -24,7 +24,7 @@ from keras_transformer.decoding.hypothesis import (
 from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import StagedSearch, make_strategy
+from keras_transformer.decoding.search import AdaptiveSearch, make_strategy
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.decoding.target_constraints import TargetConstraints, Words
 
@@ -66,7 +66,7 @@ class Translator:
             the text at the ends of sentences, or between words if a sentence is too long; translate
             the parts and join the translations with a space. `"truncate"`: translate only the
             beginning of the text, with a warning. Defaults to `"split"`.
-        tokens_per_batch: Source tokens of one batch, padding included. Defaults to 1024.
+        tokens_per_batch: Source tokens of one batch, padding included. Defaults to 2048.
 
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
@@ -81,7 +81,7 @@ class Translator:
         tokenizer: Any,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
-        tokens_per_batch: int = 1024,
+        tokens_per_batch: int = 2048,
     ) -> None:
         if overlong not in OVERLONG:
             raise ValueError(
@@ -92,7 +92,7 @@ class Translator:
         self.options = self._checked(options or SearchOptions())
         self.overlong = overlong
         self.tokens_per_batch = tokens_per_batch
-        self._search = StagedSearch(model)
+        self._search = AdaptiveSearch(model)
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
     def translate(
@@ -297,14 +297,16 @@ class Translator:
         beams = self.options.beam_size
         tokens_per_batch = self.tokens_per_batch * beams // max(beams, strategy.num_beams)
         lengths = [len(part.ids) for part in parts]
-        batches = list(length_batches(lengths, tokens_per_batch, self.model.max_length))
+        plan = self._search.plan(len(parts))
+        longest = self.model.max_length
+        batches = list(length_batches(lengths, tokens_per_batch, longest, plan.shapes))
         found: list[list[Hypothesis]] = [[]] * len(parts)
 
         def decode(of_batch: LengthBatch) -> _Batch:
             indices, rows, width = of_batch
             batch = self._batch([parts[index] for index in indices], rows, width, options)
             request = Request(batch.source_ids, batch.max_lengths, **fields(batch))
-            result = self._search(request, strategy, batch.max_length)
+            result = self._search(request, strategy, batch.max_length, plan)
             for row, index in enumerate(indices):
                 found[index] = self._hypotheses(result, row)
             return batch
