@@ -99,8 +99,8 @@ class SearchOptions(DecodingOptions):
         0.0,
         ge=0,
         le=1e6,
-        description="Penalty of diverse beam search. A token's log-probability is reduced by this "
-        "number for each beam of an earlier group that chose the token in the same step.",
+        description="Reduces a token's log-probability by this number for each beam of an earlier "
+        "group that chose the token in the same step. For diverse beam search.",
     )
 
     @model_validator(mode="after")
@@ -148,6 +148,6 @@ class SamplingOptions(DecodingOptions):
         1.0,
         gt=0,
         le=1,
-        description="Sample only from the most probable tokens, until their probabilities add up to "
-        "this number. 1 means all tokens.",
+        description="Sample only from the most probable tokens, until their probabilities add up "
+        "to this number. 1 means all tokens.",
     )

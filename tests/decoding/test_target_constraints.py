@@ -92,7 +92,9 @@ def test_a_repeated_word_is_required_once():
 
 def test_a_required_word_fits_into_the_translation():
     arrays_of(required=[["abc"], [], []], max_length=4)
-    with pytest.raises(ValueError, match="maximum length of a translation, 3. Received: required=.*abc"):
+    with pytest.raises(
+        ValueError, match="maximum length of a translation, 3. Received: required=.*abc"
+    ):
         arrays_of(required=[["abc"], [], []], max_length=3)
 
 
