@@ -49,7 +49,7 @@ def generate_pairs(
 
     Raises:
         UserError: If there are fewer than `count` different pairs, if num2words or Babel is not
-            installed, or if one of them does not support a language.
+            installed, or if a language is not supported.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise UserError(

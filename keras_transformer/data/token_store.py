@@ -108,7 +108,7 @@ class TokenStore:
             found = _fingerprint(pairs, tokenizer, max_length)
             if fingerprint not in (None, found):
                 raise UserError(
-                    f"{directory} was encoded from another text or with another tokenizer: restore "
+                    f"{directory} was encoded from another text or with another tokenizer. Restore "
                     "the text files and the tokenizer of this run, or start a new run"
                 )
             if store is not None and store.fingerprint == found:

@@ -73,13 +73,13 @@ class BeamSearch:
     """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
-    hypotheses. If one of the N best candidates ends with eos, it is finished. The N best candidates
-    without eos are the next live hypotheses. The search of a sentence ends when N hypotheses are
-    finished. It also ends when no live hypothesis can become one of the `n_best` results. A further
-    token never raises the log-probability of a hypothesis. So the final score of a live hypothesis
-    is at most its present log-probability, divided by the length penalty of the maximum length. At
-    the maximum length, all candidates are finished, even without eos. So each sentence has a
-    result.
+    hypotheses. If one of the N best candidates ends with eos, this candidate is finished. The N
+    best candidates without eos are the next live hypotheses. The search of a sentence ends when N
+    hypotheses are finished. The search also ends when no live hypothesis can become one of the
+    `n_best` results. A further token never raises the log-probability of a hypothesis. So the final
+    score of a live hypothesis is at most its present log-probability, divided by the length penalty
+    of the maximum length. At the maximum length, all candidates are finished, even without eos. So
+    each sentence has a result.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
     `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
@@ -300,7 +300,7 @@ class BeamSearch:
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
     """Returns the length penalty of `length` tokens (with eos), float32.
 
-    The score of a hypothesis is its log-probability divided by this number.
+    The search divides the log-probability of a hypothesis by the length penalty.
 
     A larger exponent `length_penalty` gives longer translations. The form `"wu"` is ((5 + length) /
     6) ** length_penalty. The form `"power"` is length ** length_penalty, as in CTranslate2 and

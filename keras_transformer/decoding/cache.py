@@ -88,10 +88,10 @@ class FixedKeyValues(NamedTuple):
 class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step.
 
-    A SavedModel uses this cache, because it runs without XLA. Without XLA, every write to
-    `FixedKeyValues` would copy all keys and values, and attention would also read positions that
-    are not decoded yet. The methods and shapes are the same as in `FixedKeyValues`, except that
-    `key` is `(B * H, L * N, K)`.
+    A SavedModel uses `GrowingKeyValues`, because a SavedModel runs without XLA. Without XLA, every
+    write to `FixedKeyValues` would copy all keys and values, and attention would also read
+    positions that are not decoded yet. The methods and shapes are the same as in `FixedKeyValues`,
+    except that `key` is `(B * H, L * N, K)`.
     """
 
     key: Any

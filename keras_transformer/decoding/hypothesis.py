@@ -104,7 +104,7 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     these options would bias the estimate. The result is sorted, best first. Samples with equal
     means keep the order in which they were drawn.
 
-    Source: Eikema and Aziz 2020, §5; Popović 2015, for chrF, which sacrebleu computes.
+    Source: Eikema and Aziz 2020, §5; Popović 2015 for chrF (computed by sacrebleu).
     """
     if not samples:
         raise ValueError("`samples` must not be empty. Received: samples=[]")

@@ -71,7 +71,9 @@ class SearchOptions(DecodingOptions):
         al. 2016 for groups of beams.
     """
 
-    beam_size: int = Field(4, ge=1, le=1_000, description="Beams per sentence; 1 is greedy search.")
+    beam_size: int = Field(
+        4, ge=1, le=1_000, description="Number of beams per sentence. 1 is greedy search."
+    )
     length_penalty: float = Field(
         0.6,
         ge=0,
@@ -89,7 +91,7 @@ class SearchOptions(DecodingOptions):
         le=1e6,
         description="Weight of the coverage penalty for source tokens that get little attention.",
     )
-    n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
+    n_best: int = Field(1, ge=1, description="Number of best translations per sentence.")
     num_beam_groups: int = Field(
         1,
         ge=1,
@@ -131,7 +133,9 @@ class SamplingOptions(DecodingOptions):
     Source: Holtzman et al. 2020 for `top_p`; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    num_samples: int = Field(1, ge=1, le=100_000, description="Independent samples per sentence.")
+    num_samples: int = Field(
+        1, ge=1, le=100_000, description="Number of independent samples per sentence."
+    )
     temperature: float = Field(
         1.0,
         ge=1e-6,

@@ -226,8 +226,8 @@ def _draw(weights: Any, numbers: Any) -> Any:
     """Returns the tokens, int32 `(B, N)`, at which cumulative probabilities first exceed `numbers`.
 
     The function first adds up the sums of blocks of `weights` `(B, N, V)` to find the block of the
-    token. Then it adds up the weights in this block. With a single float32 sum over the vocabulary,
-    tokens less probable than the rounding error of the sum would never be chosen.
+    token. Then the function adds up the weights in the chosen block. With a single float32 sum over
+    the vocabulary, tokens less probable than the rounding error of the sum would never be chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]

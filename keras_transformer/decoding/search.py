@@ -1,8 +1,9 @@
 """Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
 A stage ends when the cache is full. The next stage has a larger cache. `search` runs all stages,
-and can be compiled as one function. `StagedSearch` compiles each stage separately. It also ends a
-stage when the unfinished sentences fit into a smaller batch, and continues with this batch.
+and can be compiled as one function. `StagedSearch` compiles each stage separately. `StagedSearch`
+also ends a stage when the unfinished sentences fit into a smaller batch. The next stage then has
+the smaller batch.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ class Request(NamedTuple):
             missing required token. Beam search only.
         beam_sizes: int32 `(B,)`, number of beams of each sentence, from 1 to the search's
             `beam_size`. A sentence with fewer beams than `n_best` has empty hypotheses at the end.
-            Beam search only; can't be combined with `required_ids`.
+            Beam search only, and not together with `required_ids`.
         length_penalties: float32 `(B,)`, one exponent per sentence, used instead of the option
             `length_penalty`. Beam search only.
         random_numbers: float32 `(B, N, L)` in [0, 1), one number per token of each sample, from the

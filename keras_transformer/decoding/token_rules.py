@@ -10,8 +10,8 @@ Call arguments:
 Returns:
     The new log-probabilities, float32 `(B, N, V)`; minus infinity forbids a token.
 
-A rule makes at most one pass over the log-probabilities. It uses the ids to find the tokens whose
-log-probabilities must change, and changes only these.
+A rule makes at most one pass over the log-probabilities. The rule uses the ids to find the tokens
+whose log-probabilities must change.
 """
 
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class RepetitionPenalty:
     Raises:
         ValueError: If `penalty` is not above 0.
 
-    Source: Keskar et al. 2019, §4.1; applied to log-probabilities, as in Hugging Face's beam
-        search.
+    Source: Keskar et al. 2019, §4.1. The penalty applies to log-probabilities, as in Hugging Face's
+        beam search.
     """
 
     penalty: float

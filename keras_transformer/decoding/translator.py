@@ -108,7 +108,7 @@ class Translator:
 
         Args:
             sentences: Any number of strings, of any lengths. Blank strings are translated to "".
-            prefixes: The required beginning of each translation; "" if there is none. See
+            prefixes: The required beginning of each translation; "" allows any beginning. See
                 `TargetConstraints`. Defaults to None.
             required: For each sentence a list of words that its translation must contain. Defaults
                 to None.
@@ -150,7 +150,7 @@ class Translator:
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order; each list is sorted, best first. No two
+            One list per sentence, in the same order. Each list is sorted, best first. No two
             hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
             are empty and have the score 0.
         """
@@ -223,7 +223,9 @@ class Translator:
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any
     ) -> list[list[Hypothesis]]:
-        """Returns each sentence's sample that is most similar to all samples (minimum Bayes risk).
+        """Returns, for each sentence, the sample that is most similar to all samples.
+
+        The method is minimum Bayes risk decoding.
 
         Args:
             sentences: Any number of strings, of any lengths.
