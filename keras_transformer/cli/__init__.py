@@ -38,7 +38,7 @@ class _Failure(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Imports commands on demand; prints a `UserError` as one line and exits with status 2."""
+    """Imports commands on demand, and reports each `UserError` as one line with exit status 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -59,10 +59,11 @@ class _Commands(click.Group):
 
 
 def _prepare_streams() -> None:
-    """Replaces closed standard streams by the null device; sets the encoding of output to UTF-8.
+    """Replaces closed standard streams by the null device, and encodes output as UTF-8.
 
-    Without this, the next file that is opened would get the file descriptor of a closed stream, and
-    libraries would write messages into that file. Reading a replaced standard input raises OSError.
+    If a stream stayed closed, the next file that Python opens would get the file descriptor of the
+    stream. Libraries would then write messages into this file. Reading a replaced standard input
+    raises OSError.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -108,7 +109,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="keras-transformer")
 def main() -> None:
-    """Train, evaluate and export a Transformer, and translate, on TensorFlow, JAX or PyTorch.
+    """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.
 
     The environment variable KERAS_BACKEND selects the backend: tensorflow, jax or torch.
 

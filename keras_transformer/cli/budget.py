@@ -13,11 +13,11 @@ from keras_transformer.cli.common import FiniteRange, set_option
 @click.option(
     "--memory",
     type=FiniteRange(min=0, min_open=True),
-    help="Memory limit of the process in GiB, for a CPU only. Default: the available memory. On a "
-    "GPU, the limit is always the memory of the GPU.",
+    help="Memory limit in GiB for training on a CPU. Default: the available memory. On a GPU, the "
+    "limit is always the memory of the GPU.",
 )
 def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
-    """Find the largest training.tokens_per_batch for RECIPE that fits into memory.
+    """For RECIPE, find the largest training.tokens_per_batch that fits into memory.
 
     The command tests each value in a new process, with training steps on random sentences of the
     maximum length. It needs no text files. With several devices, the result is for one device.

@@ -16,7 +16,7 @@ from keras_transformer.errors import UserError
 
 
 class FiniteRange(click.FloatRange):
-    """Accepts the finite numbers of a range; `click.FloatRange` also accepts infinity and NaN."""
+    """A `click.FloatRange` that rejects infinity and NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -52,7 +52,7 @@ set_option = click.option(
 output_option = click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Output file. It is written only if the command succeeds. Default: standard output.",
+    help="Output file. The file is written only if the command succeeds. Default: standard output.",
 )
 n_best_option = click.option(
     "--n-best",
@@ -66,9 +66,9 @@ scores_option = click.option(
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Counts and validates lines; returns None if a file can be read only once.
+    """Counts and validates the lines of `files`; returns None if a file can be read only once.
 
-    Such a file is a pipe, or standard input (None).
+    A pipe and standard input can be read only once. In `files`, None is standard input.
     """
     if not all(file is not None and file.is_file() for file in files):
         return None
@@ -76,7 +76,7 @@ def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
 
 
 def as_line(text: str) -> str:
-    r"""Returns a text with "\r" and "\n" replaced by spaces, so that it stays on one line."""
+    r"""Replaces "\r" and "\n" in a text by spaces, so that the text is a single line."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
@@ -97,8 +97,8 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
     """Yields a function that writes text to `output`, or to standard output if `output` is None.
 
     Raises:
-        UserError: At the start of the `with` block, if the file cannot be written, or standard
-            output is closed.
+        UserError: If the file cannot be written, or standard output is closed. The error is raised
+            at the start of the `with` block.
     """
     if output is None:
         yield standard_output()
@@ -116,7 +116,7 @@ def warning_lines() -> Iterator[None]:
 
 
 def progress_bar(total: int | None, output: Path | None) -> Any:
-    """Returns a progress bar on stderr; hides it if `total` is None or results go to a terminal."""
+    """Returns a progress bar on stderr, hidden if `total` is None or results go to a terminal."""
     from tqdm import tqdm
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())

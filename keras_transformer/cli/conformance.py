@@ -19,7 +19,8 @@ from keras_transformer.errors import UserError
     "imports",
     multiple=True,
     metavar="MODULE",
-    help="Module with custom classes, importable from the current folder. Repeatable.",
+    help="Python module that defines custom classes of the model. The module may be in the current "
+    "folder. Repeatable.",
 )
 @click.option(
     "--output",
@@ -33,9 +34,9 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     RUN is a run folder or the .keras file of any functional Keras model. The command runs each
     backend in its own process. It compares outputs, gradients, a training step, search and saved
     files on random inputs. For each pair of backends, it prints the largest difference. It also
-    prints the tolerance, which is the largest difference that rounding can explain. If a difference
-    exceeds the tolerance, the command names the first layer with such a difference, writes a script
-    that reproduces it, and exits with status 1.
+    prints the tolerance: the largest difference that rounding errors can explain. If a difference
+    exceeds the tolerance, the command prints the first layer whose difference exceeds the
+    tolerance. It also writes a script that reproduces the difference, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart
@@ -56,8 +57,8 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     model = load_model(run) if run.suffix == ".keras" else Run.open(run).model()
     if not getattr(model, "inputs", None):
         raise UserError(
-            f"{run} is not a functional model, so the shapes of its inputs are unknown; "
-            "call `conformance(model, inputs)` in Python"
+            f"{run} is not a functional model, so the shapes of its inputs are unknown. "
+            "Call `conformance(model, inputs)` in Python"
         )
     with tqdm(unit="check", leave=False) as progress:
 

@@ -21,8 +21,9 @@ from keras_transformer.decoding.options import SearchOptions
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder to write. Default: saved_models/NAME (the run folder's name), RUN/ctranslate2 or "
-    "RUN/onnx. With --quantization, the type is appended to the name: RUN/onnx-int8.",
+    help="Folder to write. Default: RUN/ctranslate2, RUN/onnx, or saved_models/NAME, where NAME is "
+    "the name of the run folder. With --quantization, the default ends with the type, such as "
+    "RUN/onnx-int8.",
 )
 @click.option(
     "--quantization",
@@ -34,14 +35,16 @@ from keras_transformer.decoding.options import SearchOptions
 def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
 
-    saved_model is for TensorFlow Serving: it takes and returns strings, and each export is a new
-    version of the model. ctranslate2 is for ctranslate2.Translator. onnx contains the encoder,
-    one step of the decoder, and translate.py, a beam search that needs only NumPy, onnxruntime and
-    sentencepiece.
+    The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
+    Each export is a new version of the model. The format ctranslate2 is for ctranslate2.Translator.
+    The format onnx contains the encoder and one step of the decoder. It also contains translate.py,
+    a beam search that needs only NumPy, onnxruntime and sentencepiece.
 
-    The command translates some sentences of the run with the export and with the model. A float32
-    export with different results is not kept. Search options become the defaults of the export:
-    saved_model supports all of them, onnx only beam size and length penalty, ctranslate2 none.
+    The command translates some sentences of the run with the export and with the model, and
+    compares the results. If the results of a float32 export differ, the command fails and writes no
+    export. Search options become the defaults of the export. The format saved_model supports all
+    search options. The format onnx supports only the beam size and the length penalty. The format
+    ctranslate2 supports no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model

@@ -20,13 +20,16 @@ from keras_transformer.errors import UserError
 @run_argument
 @click.argument("source", type=existing_file)
 @click.argument("target", type=existing_file)
-@click.option("--summary", is_flag=True, help="Write only the totals, to standard output.")
+@click.option(
+    "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
+)
 def command(run: Path, source: Path, target: Path, summary: bool) -> None:
-    """Score translations with the model of RUN: TARGET contains the translations of SOURCE.
+    """Score translations with the model of RUN.
 
-    For each pair of lines, writes the log-probability in nats, a tab and the number of target
-    tokens. Both numbers include the end-of-sentence token. Writes totals to standard error: number
-    of pairs, number of tokens, nats per token and perplexity.
+    The file TARGET contains the translations of the sentences in the file SOURCE, line by line. For
+    each pair of lines, the command writes the log-probability in nats, a tab and the number of
+    target tokens. Both numbers include the end-of-sentence token. The command writes totals to
+    standard error: number of pairs, number of tokens, nats per token and perplexity.
 
     \b
     keras-transformer score runs/quickstart test.en test.de > scores.tsv

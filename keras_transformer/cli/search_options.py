@@ -1,7 +1,7 @@
 """Command-line options made from the fields of the option classes in `decoding/options.py`.
 
-If the user omits an option, the option is None here, and its value comes from the recipe or the
-option class.
+If the user omits an option, the value of the option is None here. The recipe or the option class
+then provides the value.
 """
 
 from collections.abc import Callable, Collection
@@ -57,7 +57,7 @@ sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "
 
 
 def take_options(arguments: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Removes an option class's fields from `arguments`; returns the fields that are not None."""
+    """Removes the fields of `kind` from `arguments`, and returns the fields that are not None."""
     taken = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
     return {name: value for name, value in taken.items() if value is not None}
 

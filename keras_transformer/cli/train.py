@@ -20,14 +20,16 @@ from keras_transformer.cli.common import run_folder, set_option
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
-    help="Folder that contains the recipe's text files. If given, no file is downloaded.",
+    help="Folder that contains the recipe's text files. With this option, nothing is downloaded.",
 )
 @set_option
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 def command(
     recipe: str, run: Path | None, data_dir: Path | None, settings: Sequence[str], resume: bool
 ) -> None:
-    """Train a model from RECIPE, a YAML file or the name of a recipe in the package.
+    """Train a model from RECIPE.
+
+    RECIPE is a YAML file, or the name of a recipe in this package.
 
     \b
     keras-transformer train quickstart

@@ -22,7 +22,8 @@ from keras_transformer.errors import UserError
     "--overlong",
     type=click.Choice(["split", "truncate"]),
     default="split",
-    help="What to do with lines that have more tokens than the model's maximum.",
+    help="What to do with lines that have more tokens than the model accepts: split the line and "
+    "join the translations, or truncate the line.",
 )
 @click.option(
     "--ensemble",
@@ -30,8 +31,8 @@ from keras_transformer.errors import UserError
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="RUN",
-    help="Another run whose model also translates: the probabilities of all models are averaged. "
-    "All runs must have the same tokenizer. Repeatable.",
+    help="Add the model of another run to an ensemble, which averages the probabilities of its "
+    "models. All runs must have the same tokenizer. Repeatable.",
 )
 @click.option(
     "--prefix",
@@ -59,8 +60,8 @@ from keras_transformer.errors import UserError
     "--mbr",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Minimum Bayes risk decoding: sample N translations and write the one with the highest "
-    "mean chrF against all N.",
+    help="Minimum Bayes risk decoding: sample N translations, and write the translation "
+    "with the highest mean chrF against all N translations.",
 )
 @options_of_search.sampling_options
 @click.option(
@@ -78,12 +79,13 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     """Translate FILE, or standard input, with the model of RUN.
 
     The input has one sentence per line. Standard input is translated line by line. The output has
-    one line per sentence; with --n-best N (best first) or --sample N, it has N lines per sentence.
-    The score of beam search is the log-probability in nats divided by the length penalty, plus the
-    coverage penalty. The score is the log-probability with --sample, and the mean chrF with --mbr.
-    Alignments are pairs SOURCE-TARGET of word positions, counted from 0. In the files of --prefix,
-    --required and --forbidden, a blank line means no constraint. The defaults of the search options
-    come from the `evaluation` section of the recipe; sampling does not use this section.
+    one line per sentence. With --n-best N or --sample N, the output has N lines per sentence. The
+    lines of --n-best N are sorted, best first. The score of beam search is the log-probability in
+    nats divided by the length penalty, plus the coverage penalty. The score is the log-probability
+    with --sample, and the mean chrF with --mbr. An alignment such as 2-1 aligns word 2 of the
+    sentence with word 1 of the translation, counted from 0. In the files of --prefix, --required
+    and --forbidden, a blank line means no constraint. The defaults of the search options come from
+    the `evaluation` section of the recipe. Sampling does not use this section.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart
@@ -137,7 +139,10 @@ def _check_decoding_mode(
 
 
 def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """Returns the `Translator` of a run or an ensemble; removes the used entries from `options`."""
+    """Returns the `Translator` of a run or an ensemble.
+
+    Removes the entries `others` and `overlong` from `options`.
+    """
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
@@ -177,7 +182,9 @@ def read_source(
     required: Path | None = None,
     forbidden: Path | None = None,
 ) -> Iterator[_Line]:
-    """Yields sentences with their constraints; reads standard input if `file` is None.
+    """Yields each sentence with its constraints.
+
+    If `file` is None, the sentences come from standard input.
 
     Raises:
         UserError: While iterating, if a line is not UTF-8, or the files have different numbers of

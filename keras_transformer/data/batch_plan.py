@@ -1,4 +1,4 @@
-"""Assigns sentence pairs to batches, and chooses the few shapes that batches are padded to."""
+"""Groups sentence pairs into batches of a few different shapes."""
 
 import functools
 import itertools
@@ -29,7 +29,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A batch has `parts` equal parts; a process gets the rows of parts `begin` to `end` - 1."""
+    """The rows of a batch for one process: parts `begin` to `end` - 1 of `parts` equal parts."""
 
     begin: int = 0
     end: int = 1
@@ -39,7 +39,7 @@ class Shard(NamedTuple):
 class BatchPlan:
     """Groups sentences of similar length into batches of similar numbers of tokens (§5.1).
 
-    The sentences of a step depend only on the seed and the step, so any process can compute any
+    The sentences of a step depend only on the seed and the step. So any process can compute any
     step in any order. Each pass over the data uses every sentence exactly once, in a new order.
     Batches have few different shapes, so that the training step is compiled only a few times.
 
@@ -56,13 +56,13 @@ class BatchPlan:
             included. A micro-batch may have up to twice as many source tokens.
         seed: Random seed of the order, an integer >= 0. Defaults to 0.
         accumulation_steps: Number of micro-batches per optimizer step. Defaults to 1.
-        length_multiple: The lengths of all batches are multiples of this number. Defaults to 8.
+        length_multiple: Sentences are padded to a multiple of this number of tokens. Defaults to 8.
         shuffle: If False, every pass has the same order, with the shortest batches first. Defaults
             to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
-            All parts of a batch have the same number of rows; some rows may be only padding. The
-            sample weights are the same as without `shard`. Defaults to None: all rows.
+            All parts of a batch have the same number of rows. Some rows may contain only padding.
+            The sample weights are the same as without `shard`. Defaults to None: all rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -97,7 +97,7 @@ class BatchPlan:
 
     @property
     def shapes(self) -> list[BatchShape]:
-        """All batch shapes, those of the shortest sentences first."""
+        """All batch shapes, in ascending order of sentence length."""
         return list(dict.fromkeys(slot.shape for slot in self._slots))
 
     @property
@@ -109,7 +109,8 @@ class BatchPlan:
     def steps_per_pass(self) -> float:
         """Number of optimizer steps per pass over the data, not always an integer.
 
-        If the number is not an integer, some steps have micro-batches of two passes.
+        If the number is not an integer, some steps contain micro-batches of two passes over the
+        data.
         """
         return self.batches_per_pass / self.accumulation_steps
 
@@ -130,8 +131,8 @@ class BatchPlan:
             int32 (B, T)}`, labels int32 (B, T), sample_weight float32 (B, T). Rows without a
             sentence contain only padding. The weight of padding is 0. The weight of a real token is
             `accumulation_steps` divided by the number of real target tokens of the whole step. With
-            these weights and a loss that sums over tokens, the mean of the micro-batches' gradients
-            is the gradient of the mean loss over the step's real tokens.
+            these weights and a loss that sums over tokens, the mean gradient of the micro-batches
+            is the gradient of the step's mean loss per real token.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
@@ -167,9 +168,9 @@ class BatchPlan:
     def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
         """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
-        A bucket contains the sentence pairs that are padded to the same lengths. Pairs that are
-        left after the last full batch of a bucket move to the next wider bucket. Only the widest
-        bucket has an incomplete batch. Both results are the same in every pass over the data.
+        A bucket contains the sentence pairs that are padded to the same lengths. If the last batch
+        of a bucket is not full, its pairs move to the next wider bucket. Only the widest bucket has
+        an incomplete batch. Both results are the same in every pass over the data.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -233,8 +234,7 @@ def evaluation_batches(
         length_multiple: As in `BatchPlan`.
 
     Returns:
-        Batches like those of `BatchPlan.batch`, but real tokens have weight 1, and padding has
-        weight 0.
+        Batches like those of `BatchPlan.batch`, but the weight of each real token is 1.
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
     return [
@@ -244,7 +244,7 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and its pairs: positions `begin` to `end` - 1 in `_order`."""
+    """A micro-batch: its shape, and the positions `begin` to `end` - 1 of its pairs in `_order`."""
 
     shape: BatchShape
     begin: int
@@ -277,22 +277,22 @@ def choose_buckets(
     length_multiple: int,
     max_shapes: int,
 ) -> tuple[list[Width], np.ndarray]:
-    """Chooses widths that need little padding, and assigns each sentence pair to one of them.
+    """Chooses the lengths that sentence pairs are padded to, so that there is little padding.
 
-    A width is a source length and a target length that sentence pairs are padded to. The search
-    starts with the width that every pair fits into. It repeatedly adds the width that saves the
-    most padding, until there are `max_shapes` widths. Then it removes each width in turn,
-    except the widest, and adds the best width instead.
+    A width is a source length and a target length. The search starts with one width that every pair
+    fits into. It repeatedly adds the width that saves the most padding, until there are
+    `max_shapes` widths. Then it tries to improve each width except the widest: it removes the
+    width, and adds the best width instead.
 
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
         target_lengths: Number of target tokens of each pair, int (pairs,).
-        length_multiple: Each length of a width is a multiple of this number.
+        length_multiple: All lengths are multiples of this number.
         max_shapes: Maximum number of widths.
 
     Returns:
-        The widths, narrowest first, and an index for each pair, uint8 (pairs,): the narrowest
-        width that the pair fits into. Every pair fits into the last width.
+        The widths, narrowest first, and an array uint8 (pairs,): for each pair, the index of the
+        narrowest width that the pair fits into. Every pair fits into the last width.
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -306,9 +306,10 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns ascending multiples of `multiple` as possible lengths; the last is >= `longest`.
+    """Returns the possible lengths, which are ascending multiples of `multiple`.
 
-    There are at most `_MAX_LEVELS` lengths, so some of the longer multiples may be missing.
+    The last length is at least `longest`. There are at most `_MAX_LEVELS` lengths, so some of the
+    longer multiples may be missing.
     """
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
@@ -319,11 +320,11 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
-    """Chooses cells of a grid, and returns these cells (the corners), cheapest first.
+    """Returns at most `max_shapes` cells of a grid (the corners), cheapest first.
 
     Cell (i, j) stands for a width: the i-th possible source length and the j-th possible target
-    length. `counts` is the number of pairs of each cell, and `sums` the cost of a pair padded to
-    it.
+    length. `counts` are the numbers of pairs in each cell. `sums` are the costs of one pair that is
+    padded to the lengths of the cell.
     """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]
@@ -337,7 +338,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds to `corners` the cell that saves the most padding, unless no cell saves padding."""
+    """Adds the cell that saves the most padding to `corners`, if any cell saves padding."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)
@@ -350,7 +351,7 @@ def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Widt
 
 
 def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
-    """Returns for each cell the index of the cheapest corner whose two lengths are long enough."""
+    """Returns, for each cell, the index of the cheapest corner that pairs of the cell fit into."""
     owners = np.zeros(grid, np.uint8)
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index

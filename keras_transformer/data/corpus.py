@@ -33,7 +33,7 @@ class CorpusError(UserError, ValueError):
 def read_parallel(source_path: str | Path, target_path: str | Path | None = None) -> Iterable[Pair]:
     r"""Reads parallel text from two line-aligned files, or from one TSV file.
 
-    Lines end with "\n" or "\r\n"; Unicode's other line separators do not end a line. A byte order
+    Lines end with "\n" or "\r\n". Unicode's other line separators do not end a line. A byte order
     mark is skipped. Files may be gzipped. Only one pair of lines is in memory at a time.
 
     Example:
@@ -44,18 +44,18 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
     ```
 
     Args:
-        source_path: File with one source sentence per line. If `target_path` is None, a TSV file:
-            each line has a source sentence, a tab and a target sentence.
+        source_path: File with one source sentence per line. If `target_path` is None, the file is a
+            TSV file: each line has a source sentence, a tab and a target sentence.
         target_path: File with one target sentence per line. Defaults to None.
 
     Returns:
         An iterable of (source, target) that can be iterated over repeatedly. Pairs with an empty
-        line are included; `TokenStore.build` drops and counts them.
+        line are included. `TokenStore.build` drops and counts such pairs.
 
     Raises:
-        CorpusError: While iterating, if a file cannot be read or is not UTF-8, a line is longer
-            than 1 MiB, the files have different numbers of lines, or a TSV line does not have two
-            fields. The message names the file and the line.
+        CorpusError: While iterating, if a file cannot be read or is not UTF-8. Also if a line is
+            longer than 1 MiB, the files have different numbers of lines, or a TSV line does not
+            have two fields. The message names the file and the line.
     """
     return _ParallelText(source_path, target_path)
 
@@ -90,8 +90,8 @@ class _ParallelText:
             fields = line.split("\t")
             if len(fields) != 2:
                 raise CorpusError(
-                    f"{self.source_path}, line {number:,}: a line must be source, tab, target. "
-                    f"Received: {len(fields)} fields"
+                    f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
+                    f"target. Received: {len(fields)} fields"
                 )
             yield fields[0], fields[1]
 
@@ -118,8 +118,7 @@ def read_standard_input() -> Iterator[str]:
     """Reads the lines of standard input, without their line ends.
 
     Raises:
-        CorpusError: If standard input cannot be read, or a line is not UTF-8 or is longer than
-            1 MiB.
+        CorpusError: If standard input cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
     stdin = sys.stdin  # not closed: Python aborts if standard input is closed during a read
     try:
@@ -130,7 +129,7 @@ def read_standard_input() -> Iterator[str]:
 
 
 def _text(line: bytes, number: int, name: str | Path) -> str:
-    """Decodes a line without its line end."""
+    """Removes the line end and decodes the line."""
     try:
         return line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
     except UnicodeDecodeError as error:
@@ -141,9 +140,10 @@ def _text(line: bytes, number: int, name: str | Path) -> str:
 
 
 def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
-    """Yields lines with their line ends, without a byte order mark at the beginning.
+    """Yields the lines of a file with their line ends; skips a byte order mark.
 
-    Raises `CorpusError` at a line of more than `_LONGEST_LINE` bytes, before reading all of it.
+    If a line has more than `_LONGEST_LINE` bytes, raises `CorpusError` without reading the whole
+    line.
     """
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
@@ -160,23 +160,23 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Opens a file for reading bytes; recognizes gzip by the first bytes, not by the name."""
+    """Opens a file for reading bytes; decompresses a gzip file, even without the suffix .gz."""
     file = path.open("rb")
     return gzip.open(file) if file.peek(2)[:2] == _GZIP_MAGIC else file  # type: ignore[return-value]
 
 
 class _End(NamedTuple):
-    """Last item of a queue; holds the exception that `items` raised, or None."""
+    """The last item of a queue, with the exception that ended the iteration, or None."""
 
     error: BaseException | None
 
 
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
-    """Yields lists of the items that have arrived: at least one item, at most `most`.
+    """Yields the items in lists. Each list has the items that have arrived, from 1 to `most` items.
 
-    While the caller works on a list, a thread reads at most `most` items into a queue.
-    So a line that a user types is processed immediately, and a file is processed in long lists. If
-    `items` raises an exception, that exception is raised after all earlier items were yielded.
+    While the caller works on a list, a thread reads up to `most` further items into a queue. So a
+    line that a user types is processed immediately, and a file is processed in long lists. If
+    `items` raises an exception, all earlier items are yielded first. Then the exception is raised.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()

@@ -21,28 +21,28 @@ _CHUNK_BYTES = 64 * 1024
 
 
 def download(name: str, folder_url: str, sha256: str) -> Path:
-    """Downloads a file into the cache, unless it is there already.
+    """Downloads a file into the cache if the cache does not have the file.
 
-    The cache is `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME` or `~/.keras`.
-    A file is moved into the cache after its download is complete and verified. Every call verifies
-    the file in the cache again.
+    The cache is the folder `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME`, by
+    default in `~/.keras`. A file is moved into the cache after its download is complete and
+    verified. Every call verifies the file in the cache, and downloads a damaged file again.
 
     Args:
         name: Name of the file, without a folder.
-        folder_url: Address of the folder that contains the file, http or https.
+        folder_url: URL of the folder that contains the file, with http or https.
         sha256: SHA-256 of the file, 64 lower-case hex digits.
 
     Returns:
         Path of the file in the cache.
 
     Raises:
-        UserError: If the download fails or takes more than four hours, if the file is larger than
-            8 GiB, or if its SHA-256 is different. The cache does not change in these cases.
+        UserError: If the download fails or takes more than four hours, if the file is larger than 8
+            GiB, or if its SHA-256 is not `sha256`. After an error, the cache is unchanged.
     """
     cache = _keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name
     if path.resolve().parent != cache.resolve() / sha256[:16]:
-        raise UserError(f"a download must be in its own folder of {cache}. Received: {path}")
+        raise UserError(f"a download must be in a folder of its own in {cache}. Received: {path}")
     url = f"{folder_url.rstrip('/')}/{quote(name)}"
     try:
         if not path.is_file() or _sha256(path) != sha256:
@@ -56,7 +56,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
 
 
 def _keras_home() -> Path:
-    """Returns Keras's folder for downloads; does not import Keras, because that takes seconds."""
+    """Returns Keras's folder for downloads, without the slow import of Keras."""
     home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
@@ -70,15 +70,15 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
         with complete.open("wb") as file:
             _fetch_in_time(url, file)
         if (received := _sha256(complete)) != sha256:
-            raise ValueError(f"its SHA-256 must be {sha256}. Received: {received}")
+            raise ValueError(f"the file's SHA-256 must be {sha256}. Received: {received}")
         os.replace(complete, path)
 
 
 def _fetch_in_time(url: str, file: BinaryIO) -> None:
-    """Fetches in a thread, so that a slow server cannot exceed the time limit.
+    """Downloads in a thread, so that the time limit also holds for a slow server.
 
-    After a time-out, the caller closes the file. The thread fails when it next writes to the file,
-    and ends.
+    After a time-out, the caller closes the file. The thread's next write to the closed file fails,
+    and the thread ends.
     """
     failures: list[Exception] = []
 
@@ -105,7 +105,9 @@ def _fetch(url: str, file: BinaryIO) -> None:
             for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # does not unzip
                 bar.update(len(chunk))
                 if max(size, bar.n) > MOST_BYTES:
-                    raise ValueError(f"it must have at most {MOST_BYTES:,} bytes. Received: more")
+                    raise ValueError(
+                        f"the file must have at most {MOST_BYTES:,} bytes. Received: more"
+                    )
                 file.write(chunk)
 
 
@@ -128,12 +130,17 @@ def _open(url: str) -> requests.Response:
             raise ValueError(f"a redirect must lead to http:// or https://. Received: {url!r}")
     if response.status_code != 200:
         response.close()
-        raise ValueError(f"the server must answer 200. Received: {response.status_code}")
+        raise ValueError(
+            f"the server must answer with status 200. Received: {response.status_code}"
+        )
     return response
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Returns the request unchanged. Without any `auth`, `requests` would read `~/.netrc`."""
+    """Returns the request unchanged.
+
+    Without the argument `auth`, requests would read credentials from `~/.netrc`.
+    """
     return request
 
 

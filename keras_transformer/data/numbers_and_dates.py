@@ -34,13 +34,13 @@ def generate_pairs(
 ) -> list[tuple[str, str]]:
     """Draws numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
 
-    About three quarters of the pairs are numbers, mostly small ones; the others are dates with
-    weekdays. The function needs num2words and Babel, which the extra `quickstart` installs.
+    About three quarters of the pairs are numbers, mostly small numbers. The other pairs are dates
+    with weekdays. The function needs num2words and Babel, the packages of the extra `quickstart`.
 
     Args:
-        count: Number of pairs, all different, in random order; at most 1,146,097.
+        count: Number of pairs, at most 1,146,097. All pairs are different, and in random order.
         source_language: Code of a language that num2words and Babel support, such as "en" or "ko".
-        target_language: Code of the other language, which num2words and Babel must also support.
+        target_language: Code of the other language. Both packages must support this language too.
         seed: Random seed, an integer >= 0.
 
     Returns:
@@ -49,7 +49,7 @@ def generate_pairs(
 
     Raises:
         UserError: If there are fewer than `count` different pairs, if num2words or Babel is not
-            installed, or if one of them does not support a language.
+            installed, or if a language is not supported.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise UserError(
@@ -66,7 +66,7 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Draws distinct integers, each of which stands for a number or a date.
+    """Draws distinct integers. Each integer stands for a number or a date.
 
     An integer n below NUMBERS stands for the number n. NUMBERS + n stands for the date n days after
     FIRST_DAY.

@@ -1,4 +1,4 @@
-"""Stores parallel text as token ids in memory-mapped files, so that it is encoded only once."""
+"""Stores parallel text as token ids in memory-mapped files, to encode the text only once."""
 
 import hashlib
 import itertools
@@ -29,10 +29,10 @@ _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory t
 class TokenStore:
     """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
-    The folder contains `source.ids` and `target.ids` (the pieces of all sentences, concatenated;
-    uint16 or uint32), `source.offsets` and `target.offsets` (the start of each sentence and the end
-    of the last; int64) and `meta.json` with the SHA-256 of these files. Numbers are little-endian.
-    bos and eos are not stored. Opening a store verifies the SHA-256.
+    The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
+    without bos and eos. The files `source.offsets` and `target.offsets` contain the start of each
+    sentence and the end of the last sentence as int64. All numbers are little-endian. The file
+    `meta.json` contains the SHA-256 of the other files. Opening a store verifies the SHA-256.
 
     Example:
 
@@ -77,9 +77,9 @@ class TokenStore:
     ) -> "TokenStore":
         """Encodes parallel text, unless the folder already contains the result.
 
-        Pairs with an empty or too long sentence are dropped and counted. The memory needed does not
-        depend on the size of the text. If the folder has a store of another text, tokenizer or
-        maximum length, that store is replaced when the new store is complete.
+        Pairs with an empty sentence or a sentence that is too long are dropped and counted. The
+        memory needed does not depend on the size of the text. If the folder has a store of another
+        text, tokenizer or maximum length, that store is replaced when the new store is complete.
 
         Args:
             directory: Folder of the store.
@@ -88,8 +88,8 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            fingerprint: The `TokenStore.fingerprint` that these pairs, `tokenizer` and `max_length`
-                must have. Defaults to None: any fingerprint is accepted.
+            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to None:
+                any fingerprint is accepted.
 
         Returns:
             The store.
@@ -108,7 +108,7 @@ class TokenStore:
             found = _fingerprint(pairs, tokenizer, max_length)
             if fingerprint not in (None, found):
                 raise UserError(
-                    f"{directory} was encoded from another text or with another tokenizer: restore "
+                    f"{directory} was encoded from another text or with another tokenizer. Restore "
                     "the text files and the tokenizer of this run, or start a new run"
                 )
             if store is not None and store.fingerprint == found:
@@ -138,7 +138,7 @@ class TokenStore:
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Counts the pieces of the source or target sentences with indices `pairs`: int64 (B,)."""
+        """Returns the number of pieces of each source or target sentence in `pairs`: int64 (B,)."""
         offsets = self._offsets[side]
         return offsets[pairs + 1] - offsets[pairs]
 
@@ -161,7 +161,7 @@ class TokenStore:
         size = path.stat().st_size if path.exists() else 0
         if size != count * dtype.itemsize:
             raise UserError(
-                f"{path} is damaged. Remove {self.directory} to build it again. "
+                f"{path} is damaged. Remove {self.directory} to build the store again. "
                 f"The file must have {count * dtype.itemsize:,} bytes. Received: {size:,} bytes"
             )
         return np.asarray(np.memmap(path, dtype, mode="r"))
@@ -197,7 +197,7 @@ def _verify(directory: Path, digests: dict[str, str]) -> None:
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged. Remove {path.parent} to build it again")
+    return UserError(f"{path} is damaged. Remove {path.parent} to build the store again")
 
 
 def _write(
@@ -260,7 +260,7 @@ class _SideWriter(ExitStack):
 def _encode(
     chunk: list[Pair], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
 ) -> list[tuple[list[int], list[int]]]:
-    """Returns the ids of the pairs that are kept; counts the dropped pairs by reason."""
+    """Returns the ids of the kept pairs; counts the other pairs in `dropped`, by reason."""
     sources = tokenizer.encode_source([source for source, _ in chunk])
     targets = tokenizer.encode_target([target for _, target in chunk])
     kept = []

@@ -22,9 +22,10 @@ _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 
 
 class Tokenizer:
-    """SentencePiece tokenizer with one joint vocabulary or one for each language (§5.1).
+    """SentencePiece tokenizer with a joint vocabulary or a vocabulary for each language (§5.1).
 
-    In a TensorFlow graph, use `keras_hub.tokenizers.SentencePieceTokenizer`: it has the same ids.
+    In a TensorFlow graph, use `keras_hub.tokenizers.SentencePieceTokenizer`, which returns the same
+    ids.
 
     Example:
 
@@ -58,9 +59,10 @@ class Tokenizer:
         joint: bool = True,
         normalization: str = "nmt_nfkc",
     ) -> "Tokenizer":
-        """Trains a tokenizer on parallel text; the same text always gives the same pieces.
+        """Trains a tokenizer on parallel text.
 
-        Every character of the text is in the vocabulary.
+        The same text always gives the same pieces. Every character of the text is in the
+        vocabulary.
 
         Args:
             pairs: (source, target) sentences, such as the result of `read_parallel`. If `joint` is
@@ -75,8 +77,9 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
-            UserError: If the text is empty, or has too few different words or too many different
-                characters for the vocabulary size; the message then names a possible size.
+            UserError: If the text is empty. Also if the text has too few different words, or too
+                many different characters, for the vocabulary size. The message then names a
+                possible size.
         """
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         options["normalization_rule_name"] = normalization

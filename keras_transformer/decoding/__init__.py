@@ -1,1 +1,1 @@
-"""Translates with a trained model: search, search options and the `Translator`."""
+"""Translation with a trained model: beam search, sampling and the `Translator`."""

@@ -73,23 +73,24 @@ class BeamSearch:
     """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
-    hypotheses. Of the N best candidates, those that end with eos are finished. The N best
-    candidates without eos are the next live hypotheses. The search of a sentence ends as soon as N
-    hypotheses are finished or no live hypothesis can be among the `n_best`. A further token never
-    raises the log-probability of a hypothesis. So the score of a live hypothesis cannot exceed its
-    present log-probability divided by the length penalty of the maximum length. At the maximum
-    length, all candidates are finished, even without eos, so each sentence has a result.
+    hypotheses. If one of the N best candidates ends with eos, this candidate is finished. The N
+    best candidates without eos are the next live hypotheses. The search of a sentence ends when N
+    hypotheses are finished. The search also ends when no live hypothesis can become one of the
+    `n_best` results. A further token never raises the log-probability of a hypothesis. So the final
+    score of a live hypothesis is at most its present log-probability, divided by the length penalty
+    of the maximum length. At the maximum length, all candidates are finished, even without eos. So
+    each sentence has a result.
 
     The score of a hypothesis is its log-probability divided by `length_divisor`, plus
     `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
     candidates with equal scores.
 
     If `num_beam_groups` is above 1, each group of beams is a separate search. In every step, the
-    groups choose tokens one after another. If b beams of earlier groups chose a token in this step,
-    the token's log-probability is reduced by b times `diversity_penalty`. Hypotheses of different
-    groups can be equal.
+    groups choose tokens one after another. A token's log-probability is reduced by
+    `diversity_penalty` for each beam of an earlier group that chose the token in the same step.
+    Hypotheses of different groups can be equal.
 
-    `num_beams` N and the number of results `num_results`, at most N, may be 0-d int tensors.
+    `num_beams` (N) and `num_results` (at most N) may be 0-d int tensors.
 
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
         2016, algorithm 1, for groups.
@@ -221,7 +222,10 @@ class BeamSearch:
     def _candidates(
         self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
     ) -> Candidates:
-        """Continues the live hypotheses; `penalties` `(B, 1, V)` reduce token log-probabilities."""
+        """Continues the live hypotheses.
+
+        `penalties` `(B, 1, V)` are subtracted from the log-probabilities of the next tokens.
+        """
         rules = (*self.rules, *rules_of_request(request, self.pad_id))
         is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
@@ -261,8 +265,9 @@ class BeamSearch:
     ) -> tuple[BeamState, Any]:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
-        `bonus`, float32 `(B, N)`, at most 0, is added to the scores of newly finished hypotheses.
-        Returns the next state, and for each live hypothesis the beam `(B, N)` that it continues.
+        `bonus` is float32 `(B, N)` and at most 0. It is added to the scores of newly finished
+        hypotheses. Returns the next state, and the index `(B, N)` of the beam that each live
+        hypothesis continues.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
@@ -293,28 +298,31 @@ class BeamSearch:
 
 
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
-    """Returns the number that divides the log-probability of `length` tokens (with eos), float32.
+    """Returns the length penalty of `length` tokens (with eos), float32.
+
+    The search divides the log-probability of a hypothesis by the length penalty.
 
     A larger exponent `length_penalty` gives longer translations. The form `"wu"` is ((5 + length) /
     6) ** length_penalty. The form `"power"` is length ** length_penalty, as in CTranslate2 and
-    Hugging Face; with the exponent 1, the score is the mean log-probability per token.
+    Hugging Face. With `"power"` and the exponent 1, the score is the mean log-probability per
+    token.
     """
     length = ops.cast(length, "float32")
     return ops.power((5.0 + length) / 6.0 if form == "wu" else length, length_penalty)
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
-    """Returns the coverage score, float32 `(B, N)`: 0 if the whole source is translated, else less.
+    """Returns the coverage score, float32 `(B, N)`: 0 if the whole source is covered, else below 0.
 
     The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
-    the total attention to each source token; `padding_mask` `(B, S)` is True for real tokens.
+    the total attention to each source token. `padding_mask` `(B, S)` is True for real tokens.
     """
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 
 
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """Returns initial values: 0 for the first beam of each group, minus infinity for the others."""
+    """Returns initial log-probabilities: 0 for each group's first beam, else minus infinity."""
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
@@ -356,8 +364,8 @@ def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple
 def _may_finish(candidates: Candidates, beams: Any) -> Any:
     """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
-    Only these may finish. If other candidates could also finish, N improbable hypotheses could end
-    the search too early.
+    Only the best N candidates may finish. Otherwise N improbable hypotheses could end the search
+    too early.
     """
     count = ops.shape(candidates.parents)[1]
     columns = ops.arange(count, dtype="int32")
@@ -368,7 +376,7 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 
 def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """Returns all candidates with scores: minus infinity for unfinished candidates.
+    """Returns all candidates as `Finished`; unfinished candidates have the score minus infinity.
 
     Removing candidates by slicing is slower: XLA would sort all scores to find the largest.
     """
@@ -386,7 +394,7 @@ def _merge_finished(parts: Sequence[Finished], n_best: Any) -> Finished:
 
 
 def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:
-    """Keeps the values of the first `beam_sizes` beams; sets the others to minus infinity."""
+    """Sets the values after the first `beam_sizes` beams to minus infinity."""
     if beam_sizes is None:
         return log_probabilities
     columns = ops.arange(ops.shape(log_probabilities)[1], dtype="int32")

@@ -1,4 +1,4 @@
-"""Groups sequences of any length into batches, so that there are few different batch shapes."""
+"""Groups sequences of any length into batches of a few different shapes."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -42,11 +42,11 @@ def length_batches(
 ) -> Iterator[LengthBatch]:
     """Sorts sequences by length, longest first, and groups them into batches of few shapes.
 
-    The width of a batch is `longest` or one of the widths of `shapes`: 8, 16, 32, ... for
-    `MANY_SHAPES`. A batch has as many rows as `tokens_per_batch` allows, but at least one; some
-    rows can be empty. A short list would leave many rows empty. So each of the first 4 batches is
-    also limited to as many rows as there are remaining sequences, rounded up to a power of
-    `shapes.factor`.
+    The width of a batch is its number of positions per row: one of the widths of `shapes` (8, 16,
+    32, ... for `MANY_SHAPES`), or `longest` if that is smaller. A batch has as many rows as
+    `tokens_per_batch` allows, but at least one. Some rows can be empty. A short list of sequences
+    would leave many rows empty. So the first 4 batches have a further limit: the number of
+    remaining sequences, rounded up to a power of `shapes.factor`.
 
     The first batch has the longest sequences. So if the memory is too small, the first batch fails.
 
@@ -84,11 +84,11 @@ def pair_batches(
     longest: int,
     pad_id: int,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Groups sources, each with N targets, into batches; pads all of a batch to one width S.
+    """Groups sources with N targets each into batches, and pads each batch to one length S.
 
     Yields:
-        The indices of the sources, the source ids, int32 `(B, S)`, and the target ids, int32
-        `(B, N, S)`. The last rows can be all padding.
+        For each batch: the indices of its sources, the source ids as int32 `(B, S)`, and the target
+        ids as int32 `(B, N, S)`. The last rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):

@@ -12,14 +12,15 @@ from keras_transformer.decoding.steps import take_columns
 class Cache(NamedTuple):
     """The decoding cache of a model: three nested structures of tensors.
 
-    Search uses the shapes below to reorder hypotheses and to remove finished sentences. So models
+    With the shapes below, search can reorder hypotheses and remove finished sentences. So models
     need no code for these operations.
 
     Attributes:
-        beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders them along axis 1.
-        sentence: Tensors `(B * m, ...)`, m rows per sentence; m is any number. Reordering
-            hypotheses does not change them.
-        shared: Anything that is the same for all sentences. Search does not change it.
+        beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along
+            axis 1.
+        sentence: Tensors `(B * m, ...)` with any number m of rows per sentence. Reordering
+            hypotheses does not change these tensors.
+        shared: Tensors that are the same for all sentences. Search does not change these tensors.
     """
 
     beam: Any = ()
@@ -32,7 +33,7 @@ class Cache(NamedTuple):
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns a cache with only the M sentences of indices `rows`, int `(M,)`; `batch` is B."""
+        """Returns a cache of the sentences with indices `rows`, int `(M,)`; `batch` is B."""
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))
@@ -47,11 +48,11 @@ class Cache(NamedTuple):
 class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
-    Each position has N slots, each for the key and value of one hypothesis. When search reorders
-    hypotheses, keys and values stay in their slots. The mask that `take_slots` returns tells which
-    slots belong to each hypothesis. With these shapes, XLA updates keys and values in place and
-    multiplies them without transposing. Cross-attention uses the shapes `(B, H, K, S)` and
-    `(B, H, S, K_v)`.
+    Each position has N slots. A slot holds the key and value of one hypothesis. When search
+    reorders hypotheses, keys and values stay in their slots. The mask that `take_slots` returns
+    tells which slots belong to each hypothesis. With these shapes, XLA updates keys and values in
+    place and multiplies them without transposing. In cross-attention, `key` is `(B, H, K, S)` and
+    `value` is `(B, H, S, K_v)`.
     """
 
     key: Any  # float `(B * H, K, L * N)`
@@ -65,7 +66,7 @@ class FixedKeyValues(NamedTuple):
 
     @property
     def key_is_transposed(self) -> bool:
-        """Whether the last axis of `key` counts slots and the axis before it counts features."""
+        """Whether `key` has the features before the slots, with shape `(B * H, K, L * N)`."""
         return True
 
     def open_position(self, slots: Any) -> Any:
@@ -85,11 +86,12 @@ class FixedKeyValues(NamedTuple):
 
 
 class GrowingKeyValues(NamedTuple):
-    """Keys and values that grow by one position per step, for a SavedModel, which runs without XLA.
+    """Keys and values that grow by one position per step.
 
-    Without XLA, every write to `FixedKeyValues` would copy all keys and values, and attention would
-    also read positions that are not decoded yet. The methods and shapes are the same as in
-    `FixedKeyValues`, except that `key` is `(B * H, L * N, K)`.
+    A SavedModel uses `GrowingKeyValues`, because a SavedModel runs without XLA. Without XLA, every
+    write to `FixedKeyValues` would copy all keys and values, and attention would also read
+    positions that are not decoded yet. The methods and shapes are the same as in `FixedKeyValues`,
+    except that `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -127,12 +129,12 @@ def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
 
 
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
-    """Lets hypothesis n use slot n at `position`, an int or a 0-d int tensor.
+    """Assigns slot n at `position`, an int or a 0-d int tensor, to hypothesis n.
 
-    A slot stores the key and value of one hypothesis at one position (see `FixedKeyValues`). For
-    each hypothesis and each of L positions, `slots`, int32 `(B, N, L)`, contains the number of the
-    slot that the hypothesis uses; -1 where nothing is written yet. When search reorders hypotheses,
-    it also reorders `slots`.
+    A slot stores the key and value of one hypothesis at one position (see `FixedKeyValues`).
+    `slots`, int32 `(B, N, L)`, contains the number of the slot that each hypothesis uses at each of
+    L positions. The number is -1 where nothing is written yet. When search reorders hypotheses, it
+    also reorders `slots`.
 
     Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`. Row n of the mask is True at
     the slots that hypothesis n uses. Slot s of position p has the index p * N + s.

@@ -14,7 +14,7 @@ class Ensemble:
     """Averages the probabilities that several models predict for the next token.
 
     `search` accepts an ensemble instead of a model. The models may have different architectures and
-    sizes, but each source id and each target id must stand for the same token in all models.
+    sizes. But each source id and each target id must stand for the same token in all models.
 
     Example:
 
@@ -22,7 +22,7 @@ class Ensemble:
     >>> result = compile_function(search, ensemble)(source_ids, max_length=60)
 
     Args:
-        models: At least one model; each implements `Searchable` (`models/protocol.py`).
+        models: At least one model. Each model implements `Searchable` (`models/protocol.py`).
 
     Attributes:
         models: The models.
@@ -50,7 +50,7 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """The mean of the models' `source_attention`; AttributeError if a model lacks it."""
+        """Averages the models' `source_attention`; AttributeError if a model has no such method."""
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -68,7 +68,7 @@ class Ensemble:
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Calls `extend_cache` of each model; AttributeError if a model lacks this method."""
+        """Calls each model's `extend_cache`; AttributeError if a model has no such method."""
         extensions = [model.extend_cache for model in self.models]
 
         def extend_cache(cache: Cache, max_length: int) -> Cache:

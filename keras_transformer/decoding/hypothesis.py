@@ -23,8 +23,9 @@ class Hypothesis:
             Bayes risk: the mean chrF against all samples.
         log_probability: Log-probability in nats, eos included.
         length: Number of tokens, eos included.
-        alignment: Sorted pairs (source word, target word), counted from 0; None if alignments were
-            not requested. In the sentence and in `text`, words are separated by white space.
+        alignment: Sorted pairs of word indices (source, target), counted from 0. None if alignments
+            were not requested. Words are separated by white space in the source sentence and in
+            `text`.
     """
 
     text: str
@@ -38,8 +39,8 @@ class Hypothesis:
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
-    Texts are joined with a space; scores, log-probabilities and lengths are added. The
-    alignments of the parts must count source words from the beginning of the sentence.
+    Texts are joined with a space. Scores, log-probabilities and lengths are added. The alignments
+    of the parts must count source words from the beginning of the sentence.
     """
     if len(parts) == 1:
         return parts[0]
@@ -61,7 +62,7 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
 def word_alignment(
     attention: np.ndarray, source_pieces: Sequence[str], target_pieces: Sequence[str]
 ) -> tuple[tuple[int, int], ...]:
-    """Aligns each target word with the source word to which the target word's pieces attend most.
+    """Aligns each target word with the source word that its pieces attend to most.
 
     A word begins at a SentencePiece piece that starts with "▁".
 
@@ -72,12 +73,12 @@ def word_alignment(
 
     Args:
         attention: float array. Row t, column s is the attention of target piece t to source piece
-            s. Rows and columns beyond the pieces, such as those of eos, are ignored.
+            s. Rows and columns after the last piece, such as those of eos, are ignored.
         source_pieces: Pieces of the source.
         target_pieces: Pieces of the target.
 
     Returns:
-        Sorted pairs (source word, target word), counted from 0.
+        Sorted pairs of word indices (source, target), counted from 0.
     """
     return align_words(attention, word_indices(source_pieces), word_indices(target_pieces))
 
@@ -85,7 +86,7 @@ def word_alignment(
 def align_words(
     attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
 ) -> tuple[tuple[int, int], ...]:
-    """Does the same as `word_alignment`, but takes word indices, one per piece."""
+    """Does the same as `word_alignment`, but takes the word index of each piece."""
     if not of_source.size or not of_target.size:
         return ()
     between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))
@@ -99,11 +100,11 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
 
     The mean estimates the expected chrF against a translation drawn from the model. All samples
-    must be translations of one sentence, drawn without `top_k` and `top_p`, which would bias the
-    estimate. The result is sorted, best first. Samples with equal means keep the order in which
-    they were drawn.
+    must be translations of one sentence. Draw the samples without `top_k` and `top_p`, because
+    these options would bias the estimate. The result is sorted, best first. Samples with equal
+    means keep the order in which they were drawn.
 
-    Source: Eikema and Aziz 2020, §5; Popović 2015, for chrF, which sacrebleu computes.
+    Source: Eikema and Aziz 2020, §5; Popović 2015 for chrF (computed by sacrebleu).
     """
     if not samples:
         raise ValueError("`samples` must not be empty. Received: samples=[]")

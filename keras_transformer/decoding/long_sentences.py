@@ -49,7 +49,7 @@ def source_parts(
 def _shortened(
     text: str, pieces: list[int], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[tuple[str, list[int]]]:
-    """Splits or truncates `text`; returns each part with its pieces, which fit into the model."""
+    """Splits or truncates `text` to fit into the model; returns each part with its pieces."""
     most = max_length - 1  # One position is for eos.
     if overlong == "split":
         parts = split_overlong(
@@ -65,14 +65,14 @@ def _shortened(
 
 
 def _first_words(text: str, parts: Sequence[str]) -> list[int]:
-    """Returns, for each part, the index of the word in `text` that has the part's first letter."""
+    """Returns, for each part, the index of the word in `text` where the part begins."""
     words = [index for index, word in enumerate(text.split()) for _ in word]
     counts = [len("".join(part.split())) for part in parts]
     return [words[before] for before in np.cumsum([0, *counts[:-1]])] if words else [0]
 
 
 def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
-    """Splits a text until `is_short` returns True for each part; never splits a single character.
+    """Splits a text until each part satisfies `is_short` or is a single character.
 
     The text is first split at the ends of its sentences. A sentence that is still too long is
     halved between two words. A word that is still too long is halved between two characters.

@@ -10,7 +10,7 @@ _MOST_TOKENS = 1_000_000
 
 
 class DecodingOptions(BaseModel):
-    """The options that beam search and sampling share: frozen, validated and hashable.
+    """The options that beam search and sampling share. They are frozen, validated and hashable.
 
     The options of the command line are generated from these fields. A search is compiled once for
     each different set of options.
@@ -25,11 +25,11 @@ class DecodingOptions(BaseModel):
         None,
         ge=1,
         le=_MOST_TOKENS,
-        description="Maximum tokens of a translation, with eos. Default: source length plus 50, "
-        "but at least min_length.",
+        description="Maximum number of tokens of a translation, with eos. Default: source length "
+        "plus 50, but at least min_length.",
     )
     min_length: int = Field(
-        1, ge=1, le=_MOST_TOKENS, description="Minimum tokens of a translation, with eos."
+        1, ge=1, le=_MOST_TOKENS, description="Minimum number of tokens of a translation, with eos."
     )
     repetition_penalty: float = Field(
         1.0,
@@ -42,7 +42,7 @@ class DecodingOptions(BaseModel):
         0,
         ge=0,
         le=_MOST_TOKENS,
-        description="Do not repeat n-grams of this size; 0 allows all repetition.",
+        description="Block repeated n-grams of this size. 0 allows repetition.",
     )
 
     @model_validator(mode="after")
@@ -60,7 +60,7 @@ class DecodingOptions(BaseModel):
 
 
 class SearchOptions(DecodingOptions):
-    """The options of beam search (§6.1). The paper uses the default values.
+    """The options of beam search (§6.1). The defaults are the values of the paper.
 
     Example:
 
@@ -71,7 +71,9 @@ class SearchOptions(DecodingOptions):
         al. 2016 for groups of beams.
     """
 
-    beam_size: int = Field(4, ge=1, le=1_000, description="Beams per sentence; 1 is greedy search.")
+    beam_size: int = Field(
+        4, ge=1, le=1_000, description="Number of beams per sentence. 1 is greedy search."
+    )
     length_penalty: float = Field(
         0.6,
         ge=0,
@@ -80,8 +82,8 @@ class SearchOptions(DecodingOptions):
     )
     length_penalty_form: LengthPenaltyForm = Field(
         "wu",
-        description="Length penalty of n tokens with exponent a. wu: ((5 + n) / 6) ** a. power: "
-        "n ** a, as in CTranslate2.",
+        description="Formula of the length penalty for n tokens and exponent a. wu: "
+        "((5 + n) / 6) ** a. power: n ** a, as in CTranslate2.",
     )
     coverage_penalty: float = Field(
         0.0,
@@ -89,16 +91,18 @@ class SearchOptions(DecodingOptions):
         le=1e6,
         description="Weight of the coverage penalty for source tokens that get little attention.",
     )
-    n_best: int = Field(1, ge=1, description="Translations per sentence, best first.")
+    n_best: int = Field(1, ge=1, description="Number of best translations per sentence.")
     num_beam_groups: int = Field(
-        1, ge=1, description="Diverse beam search: number of groups of beams; 1 turns it off."
+        1,
+        ge=1,
+        description="Number of beam groups in diverse beam search. 1 is normal beam search.",
     )
     diversity_penalty: float = Field(
         0.0,
         ge=0,
         le=1e6,
-        description="Diverse beam search: if b beams of earlier groups chose a token in the same "
-        "step, the token's log-probability is reduced by b times this number.",
+        description="Reduces a token's log-probability by this number for each beam of an earlier "
+        "group that chose the token in the same step. For diverse beam search.",
     )
 
     @model_validator(mode="after")
@@ -129,22 +133,25 @@ class SamplingOptions(DecodingOptions):
     Source: Holtzman et al. 2020 for `top_p`; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    num_samples: int = Field(1, ge=1, le=100_000, description="Independent samples per sentence.")
+    num_samples: int = Field(
+        1, ge=1, le=100_000, description="Number of independent samples per sentence."
+    )
     temperature: float = Field(
         1.0,
         ge=1e-6,
         le=1e6,
-        description="Divides the log-probabilities. Below 1, samples are less random.",
+        description="Divides the log-probabilities. Values below 1 make samples less random.",
     )
     top_k: int = Field(
         0,
         ge=0,
         le=_MOST_TOKENS,
-        description="Sample only from the k most probable tokens; 0 means all tokens.",
+        description="Sample only from the k most probable tokens. 0 means all tokens.",
     )
     top_p: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Sample only from the most probable tokens that add up to this probability.",
+        description="Sample only from the most probable tokens, until their probabilities add up "
+        "to this number. 1 means all tokens.",
     )

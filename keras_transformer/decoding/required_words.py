@@ -1,15 +1,16 @@
 """Finds translations that contain required token sequences, by dynamic beam allocation.
 
-No state is kept between steps: each step searches each hypothesis for the sequences. A sequence is
-met if it occurs in the hypothesis. A sequence that is not met is in progress if the hypothesis ends
-with the first k tokens of the sequence; if several k are possible, the largest counts. Sequences
-may overlap. One occurrence meets equal sequences.
+Nothing is stored between steps. Each step searches each hypothesis for the required sequences. A
+sequence is met if it occurs in the hypothesis. If a sequence is not met, it is in progress when the
+hypothesis ends with the first k tokens of the sequence. If several k are possible, the largest k
+counts. Sequences may overlap. One occurrence meets equal sequences.
 
-The bank of a hypothesis is a number: the number of tokens in the sequences that are met, plus the
+The bank of a hypothesis is a number of tokens: all tokens of the sequences that are met, plus the
 largest k of the sequences in progress. Only hypotheses with the same bank compete with each other.
 So hypotheses with more of the required tokens stay in the beam, even if they are less probable.
 
-Shape letters: a sentence has C sequences of up to W tokens, padded at the end, and M candidates.
+Shape letters: C required sequences per sentence, W tokens per sequence (padded at the end), M
+candidates per sentence.
 
 Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation.
 """
@@ -52,13 +53,14 @@ def constrained_candidates(
 ) -> Candidates:
     """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
-    The M = 2N + N + NC candidates are the 2N most probable continuations, the most probable
-    continuation of every hypothesis, and every hypothesis continued by the next token of each
-    sequence that is not met. A hypothesis cannot end with eos before all sequences are met. If a
-    sentence has no sequences, `allocate_beams` chooses its N most probable continuations.
+    There are M = 2N + N + NC candidates. The first 2N are the most probable continuations of all
+    hypotheses. The next N are the most probable continuation of each hypothesis. The last NC
+    continue each hypothesis with the next token of each sequence that is not met. A hypothesis
+    cannot end with eos before all sequences are met. If a sentence has no sequences,
+    `allocate_beams` chooses its N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
-    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`; empty sequences are ignored.
+    V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`. Empty sequences are ignored.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
@@ -82,15 +84,14 @@ def constrained_candidates(
 
 
 def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
-    """Chooses N candidates of each sentence, in turn from each bank (see the top of this file).
+    """Chooses N candidates of each sentence, in turn from each bank.
 
-    For banks, see the top of this file. The function first takes the most probable candidate of
-    each bank, from the highest bank to the lowest, then the second most probable candidate of each
-    bank, and so on. Banks with too few candidates are skipped.
+    The top of this file defines banks. First the function takes the most probable candidate of each
+    bank, from the highest bank to the lowest. Then it takes the second most probable candidate of
+    each bank, and so on. Banks with too few candidates are skipped.
 
-    `log_probabilities` and `banks` are `(B, M)`. Candidates with log-probability minus infinity are
-    chosen only if there are fewer than N other candidates.
-    Returns int32 indices `(B, N)`, sorted by descending log-probability.
+    `log_probabilities` and `banks` are `(B, M)`. Candidates with the log-probability minus infinity
+    are chosen last. Returns int32 indices `(B, N)`, sorted by descending log-probability.
 
     Source: Post & Vilar 2018, §3.3.
     """
@@ -111,7 +112,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 if none is missing."""
+    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 for met sequences."""
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
@@ -131,14 +132,14 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
 
 
 def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
-    """Returns the total length, int32 `(B,)`, of the C sequences of each sentence."""
+    """Returns the number of required tokens of each sentence, int32 `(B,)`."""
     return ops.sum(count_tokens(required_ids, pad_id), axis=-1)
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
     """Returns how many tokens of each sequence are met, int32 `(B, N, C)`.
 
-    All tokens of a met sequence, the first k of a sequence in progress, otherwise none.
+    The number is the length of a met sequence, k for a sequence in progress, and otherwise 0.
     """
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]

@@ -46,12 +46,13 @@ class Sampling:
     """Draws N independent translations of each sentence, token by token.
 
     Each step applies the token rules to the model's log-probabilities and divides the results by
-    the temperature. It keeps the `top_k` most probable tokens and renormalizes them. Of these, it
-    keeps the nucleus: the most probable tokens, until their probabilities add up to `top_p`. Tokens
-    as probable as the last kept token are also kept. Then it renormalizes again and chooses the
-    first token, in the order of ids, whose cumulative probability exceeds the random number. So the
-    same random numbers give the same samples on every backend and in every batch. Only rounding
-    errors can change a choice; the probability is about 1e-7 times the number of tokens in the
+    the temperature. The step keeps the `top_k` most probable tokens and renormalizes their
+    probabilities. Of these tokens, the step keeps the nucleus: the most probable tokens, until
+    their probabilities add up to `top_p`. Tokens as probable as the last kept token are also kept.
+    The probabilities are renormalized again, and added up in the order of ids. The step chooses the
+    first token whose cumulative probability exceeds the random number. So the same random numbers
+    give the same samples on every backend and in every batch. Only rounding errors can change the
+    choice of a token. The probability of a change is about 1e-7 times the number of tokens in the
     nucleus.
 
     Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
@@ -82,7 +83,7 @@ class Sampling:
         """Raises a ValueError if the request has a field that sampling does not support."""
         for name in ("required_ids", "beam_sizes", "length_penalties"):
             if getattr(request, name) is not None:
-                raise ValueError(f"`{name}` is for beam search; sampling does not support it.")
+                raise ValueError(f"`{name}` is for beam search, not for sampling.")
         numbers = request.random_numbers
         if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
             raise ValueError(
@@ -149,15 +150,16 @@ def random_numbers(
 ) -> np.ndarray:
     """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
 
-    The random numbers of a sample depend only on the seed and the indices of sentence and sample.
-    They stay the same with more samples, a larger `max_length` or other sentences. The numbers come
-    from the raw output of the Philox generator, which is the same in all releases of NumPy.
+    The random numbers of a sample depend only on the seed, the index of the sentence and the index
+    of the sample. With more samples, a larger `max_length` or other sentences, the random numbers
+    of the sample stay the same. The numbers come from the raw output of the Philox generator, which
+    is the same in all releases of NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
         indices: The index of each sentence in the whole text, integers from 0 to 2**64 - 1.
         num_samples: Samples N per sentence.
-        max_length: Largest number of tokens L of a sample.
+        max_length: Maximum number of tokens L of a sample.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
@@ -195,7 +197,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 
 
 def _nucleus_border(weights: Any, top_p: float) -> Any:
-    """Returns the smallest weight `(B, N, 1)` in the nucleus, with float32 precision.
+    """Returns the smallest of the `weights` in the nucleus, `(B, N, 1)`, with float32 precision.
 
     `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. The weights
     in the nucleus add up to at least `top_p` times the sum of all weights.
@@ -223,9 +225,9 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 def _draw(weights: Any, numbers: Any) -> Any:
     """Returns the tokens, int32 `(B, N)`, at which cumulative probabilities first exceed `numbers`.
 
-    The function adds up the `weights` `(B, N, V)`, first block by block to find the right block of
-    tokens, then token by token in this block. In a single float32 sum over the vocabulary,
-    tokens less probable than the sum's rounding error would never be chosen.
+    The function first adds up the sums of blocks of `weights` `(B, N, V)` to find the block of the
+    token. Then the function adds up the weights in the chosen block. With a single float32 sum over
+    the vocabulary, tokens less probable than the rounding error of the sum would never be chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]
@@ -245,8 +247,9 @@ def _draw(weights: Any, numbers: Any) -> Any:
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
-    If rounding errors leave none, returns the index of the last weight above 0. Weights of 0 are
-    excluded explicitly, because the rounding errors of a parallel sum could select one.
+    If rounding errors leave no such weight, returns the index of the last weight above 0. Weights
+    of 0 are excluded explicitly, because the rounding errors of a parallel sum could select a
+    weight of 0.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")

@@ -68,9 +68,9 @@ class PairScore(NamedTuple):
 class Scorer:
     """Scores existing translations with a trained model.
 
-    Pairs are grouped into batches of few shapes, as in `Translator`. A translation that beam search
-    found gets the same log-probability as in the search, if the tokenizer encodes the text as the
-    pieces that the search chose.
+    Pairs are grouped into batches of few shapes, as in `Translator`. The tokenizer may encode a
+    translation as other pieces than beam search chose. If the pieces are the same, the translation
+    gets the same log-probability as in beam search.
 
     Example:
 
@@ -80,8 +80,8 @@ class Scorer:
     Args:
         model: A `Transformer`, or any Keras model with the same inputs, output and `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
-        tokens_per_batch: Maximum number of source tokens, and of target tokens, in a batch, padding
-            included. Defaults to 1024.
+        tokens_per_batch: Maximum number of source tokens in a batch, padding included. The same
+            maximum applies to the target tokens. Defaults to 1024.
     """
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int = 1024) -> None:

@@ -1,8 +1,9 @@
 """Runs the decoding loop of beam search and sampling: one token per step, in stages.
 
-A stage ends when the cache is full; the next stage has a larger cache. `search` runs all stages,
-and can be compiled as one function. `StagedSearch` compiles each stage separately, and also ends a
-stage when half of the sentences are finished; the next stage then has a smaller batch.
+A stage ends when the cache is full. The next stage has a larger cache. `search` runs all stages,
+and can be compiled as one function. `StagedSearch` compiles each stage separately. `StagedSearch`
+also ends a stage when the unfinished sentences fit into a smaller batch. The next stage then has
+the smaller batch.
 """
 
 from collections.abc import Sequence
@@ -63,13 +64,15 @@ def search(
             without XLA, where loops may change shapes, L can be a 0-d int tensor.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
             `SearchOptions()`. If `options.max_length` is also set, the smaller limit applies.
-        rules: Token rules, such as `ForbiddenWords`, which apply after the rules that `options`
-            turn on. A hypothesis for which the rules allow no token is dropped. Defaults to none.
+        rules: Token rules, such as `ForbiddenWords`. They apply after the rules that `options` turn
+            on. If the rules allow no token for a hypothesis, the hypothesis is dropped. Defaults to
+            none.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
-        beam_size: A 0-d int tensor, for a number of beams known only at run time. The search
-            then returns this many hypotheses and requires `request.beam_sizes`. Defaults to None:
-            `options.beam_size` beams and `options.n_best` hypotheses.
+        beam_size: Number of beams as a 0-d int tensor, if the number is known only at run time.
+            With `beam_size`, the search returns `beam_size` hypotheses and requires
+            `request.beam_sizes`. Defaults to None: `options.beam_size` beams and `options.n_best`
+            hypotheses.
 
     Returns:
         A `SearchResult`.
@@ -120,9 +123,9 @@ def make_strategy(
 class StagedSearch:
     """Searches many batches faster than `search`, with the same results.
 
-    In `search`, a batch keeps its size until the last sentence is finished. `StagedSearch` reduces
-    the batch as soon as enough of its sentences are finished. Each batch size is compiled when it
-    first occurs.
+    In `search`, a batch keeps its size until the last sentence is finished. `StagedSearch`
+    continues with a smaller batch as soon as the unfinished sentences fit into the smaller batch.
+    Each batch size is compiled when it first occurs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -132,7 +135,7 @@ class StagedSearch:
     def __call__(
         self, request: Request, strategy: Strategy, max_length: int, shapes: Shapes = MANY_SHAPES
     ) -> SearchResult:
-        """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
         begin, resize, advance = self._compiled.current()
         lengths = stages(self._model, max_length, shapes.first_stage, shapes.factor)
         rows = np.arange(len(request.source_ids))
@@ -170,7 +173,7 @@ class GraphSearch:
         self._compiled = CompiledFunctions(model, (_whole, ()), any_shape=True)
 
     def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
-        """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
         result = self._compiled.current()[0](request, np.int32(max_length), strategy=strategy)
         return SearchResult(*map(ops.convert_to_numpy, result))
 
@@ -205,7 +208,7 @@ class AdaptiveSearch:
     def __call__(
         self, request: Request, strategy: Strategy, max_length: int, plan: Plan
     ) -> SearchResult:
-        """Runs the search for a request of arrays; returns a `SearchResult` of NumPy arrays."""
+        """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
         if plan.in_graph:
             return self._graph(request, strategy, max_length)
         return self._staged(request, strategy, max_length, plan.shapes)
@@ -214,7 +217,7 @@ class AdaptiveSearch:
 def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
     """Returns the length of the hypotheses at the end of each stage, in tokens.
 
-    The lengths are `first`, `first * factor`, `first * factor**2` and so on, and at last
+    The lengths are `first`, `first * factor`, `first * factor**2` and so on. The last length is
     `max_length`.
 
     For a model without `extend_cache`, there is a single stage of `max_length` tokens.
@@ -302,7 +305,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray, factor: int) -> np.ndarray | None:
-    """Returns the rows to keep (None = all): unfinished ones first, then some finished ones."""
+    """Returns the rows to keep (None = all): first unfinished sentences, then finished ones."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size, factor):
         size = smaller_batch_size(size, factor)

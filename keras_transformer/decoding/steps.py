@@ -29,7 +29,7 @@ class Request(NamedTuple):
             missing required token. Beam search only.
         beam_sizes: int32 `(B,)`, number of beams of each sentence, from 1 to the search's
             `beam_size`. A sentence with fewer beams than `n_best` has empty hypotheses at the end.
-            Beam search only; can't be combined with `required_ids`.
+            Beam search only, and not together with `required_ids`.
         length_penalties: float32 `(B,)`, one exponent per sentence, used instead of the option
             `length_penalty`. Beam search only.
         random_numbers: float32 `(B, N, L)` in [0, 1), one number per token of each sample, from the
@@ -48,8 +48,8 @@ class Request(NamedTuple):
     def as_tensors(self, *max_lengths: Any) -> "Request":
         """Returns the request as tensors.
 
-        Each of `max_lengths` is a further maximum length, for all sentences; None means no maximum.
-        Each sentence gets the smallest of its maximum lengths.
+        Each of `max_lengths` is a further maximum length for all sentences, or None. Each sentence
+        gets the smallest of its maximum lengths.
         """
         floats = ("length_penalties", "random_numbers")
         tensors = {
@@ -94,7 +94,7 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
 def log_normalizer(logits: Any, largest: Any = None) -> Any:
     """Returns log(sum(exp(logits))), float `(B, N)`, for logits `(B, N, V)`.
 
-    Pass `largest`, the largest logit of each hypothesis, `(B, N, 1)`, if it is already known.
+    If the largest logit of each hypothesis is already known, pass it as `largest` `(B, N, 1)`.
     """
     if largest is None:
         largest = ops.max(logits, axis=-1, keepdims=True)
@@ -112,8 +112,9 @@ def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence
 def best_token(log_probabilities: Any) -> tuple[Any, Any]:
     """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
 
-    If several tokens are equally probable, it takes the first. It uses `ops.max` and `ops.min`,
-    because with XLA on a CPU, `ops.argmax` takes as long as the whole output projection.
+    If several tokens are equally probable, the function takes the first. It uses `ops.max` and
+    `ops.min`, because `ops.argmax` is slow with XLA on a CPU: it takes as long as the whole output
+    projection.
     """
     vocabulary_size = log_probabilities.shape[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
@@ -141,14 +142,14 @@ def write_at(ids: Any, tokens: Any, position: Any) -> Any:
 
 
 def count_tokens(ids: Any, pad_id: int) -> Any:
-    """Returns the int32 number `(...)` of tokens in ids `(..., L)` that are not padding."""
+    """Counts the tokens that are not padding in `ids` `(..., L)`: int32 `(...)`."""
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
 
 
 def search_result(
     ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
 ) -> SearchResult:
-    """Returns a result without bos; a hypothesis with the score minus infinity becomes padding."""
+    """Returns a `SearchResult` without bos; hypotheses of score minus infinity become padding."""
     exists = scores > IMPOSSIBLE
     ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
     return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
@@ -159,10 +160,10 @@ def top_k_tokens(
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
-    If the vocabulary is large, it is divided into blocks of 64 tokens. The function finds the k
-    blocks whose best tokens have the highest scores, then the k best tokens in these blocks. A
-    single `ops.top_k` over all tokens takes several times as long on a CPU. The backend's `top_k`
-    determines the order of tokens with equal scores.
+    If the vocabulary is large, it is divided into blocks of 64 tokens. First the function finds the
+    k blocks whose best tokens have the highest scores. Then it finds the k best tokens in these
+    blocks. A single `ops.top_k` over all tokens takes several times as long on a CPU. The backend's
+    `top_k` determines the order of tokens with equal scores.
 
     `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
@@ -214,7 +215,7 @@ def block_maxima(scores: Any) -> Any:
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
-    """Returns block maxima without excluded tokens; recomputes only blocks with such tokens."""
+    """Returns block maxima without excluded tokens; recomputes only blocks with excluded tokens."""
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded}:
         start = block * BLOCK

@@ -15,7 +15,7 @@ Words = Sequence[Sequence[str]]
 
 
 class ConstraintError(ValueError):
-    """The constraints on the translation of a sentence cannot be met.
+    """Raised if the constraints on the translation of a sentence cannot be met.
 
     Attributes:
         sentence: Index of the sentence.
@@ -31,9 +31,9 @@ class TargetConstraints:
     """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
 
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
-    "cats" if the pieces of "cats" are "▁cat" and "s". "Cat" does not match, and neither
-    do other pieces with the same letters. If a sentence is split, the prefix applies only to the
-    first part. A forbidden word with a character that the tokenizer does not know has no effect.
+    "cats" if the pieces of "cats" are "▁cat" and "s". The word "cat" matches neither "Cat" nor
+    other pieces with the same letters. If a sentence is split, the prefix applies only to the first
+    part. If the tokenizer does not know a character of a forbidden word, the word has no effect.
 
     `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
@@ -44,7 +44,7 @@ class TargetConstraints:
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
             know, contains a forbidden word, belongs to a blank sentence, or is too long for a
             translation of `max_length` tokens. Also if a sentence with required words is split,
-            because nothing tells which part must contain the words.
+            because it is unknown which part must contain the words.
     """
 
     def __init__(
@@ -95,12 +95,13 @@ class TargetConstraints:
             rule = "A sentence with required words must not be longer than the model accepts."
         elif max_length is not None and longest >= max_length:
             rule = (
-                "A required word must have fewer tokens than the longest translation, "
+                "A required word must have fewer tokens than the maximum length of a translation, "
                 f"{max_length}."
             )
         elif max_length is not None and len(prefix) > max_length:
             rule = (
-                f"A prefix must have at most the tokens of the longest translation, {max_length}."
+                f"A prefix must have at most {max_length} tokens, the maximum length of a "
+                "translation."
             )
         elif any(_contains(x, y) for x in (prefix, *required) for y in self._forbidden[sentence]):
             rule = "A prefix or required word must not contain a forbidden word."
@@ -111,7 +112,8 @@ class TargetConstraints:
     def check_found(self, parts: Sequence[SourcePart], best: Sequence[Hypothesis]) -> None:
         """Raises a ConstraintError if the best hypothesis of a part does not meet the constraints.
 
-        If the forbidden words leave no token to choose, the score is `IMPOSSIBLE`.
+        If the forbidden words leave no token to choose, the score of the hypothesis is
+        `IMPOSSIBLE`.
         """
         for part, hypothesis in zip(parts, best, strict=True):
             prefix = [] if part.number else self._prefixes[part.sentence]
@@ -123,8 +125,8 @@ class TargetConstraints:
             if not is_met:
                 raise self._error(
                     part.sentence,
-                    "The search found no translation that meets the constraints. Change them, or "
-                    "raise the maximum length or the beam size.",
+                    "The search found no translation that meets the constraints. Change the "
+                    "constraints, or raise the maximum length or the beam size.",
                 )
 
     def _error(self, sentence: int, rule: str) -> ConstraintError:
@@ -184,7 +186,7 @@ def _contains(ids: list[int], sequence: list[int]) -> bool:
 def _encode_words(tokenizer: Any, words: Words) -> list[list[list[int]]]:
     """Returns the ids of each sentence's words, without repeated words.
 
-    Words without ids or with unknown characters are omitted too.
+    Words without ids and words with unknown characters are also omitted.
     """
     encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words]
     return [

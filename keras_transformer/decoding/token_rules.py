@@ -10,8 +10,8 @@ Call arguments:
 Returns:
     The new log-probabilities, float32 `(B, N, V)`; minus infinity forbids a token.
 
-A rule makes at most one pass over the log-probabilities. It uses the ids to find the tokens whose
-log-probabilities must change, and changes only these.
+A rule makes at most one pass over the log-probabilities. The rule uses the ids to find the tokens
+whose log-probabilities must change.
 """
 
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class RepetitionPenalty:
     Raises:
         ValueError: If `penalty` is not above 0.
 
-    Source: Keskar et al. 2019, §4.1; applied to log-probabilities, as in Hugging Face's beam
-        search.
+    Source: Keskar et al. 2019, §4.1. The penalty applies to log-probabilities, as in Hugging Face's
+        beam search.
     """
 
     penalty: float
@@ -133,7 +133,7 @@ class ForbiddenWords:
     >>> result = search(model, source_ids, max_length=60, rules=(ForbiddenWords(words),))
 
     Args:
-        sequences: Tuple of tuples of token ids, none of them empty.
+        sequences: Token sequences: a tuple of non-empty tuples of ids.
 
     Raises:
         ValueError: If there is no sequence, or a sequence is empty.
@@ -144,7 +144,8 @@ class ForbiddenWords:
     def __post_init__(self) -> None:
         if not self.sequences or not all(self.sequences):
             raise ValueError(
-                "`sequences` must have at least one sequence, and each at least one token. "
+                "`sequences` must have at least one sequence. Each sequence must have at least one "
+                "token. "
                 f"Received: sequences={self.sequences}"
             )
 
@@ -180,10 +181,10 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Forbids all tokens except the next token of the prefix.
+    """Allows only the next token of the prefix.
 
     `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
-    nothing is forbidden. The function does not need `ids`: `position` tells which token of the
+    all tokens are allowed. The function does not need `ids`: `position` tells which token of the
     prefix is next.
     """
     prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
@@ -202,9 +203,9 @@ def forbid_sequences(
 ) -> Any:
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
-    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. With
-    shape `(1, C, W)` they apply to every sentence. A sequence that contains only padding has no
-    effect.
+    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. If the
+    shape is `(1, C, W)`, the sequences apply to every sentence. A sequence that contains only
+    padding has no effect.
     """
     forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]
@@ -246,7 +247,7 @@ def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
 
 
 def _indices(tokens: Any) -> Any:
-    """Returns where `tokens` `(B, N, M)` are in tensors `(B, N, V)`: indices `(B * N * M, 3)`."""
+    """Returns the indices `(B * N * M, 3)` of `tokens` `(B, N, M)` in a tensor `(B, N, V)`."""
     batch, beams, count = ops.shape(tokens)
     sentence, beam = ops.arange(batch, dtype="int32"), ops.arange(beams, dtype="int32")
     shape = (batch, beams, count)

@@ -59,14 +59,15 @@ class Translator:
     Args:
         model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
         tokenizer: The `Tokenizer` that the model was trained with.
-        options: The options of beam search. If `options.max_length` is None, the maximum length
-            is the source's length plus 50 tokens, as in the paper, but at least
-            `options.min_length`. Defaults to `SearchOptions()`.
-        overlong: What to do with text that has more pieces than the model accepts. `"split"`: split
-            the text at the ends of sentences, or between words if a sentence is too long; translate
-            the parts and join the translations with a space. `"truncate"`: translate only the
-            beginning of the text, with a warning. Defaults to `"split"`.
-        tokens_per_batch: Source tokens of one batch, padding included. Defaults to 2048.
+        options: The options of beam search. If `options.max_length` is None, the maximum length of
+            a translation is the source's length plus 50 tokens, as in the paper. It is always at
+            least `options.min_length`. Defaults to `SearchOptions()`.
+        overlong: What to do with text that has more pieces than the model accepts. `"split"` splits
+            the text at the ends of sentences. If a sentence is still too long, it is split between
+            two words. The translations of the parts are joined with a space. `"truncate"`
+            translates only the beginning of the text, with a warning. Defaults to `"split"`.
+        tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
+            2048.
 
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
@@ -107,7 +108,7 @@ class Translator:
 
         Args:
             sentences: Any number of strings, of any lengths. Blank strings are translated to "".
-            prefixes: The required beginning of each translation; "" if there is none. See
+            prefixes: The required beginning of each translation; "" allows any beginning. See
                 `TargetConstraints`. Defaults to None.
             required: For each sentence a list of words that its translation must contain. Defaults
                 to None.
@@ -149,7 +150,7 @@ class Translator:
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order; each list is sorted, best first. No two
+            One list per sentence, in the same order. Each list is sorted, best first. No two
             hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
             are empty and have the score 0.
         """
@@ -222,7 +223,9 @@ class Translator:
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any
     ) -> list[list[Hypothesis]]:
-        """Returns the sample most similar to all samples (minimum Bayes risk decoding).
+        """Returns, for each sentence, the sample that is most similar to all samples.
+
+        The method is minimum Bayes risk decoding.
 
         Args:
             sentences: Any number of strings, of any lengths.
@@ -258,7 +261,7 @@ class Translator:
         ...     print(translation, flush=True)
 
         Args:
-            lines: Sentences; the iterator may block until the next line arrives.
+            lines: Sentences. The iterator may block until the next line arrives.
 
         Yields:
             The best translation of each line.
@@ -276,8 +279,8 @@ class Translator:
             length = getattr(options, name)
             if length is not None and length > self.model.max_length:
                 raise ValueError(
-                    f"`options.{name}` must be at most the model's {self.model.max_length}. "
-                    f"Received: {name}={length}"
+                    f"`options.{name}` must be at most the model's max_length, "
+                    f"{self.model.max_length}. Received: {name}={length}"
                 )
         return options
 
@@ -289,7 +292,7 @@ class Translator:
         fields: Callable[["_Batch"], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part; `fields(batch)` returns more `Request` fields."""
+        """Returns the hypotheses of each part; `fields(batch)` returns further `Request` fields."""
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )
@@ -382,7 +385,7 @@ def _num_sentences(parts: list[SourcePart]) -> int:
 
 @contextmanager
 def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
-    """Yields a function; call it with the number of sentences after each finished batch."""
+    """Yields a function to call with the number of sentences of each finished batch."""
     if callable(progress):
         yield progress
         return
@@ -393,7 +396,7 @@ def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
 def _whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the k-th hypotheses of all parts of a sentence, for each sentence and each k.
+    """Joins the parts of each sentence: their first hypotheses, second hypotheses and so on.
 
     The result of a sentence without parts is `blank`.
     """

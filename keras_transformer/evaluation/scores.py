@@ -36,8 +36,9 @@ def evaluate_run(
         percentage of translations that equal their references.
 
     Raises:
-        UserError: Before translation, if the text is missing or empty, if `scores.json` is damaged
-            or cannot be written, or if a length in `options` exceeds the model's maximum.
+        UserError: If the text is missing or empty, if `scores.json` is damaged or cannot be
+            written, or if a length in `options` exceeds the model's maximum. The error is raised
+            before the translation.
     """
     settings = run.recipe.evaluation
     options = options or settings.search_options()
@@ -61,7 +62,7 @@ def evaluate_run(
 def score(
     translations: Sequence[str], references: Sequence[str], settings: Evaluation
 ) -> list[Score]:
-    """Computes BLEU, chrF and the share of exact matches in percent, with one reference each.
+    """Computes BLEU, chrF and the percentage of exact matches, with one reference per translation.
 
     `settings` specifies the tokenization and case sensitivity of BLEU.
     """

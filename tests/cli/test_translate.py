@@ -168,7 +168,7 @@ def test_an_ensemble_with_another_tokenizer(run, finished, tmp_path):
 
 def test_longer_translations_than_the_model_makes(run):
     message = fails("translate", run, "--max-length", 25, input="one\n")
-    assert "at most the model's 24" in message
+    assert "at most the model's max_length, 24" in message
 
 
 def test_truncated_model(run):
@@ -186,7 +186,7 @@ def test_the_largest_seed_is_taken(run):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sample", 2, "--max-length", 25), "at most the model's 24"),
+        (("--sample", 2, "--max-length", 25), "at most the model's max_length, 24"),
         (("--sample", 2, "--temperature", "1e-320"), "1e-320 is not in the range"),
         (("--sample", 2, "--repetition-penalty", "nan"), "finite number"),
         (("--sample", 2**31), "is not in the range"),

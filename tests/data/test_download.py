@@ -72,7 +72,7 @@ def test_a_wrong_hash_leaves_the_file_that_was_there(server, cache):
     cache.mkdir(parents=True)
     (cache / "train.en").write_bytes(b"older")
     server.answers["/data/train.en"] = answer(b"wrong")
-    refuse(server, "its SHA-256 must be")
+    refuse(server, "the file's SHA-256 must be")
     assert files_below(cache.parent) == {cache / "train.en"}
     assert (cache / "train.en").read_bytes() == b"older"
 
@@ -96,7 +96,7 @@ def test_a_damaged_file_of_the_cache_is_replaced(server, cache):
 )
 def test_nothing_is_written_outside_the_cache(server, cache, tmp_path, name, sha256):
     cache.mkdir(parents=True)
-    refuse(server, "must be in its own folder", name=name, sha256=sha256)
+    refuse(server, "must be in a folder of its own", name=name, sha256=sha256)
     assert server.requests == []
     assert files_below(tmp_path) == set()
 
@@ -105,7 +105,7 @@ def test_links_of_the_cache_are_not_followed_out_of_it(server, cache, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     cache.parent.mkdir(parents=True)
     cache.symlink_to(tmp_path / "elsewhere")
-    refuse(server, "must be in its own folder")
+    refuse(server, "must be in a folder of its own")
     assert files_below(tmp_path / "elsewhere") == set()
 
 
@@ -169,7 +169,7 @@ def test_redirects_to_other_protocols_are_refused(server, location):
 
 def test_redirects_in_a_circle_are_refused(server):
     server.answers["/data/train.en"] = answer(b"", 302, Location="/data/train.en")
-    refuse(server, "must answer 200. Received: 302")
+    refuse(server, "must answer with status 200. Received: 302")
     assert len(server.requests) == 1 + module.MOST_REDIRECTS
 
 
@@ -184,7 +184,7 @@ def test_a_missing_file_is_one_line_with_the_address(server):
         UserError, match="/data/test%20%23.en cannot be fetched.*data.directory"
     ) as caught:
         fetch(server, name="test #.en")
-    assert str(caught.value).endswith("the server must answer 200. Received: 404")
+    assert str(caught.value).endswith("the server must answer with status 200. Received: 404")
 
 
 def test_a_gzipped_file_stays_gzipped(server):

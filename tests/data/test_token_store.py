@@ -133,7 +133,7 @@ def test_truncated_store_is_refused(tmp_path, tokenizer, name):
     build(tmp_path / "store", SENTENCES, tokenizer)
     path = tmp_path / "store" / name
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match=rf"{name} is damaged. Remove .* to build it again"):
+    with pytest.raises(UserError, match=rf"{name} is damaged. Remove .* to build the store again"):
         TokenStore(tmp_path / "store")
     path.unlink()
     with pytest.raises(UserError, match="Received: 0 bytes"):
@@ -199,7 +199,9 @@ def test_ids_in_another_order_are_refused(tmp_path, tokenizer):
         path = tmp_path / "store" / name
         content = path.read_bytes()
         path.write_bytes(content[::-1])
-        with pytest.raises(UserError, match=f"{name} is damaged. Remove .* to build it again"):
+        with pytest.raises(
+            UserError, match=f"{name} is damaged. Remove .* to build the store again"
+        ):
             build(tmp_path / "store", SENTENCES, tokenizer)
         path.write_bytes(content)
     assert len(build(tmp_path / "store", SENTENCES, tokenizer)) == len(SENTENCES)

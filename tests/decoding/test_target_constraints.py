@@ -92,7 +92,9 @@ def test_a_repeated_word_is_required_once():
 
 def test_a_required_word_fits_into_the_translation():
     arrays_of(required=[["abc"], [], []], max_length=4)
-    with pytest.raises(ValueError, match="longest translation, 3. Received: required=.*abc"):
+    with pytest.raises(
+        ValueError, match="maximum length of a translation, 3. Received: required=.*abc"
+    ):
         arrays_of(required=[["abc"], [], []], max_length=3)
 
 
@@ -101,7 +103,7 @@ def test_a_required_word_fits_into_the_translation():
     [
         ({"required": ["abc"], "forbidden": ["d", "bc"]}, "must not contain a forbidden word"),
         ({"prefix": "abc", "forbidden": ["ab"]}, "must not contain a forbidden word"),
-        ({"prefix": "abcd", "max_length": 3}, "at most the tokens of the longest translation, 3"),
+        ({"prefix": "abcd", "max_length": 3}, "at most 3 tokens, the maximum length"),
         ({"prefix": "a", "parts": []}, "A blank sentence must have no prefix"),
         ({"required": ["a"], "parts": []}, "A blank sentence must have no prefix"),
     ],

@@ -295,7 +295,7 @@ def test_training_does_not_resume_with_another_text_or_tokenizer(copy, removed):
     (folder / "text.en").write_text(text)
     shutil.rmtree(run.tokenizer_dir)
     Tokenizer.train([("f e", "d c")], vocabulary_size=10).save(run.tokenizer_dir)
-    with pytest.raises(UserError, match="with another tokenizer: restore"):
+    with pytest.raises(UserError, match="with another tokenizer. Restore"):
         train(run, resume=True)
 
 
