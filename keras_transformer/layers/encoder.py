@@ -122,6 +122,10 @@ class EncoderLayer(ConfiguredLayer):
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
+    def compute_output_spec(self, x: Any, *_: Any, **__: Any) -> Any:
+        # Without this method, Keras would trace `call`. Loading a model would take twice as long.
+        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+
     @checkpointable
     def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
         return self._transform(self._attend(x, mask if padding_mask is None else padding_mask))
