@@ -357,8 +357,10 @@ def load_model(path: str | Path) -> Any:
     """
     import keras
 
+    from keras_transformer._backend.compilation_cache import use_compilation_cache
     from keras_transformer.models import ARCHITECTURES, architecture
 
+    use_compilation_cache()
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")

@@ -5,6 +5,8 @@ import os
 import platform
 from pathlib import Path
 
+import keras
+
 # Largest size of the cache. JAX then deletes the programs that were not used for longest.
 MAX_BYTES = 2**30
 
@@ -12,11 +14,15 @@ MAX_BYTES = 2**30
 def use_compilation_cache() -> None:
     """Lets JAX keep compiled programs in `keras_transformer/jax` in the user's cache folder.
 
+    On other backends, the function does nothing.
+
     The folder is `XDG_CACHE_HOME` or `~/.cache`. Processors with other features have a folder of
     their own, because programs for one may crash on another. If the folder cannot be written, the
     cache stays off. The function changes nothing if JAX's own setting names a folder
     (`JAX_COMPILATION_CACHE_DIR`) or turns the cache off (`JAX_ENABLE_COMPILATION_CACHE=false`).
     """
+    if keras.config.backend() != "jax":
+        return
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
