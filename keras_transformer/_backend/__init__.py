@@ -1,1 +1,3 @@
 """Contains all code that differs by backend."""
+
+BACKENDS = ("tensorflow", "jax", "torch")

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend import BACKENDS
+
 
 def compile_function(
     function: Callable[..., Any], model: keras.Model, donated: Collection[int] = ()
@@ -48,10 +50,8 @@ class CompiledFunctions:
 
     def __init__(self, model: Any, *functions: tuple[Callable[..., Any], Collection[int]]) -> None:
         backend = keras.config.backend()
-        if backend not in _COMPILERS:
-            raise ValueError(
-                f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}"
-            )
+        if backend not in BACKENDS:
+            raise ValueError(f"The backend must be one of {list(BACKENDS)}. Received: {backend!r}")
         self._model, self._functions, self._compile = model, functions, _COMPILERS[backend]
         layers: list[Any] = list(getattr(model, "_flatten_layers", list)())
         self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
@@ -145,4 +145,4 @@ def _torch(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable
     return torch.inference_mode()(functools.partial(function, model))
 
 
-_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+_COMPILERS = dict(zip(BACKENDS, (_tensorflow, _jax, _torch), strict=True))
