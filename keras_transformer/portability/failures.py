@@ -77,7 +77,7 @@ class Failures:
         """Yields (backends, message) for each error of a check, then for each large difference."""
         for name in self._audit.backends:
             if error := self._audit.errors.get((check, name)):
-                yield (name,), " ".join(str(error).split())[:300]
+                yield (name,), " ".join(str(error).split())[:500]
         pairs = {pair: worst(self._audit.differences(check, pair)) for pair in self._audit.pairs()}
         parting = {pair: x for pair, x in pairs.items() if x is not None and x.parts}
         for pair, largest in sorted(parting.items(), key=lambda x: -x[1].ratio):
