@@ -93,8 +93,8 @@ def _difference(name: str, one: Measured, other: Measured) -> Difference:
     a, b = one.values[name], other.values[name]
     changes = change(a, b)
     if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
-        noises = (x.noise[name] for x in (one, other))
-        is_undecided = any(x.size and np.isinf(x).all() for x in noises)
+        undecided = (x.noise[name] for x in (one, other))
+        is_undecided = any(x.size and np.isinf(x).all() for x in undecided)
         return Difference(name, 0.0 if is_undecided else math.inf, 0.0)
     noises = np.stack(np.broadcast_arrays(one.noise[name], other.noise[name]))
     if a.dtype.kind != "f":
