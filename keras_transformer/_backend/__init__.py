@@ -1,1 +1,3 @@
 """Contains code that differs by backend."""
+
+BACKENDS = ("tensorflow", "jax", "torch")

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.compilation_cache import use_compilation_cache
 
 # On a CPU, XLA compiles a search with this level in 20% less time; the search is equally fast.
@@ -71,10 +72,8 @@ class CompiledFunctions:
         any_shape: bool = False,
     ) -> None:
         backend = keras.config.backend()
-        if backend not in _COMPILERS:
-            raise ValueError(
-                f"The backend must be one of {list(_COMPILERS)}. Received: {backend!r}"
-            )
+        if backend not in BACKENDS:
+            raise ValueError(f"The backend must be one of {list(BACKENDS)}. Received: {backend!r}")
         compilers = _COMPILERS_FOR_ANY_SHAPE if any_shape else _COMPILERS
         self._model, self._functions, self._compile = model, functions, compilers[backend]
         layers: list[Any] = list(getattr(model, "_flatten_layers", list)())
@@ -212,5 +211,5 @@ def _torch(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable
     return torch.inference_mode()(functools.partial(function, model))
 
 
-_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+_COMPILERS = dict(zip(BACKENDS, (_tensorflow, _jax, _torch), strict=True))
 _COMPILERS_FOR_ANY_SHAPE = {**_COMPILERS, "tensorflow": _tensorflow_graph}

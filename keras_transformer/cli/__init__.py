@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from keras_transformer import __version__
+from keras_transformer._backend import BACKENDS
 from keras_transformer._files import is_disk_full
 from keras_transformer.errors import UserError, is_out_of_memory
 
@@ -26,7 +27,7 @@ COMMANDS = (
     *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
     "conformance",
 )
-BACKENDS = ("tensorflow", "jax", "torch")
+
 
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {

@@ -5,11 +5,12 @@ Therefore, a model needs no base class. Shape letters: B batch, S source, T targ
 vocabulary, N beams, L positions of the cache.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from keras_transformer.decoding.cache import Cache
 
 
+@runtime_checkable
 class Searchable(Protocol):
     """An autoregressive model that predicts one token at a time.
 

@@ -1,19 +1,105 @@
-"""Asks the processes of all backends for results, and compares the results."""
+"""Asks a process per backend for results, and compares the results."""
 
 import itertools
-from collections.abc import Callable, Collection
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_transformer.portability.backend import Backend, BackendError, measured
 from keras_transformer.portability.compare import Difference, Measured, differences
 
 CHECKS = ("outputs", "gradients", "training step", "search", "save and load")
 Pair = tuple[str, str]
+# Three processes share the GPU's memory, and compute float32 without loss of precision.
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+}
+
+
+class BackendError(Exception):
+    """An error in the process of a backend.
+
+    Attributes:
+        call: Path of the innermost layer call that raised the error, or None.
+        file: The model file that cannot be loaded, or None.
+    """
+
+    file: Path | None = None
+
+    def __init__(self, message: str, call: str | None = None) -> None:
+        super().__init__(message)
+        self.call = call
+
+
+class Backend:
+    """The process of one backend (see `child.py`), to be used in a `with` statement."""
+
+    def __init__(self, name: str, folder: Path, imports: list[str], seed: int) -> None:
+        self._errors = folder / f"{name}.stderr"
+        paths = [str(Path(__file__).parents[2]), *(path or os.getcwd() for path in sys.path)]
+        command = [sys.executable, "-m", "keras_transformer.portability.child"]
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [*command, str(folder), json.dumps(imports), str(seed)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+                env={
+                    **os.environ,
+                    **_ENVIRONMENT,
+                    "KERAS_BACKEND": name,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                },
+            )
+
+    def __enter__(self) -> "Backend":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Calls a method of `Child` and returns its answer.
+
+        Raises:
+            BackendError: If the method fails or the process ends.
+        """
+        assert self._process.stdin and self._process.stdout
+        try:
+            print(json.dumps([method, arguments]), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            status = self._process.wait()
+            last = self._errors.read_text(errors="replace").strip().rpartition("\n")[-1]
+            raise BackendError(f"the process ended with status {status}: {last}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise BackendError(answer["error"], answer["failed_call"])
+        return answer
+
+
+def measured(answer: Mapping[str, Any]) -> Measured:
+    """Reads the arrays of an answer."""
+    names, arrays = answer["names"], np.load(answer["file"])
+    values = {name: arrays[f"arr_{i}"] for i, name in enumerate(names)}
+    noise = {name: arrays[f"arr_{i + len(names)}"] for i, name in enumerate(names)}
+    return Measured(values, noise, answer["epsilon"], answer["terms"])
 
 
 class Reading(NamedTuple):
@@ -67,57 +153,36 @@ class Audit:
             return [x for reading in self.readings(pair) for x in reading.differences()]
         if not all((check, name) in self.answers for name in pair):
             return []
-        return of_check(check, *(self.answers[check, name] for name in pair))
+        return _of_check(check, *(self.answers[check, name] for name in pair))
 
     def readings(self, pair: Pair) -> list[Reading]:
         """Returns the outputs of two backends for the original file and the files they saved."""
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
         found, here = [], keras.config.backend()
         if here in outputs:  # the model was made on this backend
-            answer = outputs[here]
-            values = {f"output {i}": x for i, x in enumerate(self._given)}
-            given = answer._replace(values=values)
-            found.append(Reading(self._folder / "model.keras", here, given, answer))
+            given = {f"output {i}": x for i, x in enumerate(self._given)}
+            expected = outputs[here]._replace(values=given)
+            found.append(Reading(self._folder / "model.keras", here, expected, outputs[here]))
         for writer, reader in itertools.product(outputs, outputs):
             if (writer, reader) in self._loaded:
                 loaded = self._loaded[writer, reader]
-                found.append(Reading(self.file_of(writer), reader, outputs[writer], loaded))
+                found.append(Reading(self._file_of(writer), reader, outputs[writer], loaded))
         return found
 
-    def parting_call(self, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds the first layer call whose outputs differ by backend although its inputs agree."""
-        try:
-            one, other = (self._walk(name) for name in pair)
-        except BackendError:
-            return None
-        shared = _calls(one) & _calls(other)
-        calls: dict[str, dict[str, list[Difference]]] = {}
-        for difference in differences(one, other):
-            call, kind, number = difference.name.rsplit(" ", 2)
-            if call not in shared:
-                continue
-            named = difference._replace(name=f"{kind} {number}")
-            calls.setdefault(call, {"input": [], "output": []})[kind] += [named] * named.parts
-        return next(
-            ((call, x["output"]) for call, x in calls.items() if x["output"] and not x["input"]),
-            None,
-        )
+    def parting(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
+        """Finds the layer call that makes two backends differ, and its differences.
 
-    def parting_step(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds the innermost layer call whose own training step differs between the backends."""
+        For the outputs, this is the first call whose outputs differ although its inputs agree. For
+        gradients and the training step, it is the innermost call whose own training step differs.
+        """
         try:
             one, other = (self._walk(name) for name in pair)
         except BackendError:
             return None
+        if check == "outputs":
+            return _parting_call(one, other)
         calls = list(dict.fromkeys(x.rsplit(" ", 2)[0] for x in one.values if x in other.values))
-        found, prefix = None, f"{calls[-1]}/"
-        inner = iter(calls)
-        while (call := next(inner, None)) is not None:
-            if call.startswith(prefix) and "/" not in call.removeprefix(prefix):
-                if parting := self._step_differences(check, pair, call):
-                    found, prefix = (call, parting), f"{call.partition(' (call')[0]}/"
-                    inner = iter(calls)
-        return found
+        return self._parting_step(check, pair, calls)
 
     def failing_call(self, name: str) -> str | None:
         """Returns the innermost layer call that raises an error on a backend, or None."""
@@ -127,26 +192,26 @@ class Audit:
             return error.call
         return None
 
-    def file_of(self, writer: str) -> Path:
+    def _file_of(self, writer: str) -> Path:
         return self._folder / f"saved-{writer}.keras"
 
     def _run(self, check: str, name: str) -> None:
         backend = self.backends[name]
         try:
             if check == "save and load":
-                backend.ask("save", path=str(self.file_of(name)))
-            else:
-                answer = backend.ask(_METHODS[check])
-                self.answers[check, name] = measured(answer)
-                if check == "gradients":
-                    self.answers["training step", name] = self.answers[check, name]
-                    self.is_training &= answer["is_training"]
+                backend.ask("save", path=str(self._file_of(name)))
+                return
+            answer = backend.ask("step" if check == "gradients" else check)
+            self.answers[check, name] = measured(answer)
+            if check == "gradients":
+                self.answers["training step", name] = self.answers[check, name]
+                self.is_training &= answer["is_training"]
         except BackendError as error:
             self.errors[check, name] = error
 
     def _load_all(self, reader: str) -> None:
         for writer in self.backends:
-            path = self.file_of(writer)
+            path = self._file_of(writer)
             try:
                 if path.exists():
                     loaded = measured(self.backends[reader].ask("load", path=str(path)))
@@ -160,23 +225,40 @@ class Audit:
             self._walks[name] = measured(self.backends[name].ask("walk"))
         return self._walks[name]
 
+    def _parting_step(
+        self, check: str, pair: Pair, calls: list[str]
+    ) -> tuple[str, list[Difference]] | None:
+        """Starts with the calls in the outermost call, then goes into the call that differs."""
+        outer = calls[-1]  # the model
+        inside = [x for x in calls if x.rpartition("/")[0] == outer.partition(" (call")[0]]
+        for call in inside:
+            if found := self._step_differences(check, pair, call):
+                inner = self._parting_step(check, pair, [*calls[: calls.index(call)], call])
+                return inner or (call, found)
+        return None
+
     def _step_differences(self, check: str, pair: Pair, call: str) -> list[Difference]:
         try:
             one, other = (measured(self.backends[name].ask("step", call=call)) for name in pair)
         except BackendError:
             return []
-        return [x for x in of_check(check, one, other) if x.parts]
+        return [x for x in _of_check(check, one, other) if x.parts]
 
 
-def _calls(walk: Measured) -> set[str]:
-    """Returns the layer calls with outputs; a call in a compiled loop has none."""
-    return {call for call, kind, _ in (x.rsplit(" ", 2) for x in walk.values) if kind == "output"}
+def _parting_call(one: Measured, other: Measured) -> tuple[str, list[Difference]] | None:
+    # A call in a compiled loop has no outputs.
+    shared = {x.rsplit(" ", 2)[0] for x in one.values if x in other.values and " output " in x}
+    calls: dict[str, dict[str, list[Difference]]] = {}
+    for difference in differences(one, other):
+        call, kind, number = difference.name.rsplit(" ", 2)
+        if call in shared:
+            named = difference._replace(name=f"{kind} {number}")
+            calls.setdefault(call, {"input": [], "output": []})[kind] += [named] * named.parts
+    found = ((call, x["output"]) for call, x in calls.items() if x["output"] and not x["input"])
+    return next(found, None)
 
 
-_METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}
-
-
-def of_check(check: str, one: Measured, other: Measured) -> list[Difference]:
+def _of_check(check: str, one: Measured, other: Measured) -> list[Difference]:
     """Compares the results of one check.
 
     Two checks use the same training step: "gradients" compares its gradients, and "training step"

@@ -4,6 +4,7 @@ A request is a line of JSON on standard input: the name of a method of `Child` a
 answer is a line of JSON on standard output; its arrays are in a file.
 """
 
+import functools
 import importlib
 import json
 import math
@@ -134,12 +135,7 @@ class Child:
         def watch(name: str, call: Call, run: Callable[[], Any]) -> Any:
             self.calls.setdefault(name, call)
             given = _arrays(f"{name} input", call[1:])
-            try:
-                outputs = run()
-            except Exception as error:
-                if not hasattr(error, "failed_call"):
-                    error.failed_call = name  # type: ignore[attr-defined]
-                raise
+            outputs = run()
             found.update({**given, **_arrays(f"{name} output", outputs)})
             return outputs
 
@@ -174,7 +170,10 @@ class Child:
 
 @contextmanager
 def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Calls `watch(path, call, run)` for each call of a layer or operation; `run` executes it."""
+    """Calls `watch(path, call, run)` for each call of a layer or operation; `run` executes it.
+
+    An error gets the attribute `failed_call`, the path of the innermost call that raised it.
+    """
     original, path = keras.Operation.__call__, list[str]()
     counts = Counter[str]()
 
@@ -185,9 +184,12 @@ def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[N
         name = name if counts[name] == 1 else f"{name} (call {counts[name]})"
         given = {key: x for key, x in named.items() if key != "training"}
         try:
-            return watch(
-                name, Call(self, arguments, given), lambda: original(self, *arguments, **named)
-            )
+            run = functools.partial(original, self, *arguments, **named)
+            return watch(name, Call(self, arguments, given), run)
+        except Exception as error:
+            if not hasattr(error, "failed_call"):
+                error.failed_call = name  # type: ignore[attr-defined]
+            raise
         finally:
             path.pop()
 
@@ -261,6 +263,14 @@ def _expression(value: Any, arrays: Arrays) -> str:
     return f"arrays['{len(arrays) - 1}']"
 
 
+def _cause(error: BaseException) -> BaseException:
+    """Returns the first error of a layer call in the chain of errors, or else `error`."""
+    chain = [error]
+    while chain[-1].__context__ is not None:
+        chain.append(chain[-1].__context__)
+    return next((x for x in reversed(chain) if hasattr(x, "failed_call")), error)
+
+
 def main(folder: str, imports: str, seed: str) -> None:
     """Answers requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
@@ -270,11 +280,13 @@ def main(folder: str, imports: str, seed: str) -> None:
         method, arguments = json.loads(line)
         try:
             if child is None:
-                child = Child(folder, json.loads(imports), int(seed))
+                with _watched(lambda path, call, run: run()):
+                    child = Child(folder, json.loads(imports), int(seed))
             answer = getattr(child, method)(**arguments)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            answer = {"error": text, "failed_call": getattr(error, "failed_call", None)}
+            cause = _cause(error)
+            text = f"{type(cause).__name__}: {cause}"
+            answer = {"error": text, "failed_call": getattr(cause, "failed_call", None)}
         print(json.dumps(answer), file=answers, flush=True)
 
 

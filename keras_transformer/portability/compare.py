@@ -74,8 +74,8 @@ def differences(one: Measured, other: Measured) -> list[Difference]:
     largest number. The factor is 2 sqrt(n) because backends add terms in different orders: the
     rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
     Numbers above 1 / epsilon, for example -1e9 in a mask, have a noise of their own, so that they
-    do not make the tolerance of smaller numbers large. Elements that become NaN or infinite when
-    weights and inputs change in this way are not compared.
+    do not make the tolerance of smaller numbers large. Elements that become NaN or infinite on both
+    backends when weights and inputs change in this way are not compared.
     Integers must be equal, except in rows that change when weights and inputs change in this way.
     """
     names = dict.fromkeys([*one.values, *other.values])
@@ -93,14 +93,15 @@ def _difference(name: str, one: Measured, other: Measured) -> Difference:
     a, b = one.values[name], other.values[name]
     changes = change(a, b)
     if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
-        noises = (x.noise[name] for x in (one, other))
-        is_undecided = any(x.size and np.isinf(x).all() for x in noises)
+        undecided = (x.noise[name] for x in (one, other))
+        is_undecided = any(x.size and np.isinf(x).all() for x in undecided)
         return Difference(name, 0.0 if is_undecided else math.inf, 0.0)
-    noise = np.maximum(one.noise[name], other.noise[name])
+    noises = np.stack(np.broadcast_arrays(one.noise[name], other.noise[name]))
     if a.dtype.kind != "f":
-        return Difference(name, float(np.sum(changes > noise)), 0.0)
+        return Difference(name, float(np.sum(changes > noises.max(axis=0))), 0.0)
+    is_known = np.isfinite(noises)
+    noise, is_decided = noises.max(axis=0, initial=0.0, where=is_known), is_known.any(axis=0)
     epsilon, factor = max(one.epsilon, other.epsilon), 2 * math.sqrt(max(one.terms, other.terms))
-    is_decided = np.isfinite(noise)
     size = np.where(np.isfinite(a), np.abs(a), 0.0)
     is_large = size > 1 / epsilon
     found = []

@@ -13,16 +13,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.errors import UserError
-from keras_transformer.portability.audit import CHECKS, Audit, Pair
-from keras_transformer.portability.backend import Backend
+from keras_transformer.models.protocol import Searchable
+from keras_transformer.portability.audit import CHECKS, Audit, Backend, Pair
 from keras_transformer.portability.compare import Difference, worst
 from keras_transformer.portability.failures import Failure, Failures
-from keras_transformer.portability.inputs import as_model, random_inputs
 from keras_transformer.portability.probe import as_array
 
-BACKENDS = ("tensorflow", "jax", "torch")
+BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
 
 
 @dataclass
@@ -124,7 +124,7 @@ def conformance(
         raise UserError(f"a comparison needs two backends; {missing[0]} is not installed")
     model = as_model(model, inputs)
     modules = _modules(model, imports)
-    checks = [check for check in CHECKS if check != "search" or _has_search(model)]
+    checks = [check for check in CHECKS if check != "search" or isinstance(model, Searchable)]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         given = _write_model(model, inputs, seed, Path(folder))
         backends = {
@@ -142,9 +142,27 @@ def conformance(
         return Conformance(installed, missing, largest, failures, terms, audit.is_training)
 
 
-def _has_search(model: Any) -> bool:
-    names = ("init_cache", "step", "max_length", "pad_id")
-    return all(hasattr(model, name) for name in names)
+def as_model(model: Any, inputs: Any) -> keras.Model:
+    """Returns a model itself, built; wraps a layer in a functional model."""
+    if not isinstance(model, keras.layers.Layer):
+        raise ValueError(f"`model` must be a Keras model or layer. Received: model={model!r}")
+    if isinstance(model, keras.Model):
+        if not model.built and inputs is not None:
+            model(inputs)
+        return model
+    if inputs is None:
+        raise ValueError(f"`inputs` must be given for a layer. Received: model={model!r}")
+    if isinstance(inputs, dict):
+        symbolic = {name: _symbolic(x, name) for name, x in inputs.items()}
+        outputs = model(**symbolic)
+    else:
+        symbolic = keras.tree.map_structure(_symbolic, inputs)
+        outputs = model(symbolic)
+    return keras.Model(symbolic, outputs, name="model")
+
+
+def _symbolic(x: Any, name: str | None = None) -> Any:
+    return keras.Input(x.shape[1:], dtype=keras.backend.standardize_dtype(x.dtype), name=name)
 
 
 def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
@@ -169,3 +187,54 @@ def _write_model(model: keras.Model, inputs: Any, seed: int, folder: Path) -> li
     structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
     (folder / "inputs.json").write_text(json.dumps(structure))
     return [as_array(x) for x in outputs]
+
+
+def random_inputs(model: keras.Model, seed: int = 0) -> Any:
+    """Returns random inputs for a functional model, in the structure of its inputs.
+
+    Floats are standard normal. Integers are valid ids for the embedding that reads the
+    input or, if none reads it, for the model's smallest embedding. The first row ends with two
+    padding ids.
+
+    Raises:
+        ValueError: If `model` is not a functional model.
+    """
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            f"`inputs` must be given for a model that is not functional. Received: model={model!r}"
+        )
+    structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    random = np.random.default_rng(seed)
+    pad_id = getattr(model, "pad_id", 0)
+
+    def make(spec: Any) -> np.ndarray:
+        batch, *rest = spec.shape
+        shape = (batch or BATCH, *(size or LENGTH for size in rest))
+        if "float" in spec.dtype:
+            return random.normal(size=shape).astype(spec.dtype)
+        if spec.dtype == "bool":
+            return random.choice([True, False], shape)
+        ids = np.setdiff1d(np.arange(_vocabulary_size(model, spec)), [pad_id])
+        drawn = random.choice(ids, shape).astype(spec.dtype)
+        if len(shape) == 2 and shape[1] > 2:
+            drawn[0, -2:] = pad_id
+        return drawn
+
+    return keras.tree.map_structure(make, structure)
+
+
+def _vocabulary_size(model: keras.Model, spec: Any) -> int:
+    sizes, own = [], []
+    for layer in model._flatten_layers():
+        size = getattr(layer, "input_dim", None) or getattr(layer, "vocabulary_size", None)
+        if isinstance(size, int):
+            sizes.append(size)
+            own += [size] if any(x is spec for x in _inputs_of(layer)) else []
+    return min(own or sizes or [2])
+
+
+def _inputs_of(layer: Any) -> list[Any]:
+    try:
+        return keras.tree.flatten(layer.input)
+    except (AttributeError, ValueError):  # called several times, or never
+        return []

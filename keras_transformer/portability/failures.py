@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from keras_transformer.portability.audit import CHECKS, Audit
-from keras_transformer.portability.backend import BackendError
-from keras_transformer.portability.compare import Difference, worst
-from keras_transformer.portability.script import DIFFER, reproduces, write_script
+from keras_transformer.portability.audit import CHECKS, Audit, BackendError
+from keras_transformer.portability.compare import worst
+from keras_transformer.portability.script import DIFFER, Place, reproduces, write_script
 
 # If backends fail the check on the left, failures of the checks on the right are not reported.
 _EXPLAINED = {"outputs": CHECKS, "gradients": ("training step",)}
@@ -42,17 +39,6 @@ class Failure(NamedTuple):
     def __str__(self) -> str:
         script = self.script or "no script reproduces this failure"
         return f"{self.check}: {self.where}: {self.message}\n    {script}"
-
-
-class _Place(NamedTuple):
-    """Where a failure occurs: in a layer call, or in the whole model if `call` is None."""
-
-    backends: tuple[str, ...]
-    kind: str  # of the script, see `write_script`
-    call: str | None
-    parting: list[Difference]
-    file: Path | None = None  # model file to load
-    expected: dict[str, np.ndarray] | None = None  # outputs of the saved model
 
 
 class Failures:
@@ -91,13 +77,13 @@ class Failures:
         """Yields (backends, message) for each error of a check, then for each large difference."""
         for name in self._audit.backends:
             if error := self._audit.errors.get((check, name)):
-                yield (name,), " ".join(str(error).split())[:300]
+                yield (name,), " ".join(str(error).split())[:500]
         pairs = {pair: worst(self._audit.differences(check, pair)) for pair in self._audit.pairs()}
         parting = {pair: x for pair, x in pairs.items() if x is not None and x.parts}
         for pair, largest in sorted(parting.items(), key=lambda x: -x[1].ratio):
             yield pair, str(largest) if largest.is_shared else f"only one has {largest.name}"
 
-    def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[_Place]:
+    def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[Place]:
         """Yields the places where a script may reproduce a failure.
 
         If backends load saved files differently, these are the files. Otherwise, the first place
@@ -107,61 +93,44 @@ class Failures:
         if len(backends) == 1:
             error = audit.errors[check, backends[0]]
             if check == "outputs" and (call := audit.failing_call(backends[0])):
-                yield _Place(backends, "layer", call, [])
+                yield Place(backends, "layer", call)
             is_save = check == "save and load" and error.file is None
-            yield _Place(backends, "save" if is_save else kind, None, [], error.file)
+            yield Place(backends, "save" if is_save else kind, file=error.file)
             return
         pair = (backends[0], backends[1])
         if check == "save and load":
             for reading in audit.readings(pair):
                 if parting := [x for x in reading.differences() if x.parts]:
                     expected = reading.expected.values
-                    yield _Place((reading.reader,), kind, None, parting, reading.path, expected)
+                    yield Place((reading.reader,), kind, None, parting, reading.path, expected)
             return
-        if check == "outputs" and (found := audit.parting_call(pair)):
-            yield _Place(backends, "layer", *found)
-        if kind == "step" and (found := audit.parting_step(check, pair)):
-            yield _Place(backends, "step", *found)
-        parting = [x for x in audit.differences(check, pair) if x.parts]
-        yield _Place(backends, kind, None, parting)
+        if check != "search" and (found := audit.parting(check, pair)):
+            yield Place(backends, "layer" if check == "outputs" else kind, *found)
+        yield Place(backends, kind, None, [x for x in audit.differences(check, pair) if x.parts])
 
-    def _script(self, failure: Failure, places: list[_Place]) -> Path | None:
+    def _script(self, failure: Failure, places: list[Place]) -> Path | None:
         """Tries `places` in turn; keeps the first script that reproduces the failure."""
-        name = "-".join([*failure.check.split(), *failure.backends])
+        target = self._directory / "-".join([*failure.check.split(), *failure.backends])
         shown = DIFFER if places[0].parting else failure.message.partition(":")[0]
         for place in places:
-            for name_of_saver in [*place.backends, *self._audit.backends]:
-                with tempfile.TemporaryDirectory() as folder:
-                    try:
-                        self._write(Path(folder), failure, place, name_of_saver)
-                    except BackendError:  # the layer cannot be saved alone
-                        continue
+            with tempfile.TemporaryDirectory() as folder:
+                if self._write(Path(folder), f"{failure.check}: {failure.where}", place):
                     if reproduces(Path(folder) / "reproduce.py", shown):
-                        target = self._directory / name
                         shutil.copytree(folder, target, dirs_exist_ok=True)
                         return target / "reproduce.py"
-                break
         return None
 
-    def _write(self, folder: Path, failure: Failure, place: _Place, saver: str) -> None:
-        answer = self._audit.backends[saver].ask(
-            "save_call", call=place.call, folder=str(folder), with_training=place.kind == "step"
-        )
-        if place.file is not None:
-            shutil.copy(place.file, folder / "layer.keras")
-        if place.expected is not None:
-            np.savez(folder / "expected.npz", allow_pickle=False, **place.expected)
-        write_script(
-            folder,
-            place.kind,
-            title=f"{failure.check}: {failure.where}",
-            backends=place.backends,
-            tolerances={x.name: x.tolerance for x in place.parting},
-            call=answer["call"],
-            imports=self._imports,
-            is_training=answer["is_training"],
-            seed=self._seed,
-        )
+    def _write(self, folder: Path, title: str, place: Place) -> bool:
+        """Writes the folder of a script; returns False if no backend can save the layer."""
+        call = {"call": place.call, "folder": str(folder), "with_training": place.kind == "step"}
+        for name in dict.fromkeys([*place.backends, *self._audit.backends]):
+            try:
+                saved = self._audit.backends[name].ask("save_call", **call)
+            except BackendError:
+                continue
+            write_script(folder, title, place, saved, self._imports, self._seed)
+            return True
+        return False
 
 
 _KINDS = {

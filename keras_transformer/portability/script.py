@@ -7,8 +7,12 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from keras_transformer.portability import probe
+from keras_transformer.portability.compare import Difference
 
 # Code with which the script computes its results, by kind of script (see `write_script`).
 _COMPUTE = {
@@ -85,46 +89,64 @@ if parts:
 '''
 
 
+class Place(NamedTuple):
+    """Where a failure occurs, and what shows it.
+
+    Attributes:
+        backends: The backends to run.
+        kind: What to run: `"layer"` (a call), `"model"` (`predict`), `"step"`, `"save"` or
+            `"search"`.
+        call: Path of the layer call, or None for the whole model.
+        parting: The differences that exceed their tolerances; none if the failure is an error.
+        file: Model file to load instead of the layer or model, or None.
+        expected: Outputs of the saved model, to compare with those of one backend, or None.
+    """
+
+    backends: tuple[str, ...]
+    kind: str
+    call: str | None = None
+    parting: Sequence[Difference] = ()
+    file: Path | None = None
+    expected: Mapping[str, np.ndarray] | None = None
+
+
 def write_script(
     folder: Path,
-    kind: str,
     title: str,
-    backends: Sequence[str],
-    tolerances: Mapping[str, float],
-    call: Sequence[str],
+    place: Place,
+    saved: Mapping[str, Any],
     imports: Iterable[str],
-    is_training: bool = False,
     seed: int = 0,
 ) -> Path:
     """Writes `reproduce.py` into a folder with `layer.keras` and `inputs.npz`.
 
     Args:
-        folder: The folder. If it has a file `expected.npz`, the results must equal its arrays.
-        kind: What to run: `"layer"` (a call), `"model"` (`predict`), `"step"`, `"save"` or
-            `"search"`.
+        folder: The folder.
         title: First line of the script's docstring.
-        backends: The backends to run.
-        tolerances: Largest difference of each compared array.
-        call: Python code of the positional and of the keyword arguments of the call.
+        place: The place of the failure.
+        saved: The answer of `Child.save_call`, which wrote the two files.
         imports: Modules that register the classes of the layer.
-        is_training: The argument `training` of the layer in a training step.
         seed: Seed of the random numbers in a training step.
     """
+    if place.file is not None:
+        shutil.copy(place.file, folder / "layer.keras")
+    if place.expected is not None:
+        np.savez(folder / "expected.npz", allow_pickle=False, **place.expected)
+    if place.kind == "step":
+        shutil.copy(probe.__file__, folder / "probe.py")
     imports = list(imports)
-    compute = _COMPUTE[kind].format(is_training=is_training, seed=seed)
+    compute = _COMPUTE[place.kind].format(is_training=saved["is_training"], seed=seed)
     text = _SCRIPT.format(
         title=title,
         differ=DIFFER,
-        backends=list(backends),
-        tolerances=dict(tolerances),
+        backends=list(place.backends),
+        tolerances={x.name: x.tolerance for x in place.parting},
         paths=sorted({x for x in map(_folder_of, imports) if x is not None}),
         imports="".join(f"    import {module}  # noqa: F401\n" for module in imports),
-        call=", ".join(call),
+        call=", ".join(saved["call"]),
         compute="\n".join(line[4:] for line in compute.strip("\n").split("\n")),
-        found='[np.load(HERE / "expected.npz")]' if (folder / "expected.npz").exists() else "[]",
+        found="[]" if place.expected is None else '[np.load(HERE / "expected.npz")]',
     )
-    if kind == "step":
-        shutil.copy(probe.__file__, folder / "probe.py")
     path = folder / "reproduce.py"
     path.write_text(text, encoding="utf-8")
     return path

@@ -61,6 +61,12 @@ def test_what_rounding_makes_nan_is_not_compared_and_hides_nothing():
     assert not compare([1.0, np.nan], [1.0, 0.5], noise).parts
 
 
+def test_a_nan_that_only_one_backend_has_parts():
+    one, other = measured(x=[1.0, np.nan], noise=[0.0, np.inf]), measured(x=[1.0, 0.5])
+    for (found,) in (differences(one, other), differences(other, one)):
+        assert found.parts
+
+
 def test_shapes_part_unless_rounding_decides_them():
     assert compare([1.0], [1.0, 2.0]).parts
     assert compare([], [1.0]).parts

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from support import custom_layers
 from support.command_line import invoke
-from support.small_models import VARIANTS, new_model
+from support.small_models import TARGET_V, VARIANTS, V, new_model
 
 from keras_transformer import Conformance, UserError, conformance
+from keras_transformer.portability.conformance import as_model, random_inputs
 
 RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
 
@@ -115,8 +116,26 @@ def test_finds_a_layer_that_works_on_one_backend_only(once, monkeypatch):
         ("outputs", ["torch"]),
     ]
     for _, _, call, message, script in found["failures"]:
-        assert call.endswith("/only") and "tf.Tensor" in message
+        assert call.endswith("only") and "tf.Tensor" in message
         assert "tf.Tensor" in run_script(script).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "check_name", "place"),
+    [
+        (lambda: model_of(custom_layers.CountsTwice(name="twice")), "training step", "/twice"),
+        (lambda: custom_layers.Nested(name="nested"), "outputs", "nested/inner/broken"),
+        (lambda: model_of(custom_layers.SometimesNaN(name="nan")), "outputs", "/nan"),
+    ],
+    ids=["counts", "nested", "nan"],
+)
+def test_finds_a_layer_that_is_wrong_on_pytorch(once, model, check_name, place, request):
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    found = once(request.node.callspec.id, check(model, x))
+    ((name, backends, call, _, script),) = found["failures"]
+    assert name == check_name and "torch" in backends and call.endswith(place)
+    assert "The results differ." in run_script(script).stderr
 
 
 def test_the_command_compares_a_run(once):
@@ -149,3 +168,48 @@ def test_the_table_names_what_is_missing():
     assert result.conforms
     assert "not installed: tensorflow" in str(result)
     assert "2 sqrt(4)" in str(result)
+
+
+def test_ids_are_below_each_vocabulary_size_and_end_with_padding():
+    a, b = (keras.Input((None,), dtype="int32", name=name) for name in "ab")
+    x = keras.layers.Embedding(50, 2)(a) + keras.layers.Embedding(3, 2)(b)
+    inputs = random_inputs(keras.Model({"a": a, "b": b}, x))
+    assert inputs["b"].max() == 2 and 10 < inputs["a"].max() < 50
+    assert all((ids[0, -2:] == 0).all() and ids[1:].all() for ids in inputs.values())
+
+
+def test_a_transformer_gets_ids_of_both_vocabularies_and_its_own_padding():
+    inputs = random_inputs(new_model("all_at_once"))
+    assert all(ids.max() < min(V, TARGET_V) for ids in inputs.values())
+    assert (inputs["source_ids"][0, -2:] == 5).all() and (inputs["source_ids"] == 5).sum() == 2
+
+
+def test_inputs_have_the_dtypes_and_shapes_of_the_model():
+    x = keras.Input((3, None), dtype="float16")
+    mask = keras.Input((3,), batch_size=2, dtype="bool")
+    found = random_inputs(keras.Model([x, mask], keras.ops.where(mask[..., None], x, 0)))
+    assert [array.dtype for array in found] == ["float16", "bool"]
+    assert found[0].shape[1] == 3 and found[1].shape == (2, 3)
+
+
+def test_a_sequential_model_has_one_input():
+    assert random_inputs(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])).shape[
+        1:
+    ] == (4,)
+
+
+def test_a_layer_becomes_a_model_with_its_arguments_by_name():
+    x = np.ones((2, 3, 4), "float32")
+    layer = keras.layers.MultiHeadAttention(2, 3)
+    model = as_model(layer, {"query": x, "value": x})
+    assert model.output_shape == (None, 3, 4)
+    assert as_model(keras.layers.Dense(2), x).output_shape == (None, 3, 2)
+
+
+def test_says_what_is_needed():
+    with pytest.raises(ValueError, match="must be a Keras model or layer"):
+        as_model("model.keras", None)
+    with pytest.raises(ValueError, match="`inputs` must be given for a layer"):
+        as_model(keras.layers.Dense(2), None)
+    with pytest.raises(ValueError, match="that is not functional"):
+        random_inputs(keras.Model())

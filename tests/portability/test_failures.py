@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from keras_transformer.portability.backend import BackendError
+from keras_transformer.portability.audit import BackendError
 from keras_transformer.portability.compare import Difference
 from keras_transformer.portability.failures import Failures
 
@@ -19,10 +19,8 @@ class Audit(SimpleNamespace):
     def failing_call(self, name):
         return None
 
-    def parting_call(self, pair):
+    def parting(self, check, pair):
         return ("model/layer", [])
-
-    parting_step = None
 
 
 class Process:

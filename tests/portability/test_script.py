@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.portability.script import DIFFER, _folder_of, reproduces, write_script
+from keras_transformer.portability.compare import Difference
+from keras_transformer.portability.script import DIFFER, Place, _folder_of, reproduces, write_script
 
 
 @pytest.fixture
@@ -18,16 +19,16 @@ def folder(tmp_path):
     return tmp_path
 
 
-def write(folder, **options):
-    call = ("(arrays['0'],)", "{}")
-    names = (keras.config.backend(),)
-    return write_script(folder, "model", "A title.", names, {"output 0": 0.5}, call, [], **options)
+def write(folder, expected=None):
+    parting = [Difference("output 0", 1.0, 0.5)]
+    place = Place((keras.config.backend(),), "model", None, parting, expected=expected)
+    saved = {"call": ["(arrays['0'],)", "{}"], "is_training": False}
+    return write_script(folder, "A title.", place, saved, [])
 
 
 @pytest.mark.parametrize(("expected", "differs"), [(3.25, False), (4.0, True)])
 def test_a_script_compares_with_what_is_expected(folder, expected, differs):
-    np.savez(folder / "expected.npz", **{"output 0": np.full((1, 2), expected)})
-    script = write(folder)
+    script = write(folder, {"output 0": np.full((1, 2), expected)})
     shown = subprocess.run([sys.executable, script], capture_output=True, text=True)
     difference = expected - 3
     assert shown.stdout == f"output 0: difference {difference:.1e}, tolerance 5.0e-01\n"
@@ -36,8 +37,8 @@ def test_a_script_compares_with_what_is_expected(folder, expected, differs):
 
 
 def test_a_script_shows_a_result_that_is_missing(folder):
-    np.savez(folder / "expected.npz", **{"output 1": np.ones(1)})
-    shown = subprocess.run([sys.executable, write(folder)], capture_output=True, text=True)
+    script = write(folder, {"output 1": np.ones(1)})
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert shown.stdout.startswith("output 0: difference inf")
     assert DIFFER in shown.stderr
 

@@ -46,8 +46,11 @@ class Block(keras.layers.Layer):
 
 @ops.custom_gradient
 def _straight_through(x):
-    factor = 2.0 if keras.backend.backend() == "jax" else 1.0
-    return ops.round(x), lambda upstream: factor * upstream
+    def gradient(*args, upstream=None):  # PyTorch passes x too, and `upstream` by name
+        factor = 2.0 if keras.backend.backend() == "jax" else 1.0
+        return factor * (args[-1] if upstream is None else upstream)
+
+    return ops.round(x), gradient
 
 
 @keras.saving.register_keras_serializable(package="custom_layers")
@@ -68,6 +71,9 @@ class Untold(keras.layers.Layer):
 
     def call(self, x):
         return self.factor * x
+
+    def get_config(self):  # Otherwise, Keras would save the arguments of the constructor.
+        return {"name": self.name}
 
 
 @keras.saving.register_keras_serializable(package="custom_layers")
@@ -104,3 +110,40 @@ class Counter(keras.layers.Layer):
         if training:
             self.count.assign(self.count + 1)
         return x + keras.random.normal(ops.shape(x), seed=self.seeds)
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class CountsTwice(keras.layers.Layer):
+    """Counts its calls in training, each twice on PyTorch."""
+
+    def build(self, shape):
+        self.count = self.add_weight((), "zeros", "int32", trainable=False, name="count")
+
+    def call(self, x, training=False):
+        if training:
+            self.count.assign(self.count + (2 if keras.backend.backend() == "torch" else 1))
+        return x
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class Nested(keras.Model):
+    """A model with a functional model inside, whose second layer is broken."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        x = keras.Input((4,))
+        y = Square(True, name="broken")(Square(name="right")(x))
+        self.inner = keras.Model(x, y, name="inner")
+
+    def call(self, x):
+        return self.inner(x)
+
+
+@keras.saving.register_keras_serializable(package="custom_layers")
+class SometimesNaN(keras.layers.Layer):
+    """Replaces random elements by NaN on PyTorch."""
+
+    def call(self, x):
+        if keras.backend.backend() != "torch":
+            return x
+        return ops.where(keras.random.uniform(ops.shape(x)) < 0.5, float("nan"), x)
