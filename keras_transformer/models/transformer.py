@@ -281,6 +281,23 @@ class Transformer(Recompiling, keras.Model):
         with fast_deletion():
             super().quantize(mode, config=config, filters=filters, **kwargs)
 
+    def export(
+        self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
+    ) -> None:
+        """Exports `call` in one of Keras's formats; see `keras.Model.export`.
+
+        Raises:
+            ValueError: If Keras cannot export the model in this format on this backend.
+        """
+        try:
+            super().export(filepath, format, *args, **kwargs)
+        except (AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"Keras cannot export this model as {format!r} on {keras.config.backend()}. Save "
+                "the model and export it with KERAS_BACKEND=tensorflow, or use "
+                f"`keras_transformer.export`. Received: format={format!r}. Keras's error: {error}"
+            ) from error
+
     def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
         if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
             raise ValueError(

@@ -212,6 +212,18 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         """Loads the weights of `model` and its optimizer state."""
         self.model.load_weights(*args, **kwargs)
 
+    def get_config(self) -> dict[str, Any]:
+        """Raises ValueError; `copy.deepcopy`, `pickle` and `clone_model` call this method."""
+        raise ValueError(
+            "A `SlicedLogitsTrainer` cannot be copied, pickled or cloned. Copy its `model` and "
+            f"create a new trainer. Received: trainer={self.name}"
+        )
+
+    def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
+        if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
+            self.get_config()
+        return super()._run_through_graph(inputs, **options)
+
     def local_copy(self) -> "SlicedLogitsTrainer":
         """Returns a compiled trainer for one device, with the same settings but new weights."""
         copy = SlicedLogitsTrainer(
