@@ -1,11 +1,16 @@
 """Fixtures and settings shared by all tests."""
 
 import os
+import tempfile
 
 # Before Keras loads its backend: one quiet, CPU-only process that does not fight for cores.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# The processes of a test run share JAX's compiled programs, but not with the user's programs.
+os.environ["XDG_CACHE_HOME"] = os.path.join(
+    tempfile.gettempdir(), f"keras_transformer-{os.getuid()}"
+)
 # XLA makes no effort for speed, which small models do not get back: JAX compiles in half the time.
 # Without fusion emitters, TensorFlow's XLA rounds float32 to float16 and then to float8.
 os.environ.setdefault(

@@ -7,6 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 
 from keras_transformer import compile_function
+from keras_transformer._backend.compile_function import CompiledFunctions, makes_graphs
 
 
 class Counted:
@@ -58,6 +59,16 @@ def test_options_are_python_values(model):
     for factor in (2, 3):
         output = to_numpy(compiled(inputs, factor=factor)["output"])
         np.testing.assert_allclose(output, np.full((4, 2), 3 * factor))
+
+
+def test_one_graph_for_any_shape(model):
+    function = Counted()
+    compiled = CompiledFunctions(model, (lambda m, x, y: function(m, x[0]), ()), any_shape=True)
+    for rows in (1, 4, 2):
+        inputs = np.ones((rows, 3), "float32")
+        output = compiled.current()[0]((inputs, None), np.int32(5))["output"]
+        np.testing.assert_allclose(to_numpy(output), np.full((rows, 2), 3))
+    assert function.runs == (1 if makes_graphs() else 3)
 
 
 def test_leaves_no_gradient_behind(model):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from keras_transformer.decoding.buckets import (
+    FEW_SHAPES,
     length_batches,
     padded,
     pair_batches,
-    power_of_two,
+    smallest_power,
 )
 
 
@@ -67,8 +68,17 @@ def test_pairs_are_as_wide_as_the_longer_side():
     np.testing.assert_array_equal(others[1, :, :2], [[2, 0], [2, 4]])
 
 
+def test_few_shapes_are_few():
+    generator = np.random.default_rng(2)
+    for count, shapes in ((1, {(1, 32)}), (40, {(64, 32)}), (1000, {(64, 32)})):
+        lengths = generator.integers(1, 33, count).tolist()
+        batches = length_batches(lengths, 2048, longest=128, shapes=FEW_SHAPES)
+        assert {(rows, width) for _, rows, width in batches} == shapes
+
+
 @pytest.mark.parametrize(
-    ("number", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (8, 8), (9, 16), (1024, 1024)]
+    ("factor", "number", "first", "power"),
+    [(2, 0, 1, 1), (2, 1, 1, 1), (2, 3, 1, 4), (2, 8, 1, 8), (4, 5, 1, 16), (4, 33, 32, 128)],
 )
-def test_powers_of_two(number, power):
-    assert power_of_two(number) == power
+def test_smallest_power(factor, number, first, power):
+    assert smallest_power(factor, number, first) == power

@@ -1,5 +1,6 @@
 """Stages and shrinking batches change nothing but the time."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -9,8 +10,14 @@ from support.searching import beam_search
 from support.small_models import new_model
 
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
+from keras_transformer.decoding.buckets import FEW_SHAPES, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import (
+    FEW_SHAPES_SENTENCES,
+    GRAPH_SENTENCES,
+    AdaptiveSearch,
+    GraphSearch,
+    Plan,
     StagedSearch,
     make_strategy,
     search,
@@ -68,23 +75,24 @@ def assert_equal(found, expected):
         np.testing.assert_allclose(actual, to_numpy(wanted), rtol=1e-4, err_msg=name)
 
 
-def staged(model, request, options, max_length=MAX_LENGTH):
-    return StagedSearch(model)(request, make_strategy(model, options), max_length)
+def staged(model, request, options, shapes=MANY_SHAPES):
+    return StagedSearch(model)(request, make_strategy(model, options), MAX_LENGTH, shapes)
 
 
 @pytest.mark.parametrize(
-    "kind, shapes",
+    "kind, shapes, compiled",
     [
-        (GrowingModel, {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}),
-        (FixedModel, {(32,), (16,), (8,), (2,)}),
+        (GrowingModel, MANY_SHAPES, {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}),
+        (FixedModel, MANY_SHAPES, {(32,), (16,), (8,), (2,)}),
+        (GrowingModel, FEW_SHAPES, {(32, 26), (8, 26), (2, 26)}),
     ],
 )
-def test_finds_what_search_finds_in_fewer_rows(kind, shapes):
+def test_finds_what_search_finds_in_fewer_rows(kind, shapes, compiled):
     # Sentences that end before their limits would blur the count.
     model, options = kind(), SearchOptions(beam_size=3, n_best=2)
     model.table[:, 3] = -20.0
-    found = staged(model, Request(sources(), limits()), options)
-    assert model.shapes == shapes
+    found = staged(model, Request(sources(), limits()), options, shapes)
+    assert model.shapes == compiled
     expected = beam_search(model, sources(), limits(), max_length=MAX_LENGTH, beam_size=3, n_best=2)
     assert_equal(found, expected)
 
@@ -103,6 +111,26 @@ def test_every_sentence_keeps_what_it_asked_for():
     expected = beam_search(model, sources(), max_length=MAX_LENGTH, beam_size=3, **request)
     found = staged(model, Request(sources(), **request), SearchOptions(beam_size=3))
     assert_equal(found, expected)
+
+
+def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
+    model, options = FixedModel(), SearchOptions(beam_size=3, n_best=2)
+    graph, strategy = GraphSearch(model), make_strategy(model, options)
+    for batch, max_length in ((BATCH, MAX_LENGTH), (5, 9), (1, 3)):
+        request = Request(sources()[:batch], limits()[:batch])
+        expected = search(model, request, max_length=max_length, options=options)
+        assert_equal(graph(request, strategy, max_length), expected)
+    prefixed = Request(sources(), limits(), prefix_ids=np.full((BATCH, 2), 5, "int32"))
+    expected = search(model, prefixed, max_length=MAX_LENGTH, options=options)
+    assert_equal(graph(prefixed, strategy, MAX_LENGTH), expected)
+
+
+def test_more_sentences_are_worth_more_programs():
+    adaptive = AdaptiveSearch(FixedModel())
+    plans = [adaptive.plan(count) for count in (1, GRAPH_SENTENCES, FEW_SHAPES_SENTENCES)]
+    in_graph, few, many = Plan(MANY_SHAPES, in_graph=True), Plan(FEW_SHAPES), Plan(MANY_SHAPES)
+    expected = {"tensorflow": [in_graph, few, many], "jax": [few, few, many], "torch": [many] * 3}
+    assert plans == expected[keras.config.backend()]
 
 
 def test_samples_are_the_same_in_stages():
@@ -128,11 +156,13 @@ def test_stages_double_and_end_with_the_length():
     assert stages(GrowingModel(), 100, 8) == [8, 16, 32, 64, 100]
     assert stages(GrowingModel(), 16, 8) == [8, 16]
     assert stages(GrowingModel(), 5, 8) == [5]
+    assert stages(GrowingModel(), 100, 6, 4) == [6, 24, 96, 100]
     assert stages(FixedModel(), 100, 8) == [100]
 
 
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
     assert [smaller_batch_size(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
+    assert [smaller_batch_size(rows, 4) for rows in (64, 16, 4)] == [16, 4, 0]
 
 
 def test_what_a_search_cannot_do_is_refused():
