@@ -60,9 +60,10 @@ class CompiledFunctions:
     Args:
         model: As in `compile_function`.
         *functions: Pairs `(function, donated)`, as in `compile_function`.
-        any_shape: If True, TensorFlow makes one graph for all shapes, without XLA. A small model
-            then takes 3 times as long per batch, but the first batch of each shape is not delayed.
-            The other backends ignore the argument's value. Defaults to False.
+        any_shape: If True, TensorFlow makes one graph, without XLA, for all shapes of the first
+            tensor and for all sizes of the first axis of the other tensors. A small model then
+            takes 3 times as long per batch, but a new shape causes no delay. On the other backends,
+            the argument has no effect. Defaults to False.
     """
 
     def __init__(
@@ -155,8 +156,12 @@ def _tensorflow_graph(
             tensors = keras.tree.pack_sequence_as(structures[kinds], leaves)
             return function(model, *tensors, **dict(options))
 
-        specs = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in filter(None, kinds)]
+        specs = [tf.TensorSpec(*kind) for kind in kinds if kind is not None]
         return tf.function(bound, autograph=False).get_concrete_function(*specs)
+
+    def kind(x: Any, is_fixed: bool) -> tuple[tuple[int | None, ...], Any]:
+        shape = tuple(x.shape)
+        return (None, *shape[1:])[: len(shape)] if is_fixed else (None,) * len(shape), x.dtype
 
     structures: dict[tuple[Any, ...], Any] = {}
     lock = threading.Lock()
@@ -165,7 +170,7 @@ def _tensorflow_graph(
         leaves = [
             None if x is None else tf.convert_to_tensor(x) for x in keras.tree.flatten(tensors)
         ]
-        kinds = tuple(None if x is None else (len(x.shape), x.dtype) for x in leaves)
+        kinds = tuple(None if x is None else kind(x, i > 0) for i, x in enumerate(leaves))
         with lock:
             structures[kinds] = tensors
             concrete = graph(tuple(sorted(options.items())), kinds)

@@ -154,7 +154,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any
 def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
     """Returns a mask `(B, N, C)`, True where a sequence occurs in a hypothesis or has no tokens."""
     width = required_ids.shape[-1]
-    longest = ids.shape[-1]
+    longest = ops.shape(ids)[-1]
     ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)
     starts_here = ops.ones((1, 1, 1, 1), "bool")
     for offset in range(width):

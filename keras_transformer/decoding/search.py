@@ -190,17 +190,18 @@ class AdaptiveSearch:
 
     Up to `GRAPH_SENTENCES` sentences, TensorFlow uses one graph for all shapes, without XLA. Up to
     `FEW_SHAPES_SENTENCES`, TensorFlow and JAX compile for few shapes; after that, for many shapes.
-    PyTorch compiles nothing, so it always uses many shapes.
+    PyTorch compiles nothing, so it always uses many shapes. The graph is for beam search only.
     """
 
     def __init__(self, model: Any) -> None:
         self._staged, self._graph = StagedSearch(model), GraphSearch(model)
         self._num_sentences = 0
 
-    def plan(self, num_sentences: int) -> Plan:
+    def plan(self, num_sentences: int, strategy: Strategy) -> Plan:
         """Returns the plan for the next `num_sentences` sentences."""
         self._num_sentences += num_sentences
-        if makes_graphs() and self._num_sentences <= GRAPH_SENTENCES:
+        has_graph = makes_graphs() and isinstance(strategy, BeamSearch)
+        if has_graph and self._num_sentences <= GRAPH_SENTENCES:
             return Plan(MANY_SHAPES, in_graph=True)
         is_short = compiles_each_shape() and self._num_sentences <= FEW_SHAPES_SENTENCES
         return Plan(FEW_SHAPES if is_short else MANY_SHAPES)

@@ -54,7 +54,7 @@ class RepetitionPenalty:
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         before = ops.take_along_axis(log_probabilities, ids, axis=-1)
-        columns = ops.arange(ids.shape[-1], dtype="int32")
+        columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
         is_decoded = ops.logical_and(columns >= 1, columns <= position)
         after = ops.where(is_decoded, self.penalty * before, before)
         return ops.scatter_update(log_probabilities, _indices(ids), ops.reshape(after, (-1,)))
@@ -84,8 +84,8 @@ class NoRepeatNgrams:
             raise ValueError(f"`size` must be at least 1. Received: size={self.size}")
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
-        num_ngrams = ids.shape[-1] - self.size
-        if num_ngrams < 1:
+        num_ngrams = ops.shape(ids)[-1] - self.size
+        if isinstance(num_ngrams, int) and num_ngrams < 1:
             return log_probabilities
         first = ops.arange(1, 1 + num_ngrams, dtype="int32")  # Start of each n-gram.
         is_repeated = first + self.size - 1 <= position

@@ -300,7 +300,7 @@ class Translator:
         beams = self.options.beam_size
         tokens_per_batch = self.tokens_per_batch * beams // max(beams, strategy.num_beams)
         lengths = [len(part.ids) for part in parts]
-        plan = self._search.plan(len(parts))
+        plan = self._search.plan(len(parts), strategy)
         longest = self.model.max_length
         batches = list(length_batches(lengths, tokens_per_batch, longest, plan.shapes))
         found: list[list[Hypothesis]] = [[]] * len(parts)

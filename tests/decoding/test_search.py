@@ -10,13 +10,13 @@ from support.searching import beam_search
 from support.small_models import new_model
 
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
+from keras_transformer._backend.compile_function import makes_graphs
 from keras_transformer.decoding.buckets import FEW_SHAPES, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import (
     FEW_SHAPES_SENTENCES,
     GRAPH_SENTENCES,
     AdaptiveSearch,
-    GraphSearch,
     Plan,
     StagedSearch,
     make_strategy,
@@ -113,21 +113,30 @@ def test_every_sentence_keeps_what_it_asked_for():
     assert_equal(found, expected)
 
 
-def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
-    model, options = FixedModel(), SearchOptions(beam_size=3, n_best=2)
-    graph, strategy = GraphSearch(model), make_strategy(model, options)
+def test_adaptive_search_finds_what_search_finds_in_batches_of_all_sizes():
+    model, options = FixedModel(), SearchOptions(beam_size=3, n_best=2, no_repeat_ngram_size=2)
+    adaptive, strategy = AdaptiveSearch(model), make_strategy(model, options)
+    words = np.full((BATCH, 1, 2), 5, "int32")
+    constraints = (
+        {},
+        {"prefix_ids": words[:, 0], "forbidden_ids": words + 1},
+        {"required_ids": words},
+    )
     for batch, max_length in ((BATCH, MAX_LENGTH), (5, 9), (1, 3)):
-        request = Request(sources()[:batch], limits()[:batch])
-        expected = search(model, request, max_length=max_length, options=options)
-        assert_equal(graph(request, strategy, max_length), expected)
-    prefixed = Request(sources(), limits(), prefix_ids=np.full((BATCH, 2), 5, "int32"))
-    expected = search(model, prefixed, max_length=MAX_LENGTH, options=options)
-    assert_equal(graph(prefixed, strategy, MAX_LENGTH), expected)
+        for fields in constraints:
+            own = {name: ids[:batch] for name, ids in fields.items()}
+            request = Request(sources()[:batch], limits()[:batch], **own)
+            plan = adaptive.plan(batch, strategy)
+            assert plan.in_graph == makes_graphs()
+            found = adaptive(request, strategy, max_length, plan)
+            assert_equal(found, search(model, request, max_length=max_length, options=options))
 
 
 def test_more_sentences_are_worth_more_programs():
-    adaptive = AdaptiveSearch(FixedModel())
-    plans = [adaptive.plan(count) for count in (1, GRAPH_SENTENCES, FEW_SHAPES_SENTENCES)]
+    model = FixedModel()
+    adaptive, strategy = AdaptiveSearch(model), make_strategy(model, SearchOptions())
+    counts = (1, GRAPH_SENTENCES, FEW_SHAPES_SENTENCES)
+    plans = [adaptive.plan(count, strategy) for count in counts]
     in_graph, few, many = Plan(MANY_SHAPES, in_graph=True), Plan(FEW_SHAPES), Plan(MANY_SHAPES)
     expected = {"tensorflow": [in_graph, few, many], "jax": [few, few, many], "torch": [many] * 3}
     assert plans == expected[keras.config.backend()]
