@@ -148,8 +148,7 @@ class CTranslate2Translator(BaseTranslator):
                 again[limits[index]].append(index)
                 continue
             forced = self._log_probability(source, target) if target else 0.0
-            hypotheses = self._hypotheses(result, forced, options)
-            found[index] = sorted(hypotheses, key=lambda x: -x.score)[: options.n_best]
+            found[index] = self._hypotheses(result, forced, options)
         for same_limit in again.values():
             self._search(same_limit, parts, prefixes, options, found)
 
@@ -182,18 +181,21 @@ class CTranslate2Translator(BaseTranslator):
         return sum(scored.log_probs[: len(prefix)])
 
     def _hypotheses(self, result: Any, forced: float, options: SearchOptions) -> list[Hypothesis]:
-        """Returns the hypotheses in CTranslate2's order; `forced` is added to log-probabilities."""
-        eos_id = self.tokenizer.eos_id
+        """Returns the best hypotheses; `forced` is added to all log-probabilities."""
         found = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            ids = tuple(self._target_ids[piece] for piece in pieces)
-            length = len(ids)
+            length = len(pieces)
             total = score * length ** _penalty(options) + forced
             divisor = length_penalty_base(length, options.length_penalty_form)
-            kept = tuple(id for id in ids if id != eos_id)
-            found.append((kept, total / divisor**options.length_penalty, total, length))
-        texts = self.tokenizer.decode_target([list(ids) for ids, *_ in found])
-        return [Hypothesis(text, *values) for text, values in zip(texts, found, strict=True)]
+            found.append((total / divisor**options.length_penalty, total, length, pieces))
+        best = sorted(found, key=lambda values: -values[0])[: options.n_best]
+        ids = [[self._target_ids[piece] for piece in pieces] for *_, pieces in best]
+        kept = [[id for id in own if id != self.tokenizer.eos_id] for own in ids]
+        texts = self.tokenizer.decode_target(kept)
+        return [
+            Hypothesis(text, tuple(own), *values[:3])
+            for text, own, values in zip(texts, kept, best, strict=True)
+        ]
 
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
