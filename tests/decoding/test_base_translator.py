@@ -18,6 +18,8 @@ class Letters:
     def encode_source(self, sentences):
         return [[ord(letter) for letter in sentence if letter != " "] for sentence in sentences]
 
+    encode_target = encode_source
+
     def frame_source(self, pieces):
         return [*pieces, self.eos_id]
 
