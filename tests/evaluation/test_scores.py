@@ -71,7 +71,7 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
     run.model_path.write_bytes(b"weights")
     pairs = list(run.pairs("test"))
     monkeypatch.setattr(Echo, "references", [target for _, target in pairs], raising=False)
-    monkeypatch.setattr(Run, "translator", Echo)
+    monkeypatch.setattr(Run, "translator", lambda *arguments, **named: Echo(*arguments, **named))
 
     scores = evaluation.evaluate_run(run, options=run.recipe.evaluation.search_options(beam_size=3))
     assert [score.metric for score in scores] == metrics
