@@ -42,7 +42,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     partial = path.with_name(_partial_name(path))
-    _remove(partial)
+    remove(partial)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
@@ -52,7 +52,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         os.replace(partial, path)
         _flush_entry(path.parent)
     except BaseException as error:
-        _remove(partial)
+        remove(partial)
         if is_disk_full(error):
             raise UserError(f"no space left on the disk for {path}") from None
         raise
@@ -180,7 +180,8 @@ def _partial_name(path: Path) -> str:
     return f".partial-{hashlib.sha256(os.fsencode(path.name)).hexdigest()}{path.suffix}"
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Removes a file or a folder; does nothing if there is none."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

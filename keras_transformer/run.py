@@ -23,8 +23,10 @@ from keras_transformer.recipe import Generator, Recipe, load_recipe
 if TYPE_CHECKING:
     from keras_transformer.data.corpus import Pair
     from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.decoding.long_sentences import Overlong
 
 Split = Literal["train", "validation", "test"]
+Engine = Literal["keras", "ctranslate2"]
 TextFiles = tuple[Path, Path | None]
 
 # File in the archive model.keras with the SHA-256 of the tokenizer. Keras ignores this file.
@@ -42,9 +44,10 @@ class Run:
         checkpoints/      step-00001000, step-00002000, ...
         model.keras       the finished model
         logs/             event files for TensorBoard
+        .ctranslate2/     the model converted for the engine ctranslate2
         scores.json       all scores of this run
         .lock             locked while a process trains
-        .write.lock       locked while a process writes model.keras or scores.json
+        .write.lock       locked while a process writes model.keras, .ctranslate2 or scores.json
 
     Example:
 
@@ -183,6 +186,48 @@ class Run:
             self._check_tokenizer(model)
         return model
 
+    def translator(
+        self,
+        options: SearchOptions | None = None,
+        overlong: "Overlong" = "split",
+        engine: Engine = "keras",
+    ) -> Any:
+        """Returns a translator of the finished model.
+
+        Example:
+
+        >>> translator = Run.open("runs/quickstart").translator(engine="ctranslate2")
+        >>> translator.translate(["twenty-six"])
+
+        Args:
+            options: The options of beam search. Defaults to None: those of the recipe.
+            overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
+            engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
+                `CTranslate2Translator`, which starts and translates faster on CPUs, does not import
+                Keras, and does not support all options. It needs a conversion of the model, which
+                is made the first time and kept in the run's folder. Defaults to `"keras"`.
+
+        Raises:
+            UserError: If the model is missing, or the engine does not support an option or the
+                model.
+            ValueError: If a length in `options` exceeds the model's maximum.
+        """
+        options = options or self.recipe.evaluation.search_options()
+        if engine == "keras":
+            from keras_transformer.decoding.translator import Translator
+
+            return Translator(self.model(), self.tokenizer(), options, overlong)
+        if engine != "ctranslate2":
+            raise ValueError(
+                f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
+            )
+        from keras_transformer.decoding import ctranslate2_translator as ctranslate2
+        from keras_transformer.export.ctranslate2_conversion import converted
+
+        ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
+        ctranslate2.check_options(options)
+        return ctranslate2.CTranslate2Translator(converted(self), options, overlong)
+
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
 
@@ -283,7 +328,7 @@ class Run:
             raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing `model.keras` or `scores.json`.
+        """Returns the lock for writing `model.keras`, its conversion or `scores.json`.
 
         Acquiring the lock waits for other writers.
 

@@ -60,6 +60,13 @@ n_best_option = click.option(
     default=1,
     help="Number of translations per sentence, at most the beam size.",
 )
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["keras", "ctranslate2"]),
+    default="keras",
+    help="What translates. ctranslate2 is faster on CPUs and has fewer options. The first time, it "
+    "converts the model of RUN.",
+)
 scores_option = click.option(
     "--scores", is_flag=True, help="Write the score and a tab before each translation."
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.common import engine_option, run_argument
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 
 
@@ -17,6 +17,7 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
     default="test",
     help="Which split of the recipe's text to translate.",
 )
+@engine_option
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:
     """Compute BLEU and chrF of RUN's model with sacrebleu, and append them to RUN/scores.json.

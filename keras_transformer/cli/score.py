@@ -36,8 +36,8 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     keras-transformer score runs/quickstart test.en test.de --summary
     """
     from keras_transformer.data.corpus import available_chunks, read_parallel
+    from keras_transformer.decoding.base_translator import STREAMED_LINES
     from keras_transformer.decoding.scoring import Scorer
-    from keras_transformer.decoding.translator import STREAMED_LINES
     from keras_transformer.run import Run
 
     write = standard_output()

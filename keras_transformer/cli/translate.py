@@ -17,6 +17,7 @@ from keras_transformer.errors import UserError
 @common.run_argument
 @common.file_argument
 @common.output_option
+@common.engine_option
 @options_of_search.search_options
 @click.option(
     "--overlong",
@@ -102,6 +103,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     search = take_options(options, SearchOptions)
     sampling = take_options(options, SamplingOptions)
     _check_decoding_mode(search, sampling, **options)
+    _check_engine(**options)
     if samples:
         sampling |= {"num_samples": samples, **search}
         options["sampling"] = options_of_search.checked(SamplingOptions, **sampling)
@@ -138,33 +140,43 @@ def _check_decoding_mode(
         raise UserError(f"{flags(given)} cannot be used with --sample or --mbr")
 
 
+def _check_engine(engine: str, others: Sequence[Path], **options: Any) -> None:
+    names = ("sample", "mbr", "required", "forbidden", "alignments")
+    given = [name for name in names if options[name]] + ["ensemble"] * bool(others)
+    if engine != "keras" and given:
+        raise UserError(f"{flags(given)} cannot be used with --engine {engine}: use --engine keras")
+
+
 def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
     """Returns the `Translator` of a run or an ensemble.
 
-    Removes the entries `others` and `overlong` from `options`.
+    Removes the used entries from `options`.
     """
-    from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
     runs = [Run.open(path) for path in (run, *options.pop("others"))]
     of_recipe = runs[0].recipe.evaluation.search_options
     make = SearchOptions if "sampling" in options else of_recipe
     search_options = options_of_search.checked(make, **search)
+    overlong, engine = options.pop("overlong"), options.pop("engine")
+    try:
+        if len(runs) == 1:
+            return runs[0].translator(search_options, overlong, engine)
+        return _ensemble_translator(runs, search_options, overlong)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _ensemble_translator(runs: list[Any], options: SearchOptions, overlong: Any) -> Any:
+    from keras_transformer.decoding.ensemble import Ensemble
+    from keras_transformer.decoding.translator import Translator
+
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
-            raise UserError(f"the tokenizers of {opened.directory} and {run} differ")
-    models = [opened.model() for opened in runs]
-    if len(models) == 1:
-        model = models[0]
-    else:
-        from keras_transformer.decoding.ensemble import Ensemble
-
-        model = Ensemble(models)
-    try:
-        return Translator(model, tokenizers[0], search_options, options.pop("overlong"))
-    except ValueError as error:
-        raise UserError(str(error)) from None
+            raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
+    ensemble = Ensemble([opened.model() for opened in runs])
+    return Translator(ensemble, tokenizers[0], options, overlong)
 
 
 class _Line(NamedTuple):
@@ -225,7 +237,7 @@ def translate_lines(
         UserError: If the search cannot meet the constraints of a sentence.
     """
     from keras_transformer.data.corpus import available_chunks
-    from keras_transformer.decoding.translator import STREAMED_LINES
+    from keras_transformer.decoding.base_translator import STREAMED_LINES
 
     first_index = 0
     for chunk in available_chunks(lines, STREAMED_LINES):

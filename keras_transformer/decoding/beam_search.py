@@ -9,7 +9,11 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import Cache
-from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
+from keras_transformer.decoding.options import (
+    LengthPenaltyForm,
+    SearchOptions,
+    length_penalty_base,
+)
 from keras_transformer.decoding.required_words import (
     Candidates,
     allocate_beams,
@@ -308,7 +312,7 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
     token.
     """
     length = ops.cast(length, "float32")
-    return ops.power((5.0 + length) / 6.0 if form == "wu" else length, length_penalty)
+    return ops.power(length_penalty_base(length, form), length_penalty)
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics import CHRF
 
 WORD_BEGIN = "▁"
+
+# Score of a hypothesis that must not be chosen.
+IMPOSSIBLE = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
     Source: Eikema and Aziz 2020, §5; Popović 2015 for chrF (computed by sacrebleu).
     """
+    from sacrebleu.metrics import CHRF
+
     if not samples:
         raise ValueError("`samples` must not be empty. Received: samples=[]")
     chrf, counts = CHRF(), Counter(samples)  # Equal samples are compared only once.

@@ -9,6 +9,11 @@ LengthPenaltyForm = Literal["wu", "power"]
 _MOST_TOKENS = 1_000_000
 
 
+def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
+    """Returns the number whose power divides the log-probability of `length` tokens (with eos)."""
+    return (5.0 + length) / 6.0 if form == "wu" else length
+
+
 class DecodingOptions(BaseModel):
     """The options that beam search and sampling share. They are frozen, validated and hashable.
 

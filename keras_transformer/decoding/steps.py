@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-IMPOSSIBLE = float("-inf")
+from keras_transformer.decoding.hypothesis import IMPOSSIBLE
 
 # Number of tokens in a block of `top_k_tokens`.
 BLOCK = 64

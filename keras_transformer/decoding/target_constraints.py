@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding.buckets import padded, smallest_power
-from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.hypothesis import IMPOSSIBLE, Hypothesis
 from keras_transformer.decoding.long_sentences import SourcePart
-from keras_transformer.decoding.steps import IMPOSSIBLE
 
 Words = Sequence[Sequence[str]]
 
@@ -116,7 +115,7 @@ class TargetConstraints:
         `IMPOSSIBLE`.
         """
         for part, hypothesis in zip(parts, best, strict=True):
-            prefix = [] if part.number else self._prefixes[part.sentence]
+            prefix = self.prefix(part)
             required, forbidden = self._required[part.sentence], self._forbidden[part.sentence]
             ids = list(hypothesis.ids)
             is_met = ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
@@ -133,6 +132,15 @@ class TargetConstraints:
         given = {name: values[sentence] for name, values in self._given.items()}
         shown = (f"{name}={value!r}" for name, value in given.items() if any(value))
         return ConstraintError(sentence, f"{rule} Received: {', '.join(shown)}")
+
+    @property
+    def has_words(self) -> bool:
+        """Whether a sentence has required or forbidden words."""
+        return any(self._required) or any(self._forbidden)
+
+    def prefix(self, part: SourcePart) -> list[int]:
+        """Returns the ids of the prefix of a part; an empty list if there is none."""
+        return [] if part.number else self._prefixes[part.sentence]
 
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
@@ -151,8 +159,7 @@ class TargetConstraints:
         if not any(self._prefixes):
             return None
         width = smallest_power(2, max(map(len, self._prefixes)))
-        ids = [[] if part.number else self._prefixes[part.sentence] for part in parts]
-        return padded(ids, rows, width, self._pad_id)
+        return padded(list(map(self.prefix, parts)), rows, width, self._pad_id)
 
     def _sequences(
         self, words: list[list[list[int]]], parts: Sequence[SourcePart], rows: int

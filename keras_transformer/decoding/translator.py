@@ -1,50 +1,45 @@
 """`Translator`: translates strings with a trained model."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
-from tqdm import tqdm
 
 from keras_transformer._backend.compile_function import compile_function
-from keras_transformer.data.corpus import available_chunks
+from keras_transformer.decoding.base_translator import (
+    BaseTranslator,
+    Progress,
+    counted_progress,
+    num_sentences,
+    whole_sentences,
+)
 from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded, pair_batches
 from keras_transformer.decoding.hypothesis import (
+    IMPOSSIBLE,
     Hypothesis,
     align_words,
     expected_utilities,
-    join_hypotheses,
     source_word_indices,
     target_word_indices,
 )
-from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
+from keras_transformer.decoding.long_sentences import Overlong, SourcePart
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import AdaptiveSearch, make_strategy
-from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
-from keras_transformer.decoding.target_constraints import TargetConstraints, Words
-
-# A translation may be this many tokens longer than its source (§6.1).
-EXTRA_LENGTH = 50
+from keras_transformer.decoding.steps import Request, SearchResult
+from keras_transformer.decoding.target_constraints import TargetConstraints
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3
 
-# Largest number of lines of a stream that are translated together.
-STREAMED_LINES = 1024
-
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
 
-# Whether to show a progress bar, or a function to call with numbers of finished sentences.
-Progress = bool | Callable[[int], Any]
 
-
-class Translator:
+class Translator(BaseTranslator):
     """Translates lists of sentences with a trained model (§6.1).
 
     Sentences are sorted by length and grouped into batches of few different shapes, because each
@@ -84,102 +79,24 @@ class Translator:
         overlong: Overlong = "split",
         tokens_per_batch: int = 2048,
     ) -> None:
-        if overlong not in OVERLONG:
-            raise ValueError(
-                f"`overlong` must be one of {list(OVERLONG)}. Received: overlong={overlong!r}"
-            )
+        super().__init__(tokenizer, model.max_length, options, overlong)
         self.model = model
-        self.tokenizer = tokenizer
-        self.options = self._checked(options or SearchOptions())
-        self.overlong = overlong
         self.tokens_per_batch = tokens_per_batch
         self._search = AdaptiveSearch(model)
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
-    def translate(
+    def _search_parts(
         self,
-        sentences: Sequence[str],
-        prefixes: Sequence[str] | None = None,
-        required: Words | None = None,
-        forbidden: Words | None = None,
-        progress: Progress = False,
-    ) -> list[str]:
-        """Returns the best translation of each sentence.
-
-        Args:
-            sentences: Any number of strings, of any lengths. Blank strings are translated to "".
-            prefixes: The required beginning of each translation; "" allows any beginning. See
-                `TargetConstraints`. Defaults to None.
-            required: For each sentence a list of words that its translation must contain. Defaults
-                to None.
-            forbidden: For each sentence a list of words that its translation must not contain.
-                Defaults to None.
-            progress: True to show a progress bar, or a function that is called with the number of
-                sentences in each finished batch. Defaults to False.
-
-        Returns:
-            One string per sentence, in the same order.
-
-        Raises:
-            TypeError: If `sentences` is a single string.
-            ConstraintError: If the search cannot meet the constraints of a sentence.
-        """
-        constraints = prefixes, forbidden, required
-        options = self.options.replace(n_best=1)
-        found = self._translate(sentences, options, constraints, progress)
-        return [hypotheses[0].text for hypotheses in found]
-
-    def translate_nbest(
-        self,
-        sentences: Sequence[str],
-        prefixes: Sequence[str] | None = None,
-        required: Words | None = None,
-        forbidden: Words | None = None,
-        alignments: bool = False,
-        progress: Progress = False,
-    ) -> list[list[Hypothesis]]:
-        """Returns the `options.n_best` best translations of each sentence, with their scores.
-
-        Args:
-            sentences: Any number of strings, of any lengths.
-            prefixes: As in `translate`.
-            required: As in `translate`.
-            forbidden: As in `translate`.
-            alignments: Whether to align the words of source and translations, see `word_alignment`.
-                Defaults to False.
-            progress: As in `translate`.
-
-        Returns:
-            One list per sentence, in the same order. Each list is sorted, best first. No two
-            hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
-            are empty and have the score 0.
-        """
-        constraints = prefixes, forbidden, required
-        return self._translate(sentences, self.options, constraints, progress, alignments)
-
-    def _translate(
-        self,
-        sentences: Sequence[str],
+        parts: list[SourcePart],
+        count: int,
         options: SearchOptions,
-        constraints: tuple[Any, Any, Any],
+        constraints: TargetConstraints,
         progress: Progress,
-        alignments: bool = False,
     ) -> list[list[Hypothesis]]:
-        parts = self._parts(sentences)
-        longest = options.max_length or self.model.max_length
-        of_targets = TargetConstraints(
-            self.tokenizer, parts, len(sentences), *constraints, max_length=longest
-        )
-
         def fields(batch: _Batch) -> dict[str, Any]:
-            return of_targets.arrays(batch.parts, len(batch.source_ids))
+            return constraints.arrays(batch.parts, len(batch.source_ids))
 
-        found = self._decode(parts, len(sentences), options, fields, progress)
-        of_targets.check_found(parts, [hypotheses[0] for hypotheses in found])
-        if alignments:
-            found = self._align(parts, found)
-        blank = Hypothesis("", (), 0.0, 0.0, 0, alignment=() if alignments else None)
-        return _whole_sentences(parts, found, [blank] * options.n_best, len(sentences))
+        return self._decode(parts, count, options, fields, progress)
 
     def sample(
         self,
@@ -218,7 +135,7 @@ class Translator:
 
         found = self._decode(parts, len(sentences), options, numbers, progress)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
-        return _whole_sentences(parts, found, blank, len(sentences))
+        return whole_sentences(parts, found, blank, len(sentences))
 
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any
@@ -248,41 +165,6 @@ class Translator:
             best = next(x for x in samples if x.text == text)
             chosen.append([replace(best, score=utility)])
         return chosen
-
-    def stream(self, lines: Iterable[str]) -> Iterator[str]:
-        """Translates lines as they arrive, in the same order.
-
-        The lines that have arrived, at most 1,024, are translated together. A line that arrives
-        alone is translated immediately. At most a few thousand lines are in memory.
-
-        Example:
-
-        >>> for translation in translator.stream(sys.stdin):
-        ...     print(translation, flush=True)
-
-        Args:
-            lines: Sentences. The iterator may block until the next line arrives.
-
-        Yields:
-            The best translation of each line.
-        """
-        for chunk in available_chunks(lines, STREAMED_LINES):
-            yield from self.translate(chunk)
-
-    def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
-        if isinstance(sentences, str) or not all(isinstance(one, str) for one in sentences):
-            raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}")
-        return source_parts(sentences, self.tokenizer, self.model.max_length, self.overlong)
-
-    def _checked(self, options: Any) -> Any:
-        for name in ("max_length", "min_length"):
-            length = getattr(options, name)
-            if length is not None and length > self.model.max_length:
-                raise ValueError(
-                    f"`options.{name}` must be at most the model's max_length, "
-                    f"{self.model.max_length}. Received: {name}={length}"
-                )
-        return options
 
     def _decode(
         self,
@@ -314,18 +196,20 @@ class Translator:
                 found[index] = self._hypotheses(result, row)
             return batch
 
-        with _progress(progress, count) as advance, ThreadPoolExecutor(CONCURRENT_BATCHES) as pool:
+        with (
+            counted_progress(progress, count) as advance,
+            ThreadPoolExecutor(CONCURRENT_BATCHES) as pool,
+        ):
             for batch in pool.map(decode, batches) if len(batches) > 1 else map(decode, batches):
-                advance(_num_sentences(batch.parts))
-            advance(count - _num_sentences(parts))  # Blank sentences have no parts.
+                advance(num_sentences(batch.parts))
+            advance(count - num_sentences(parts))  # Blank sentences have no parts.
         return found
 
     def _batch(
         self, parts: list[SourcePart], rows: int, width: int, options: DecodingOptions
     ) -> "_Batch":
         def limit(source_length: int) -> int:
-            default = min(source_length + EXTRA_LENGTH, self.model.max_length)
-            return options.max_length or max(default, options.min_length)
+            return self._limit(source_length, options)
 
         max_lengths = np.ones(rows, "int32")  # Padding rows end after one token.
         max_lengths[: len(parts)] = [limit(len(part.ids)) for part in parts]
@@ -377,34 +261,3 @@ class _Batch(NamedTuple):
     source_ids: np.ndarray  # int32 `(B, S)`
     max_lengths: np.ndarray  # int32 `(B,)`, maximum number of tokens of each translation
     max_length: int  # maximum number of tokens of the translation of a source of S tokens
-
-
-def _num_sentences(parts: list[SourcePart]) -> int:
-    return sum(part.number == 0 for part in parts)
-
-
-@contextmanager
-def _progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
-    """Yields a function to call with the number of sentences of each finished batch."""
-    if callable(progress):
-        yield progress
-        return
-    with tqdm(total=total, unit="sentence", disable=not progress) as bar:
-        yield bar.update
-
-
-def _whole_sentences(
-    parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
-) -> list[list[Hypothesis]]:
-    """Joins the parts of each sentence: their first hypotheses, second hypotheses and so on.
-
-    The result of a sentence without parts is `blank`.
-    """
-    of_sentence: list[list[int]] = [[] for _ in range(count)]
-    for index, part in enumerate(parts):
-        of_sentence[part.sentence].append(index)
-    results = []
-    for indices in of_sentence:
-        columns = zip(*(found[index] for index in indices), strict=True)
-        results.append([join_hypotheses(column) for column in columns] or blank)
-    return results

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from sacrebleu.metrics import BLEU, CHRF
 
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Evaluation
-from keras_transformer.run import Run, Split
+from keras_transformer.run import Engine, Run, Split
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,10 @@ class Score:
 
 
 def evaluate_run(
-    run: Run, split: Split = "test", options: SearchOptions | None = None
+    run: Run,
+    split: Split = "test",
+    options: SearchOptions | None = None,
+    engine: Engine = "keras",
 ) -> list[Score]:
     """Translates a split, scores the translations, and appends the scores to `scores.json`.
 
@@ -30,6 +32,7 @@ def evaluate_run(
         run: A run that has a model.
         split: "test" or "validation".
         options: The search options. Defaults to None: the search options of the recipe.
+        engine: What translates, see `Run.translator`. Defaults to `"keras"`.
 
     Returns:
         BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the
@@ -48,7 +51,7 @@ def evaluate_run(
         raise UserError(f"the {split} text of {run.directory} is empty")
     sources, references = zip(*pairs, strict=True)
     try:
-        translator = Translator(run.model(), run.tokenizer(), options)
+        translator = run.translator(options, engine=engine)
     except ValueError as error:
         raise UserError(str(error)) from None
     scores = score(translator.translate(list(sources), progress=True), references, settings)

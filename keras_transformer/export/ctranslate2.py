@@ -9,8 +9,9 @@ import numpy as np
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.source_model import (
     Comparison,
     array,
@@ -163,6 +164,8 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.config.eos_token = pieces[tokenizer.eos_id]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.norm_epsilon
+    # For `CTranslate2Translator`; CTranslate2 ignores it.
+    spec.config.add_attribute("max_length", model.max_length)
     return spec
 
 

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.translator import EXTRA_LENGTH, Translator
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.source_model import (
     Comparison,
     check_attention,

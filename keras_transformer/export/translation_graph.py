@@ -8,11 +8,11 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
-from keras_transformer.decoding.translator import EXTRA_LENGTH
 from keras_transformer.models import Transformer
 
 # Maximum number of tokens computed at a time. For a search, this is the number of source tokens

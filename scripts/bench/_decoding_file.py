@@ -186,7 +186,7 @@ def _start(run: Path, text: Path, folder: str, *arguments: str, **env: str) -> _
 
 
 def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
-    from keras_transformer.decoding.translator import EXTRA_LENGTH
+    from keras_transformer.decoding.base_translator import EXTRA_LENGTH
     from keras_transformer.export import export_ctranslate2
     from keras_transformer.run import Run
 

@@ -237,7 +237,7 @@ def load_ctranslate2(folder: Path, beam_size: int) -> Translate:
     import ctranslate2
 
     from keras_transformer.data import Tokenizer
-    from keras_transformer.decoding.translator import EXTRA_LENGTH
+    from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 
     tokenizer = Tokenizer.load(folder / "tokenizer")
     pieces = tokenizer.source_pieces

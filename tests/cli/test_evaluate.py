@@ -49,3 +49,9 @@ def test_a_length_above_that_of_the_model_is_refused(run, option):
     )
     assert fails("evaluate", run, f"--{option.replace('_', '-')}", 25) == expected
     assert not (run / "scores.json").exists()
+
+
+def test_the_engine_ctranslate2_evaluates_too(run):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+    assert "BLEU\t" in succeeds("evaluate", run, "--engine", "ctranslate2")
+    assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)

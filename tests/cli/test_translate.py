@@ -355,3 +355,23 @@ def test_a_refused_line_is_numbered_through_the_whole_text(write):
 
     with pytest.raises(UserError, match="^line 1501: impossible$"):
         text_of(read_source(write("in", "a\n" * 1500 + "b\n")), Refusing())
+
+
+def test_engine_ctranslate2_gives_the_translations_of_keras(run):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+    lines = "one two\n\nnine\n"
+    translate = ("translate", run, "--length-penalty", 0)
+    found = succeeds(*translate, "--engine", "ctranslate2", input=lines)
+    assert found == succeeds(*translate, input=lines)
+
+
+def test_options_that_ctranslate2_lacks_are_refused_by_name(run, tmp_path):
+    words = tmp_path / "words"
+    words.write_text("\n")
+    translate = ("translate", run, "--engine", "ctranslate2")
+    for option in (("--sample", 2), ("--mbr", 2), ("--required", words), ("--alignments",)):
+        expected = f"{option[0]} cannot be used with --engine ctranslate2: use --engine keras"
+        assert fails(*translate, *option, input="one\n") == expected
+    others = ("--ensemble", run, "--forbidden", words)
+    assert fails(*translate, *others).startswith("--ensemble, --forbidden cannot be used")
+    assert not (run / ".ctranslate2").exists()

@@ -45,7 +45,7 @@ def test_tokenization_and_case_follow_the_recipe_and_stand_in_the_signature():
 class Echo:
     """A translator that knows the references, all but the first."""
 
-    def __init__(self, model, tokenizer, options):
+    def __init__(self, run, options, engine):
         self.options = options
 
     def translate(self, sentences, progress):
@@ -71,9 +71,7 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
     run.model_path.write_bytes(b"weights")
     pairs = list(run.pairs("test"))
     monkeypatch.setattr(Echo, "references", [target for _, target in pairs], raising=False)
-    monkeypatch.setattr(evaluation, "Translator", Echo)
-    monkeypatch.setattr(Run, "model", lambda self: None)
-    monkeypatch.setattr(Run, "tokenizer", lambda self: None)
+    monkeypatch.setattr(Run, "translator", lambda *arguments, **named: Echo(*arguments, **named))
 
     scores = evaluation.evaluate_run(run, options=run.recipe.evaluation.search_options(beam_size=3))
     assert [score.metric for score in scores] == metrics

@@ -10,6 +10,7 @@ from keras import ops
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
 from support.searching import beam_search
+from support.small_models import make_token_likelier
 
 from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
@@ -134,17 +135,6 @@ class Renormalized:
         logits, cache = self.model.step(token_ids, cache, position)
         forbidden = ops.convert_to_tensor(np.isin(np.arange(V), [0, 2]).astype("float32"))
         return logits - 1e4 * forbidden, cache
-
-
-def make_token_likelier(model, id, amount):
-    """Adds about `amount` to the logits of a token: the last norm's shift points at it."""
-    norm = model.decoder.norm
-    if not model.norm_first:
-        norm = model.decoder.layers[-1].feed_forward_residual.norm
-    shift = to_numpy(norm.beta)
-    embeddings = to_numpy(model.target_embedding.embeddings).copy()
-    embeddings[id] += amount * shift / np.sum(shift**2)
-    model.target_embedding.embeddings.assign(embeddings)
 
 
 @pytest.mark.parametrize(

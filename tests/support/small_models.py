@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 from keras_transformer.models import Transformer
-from support.contract import randomize
+from support.contract import randomize, to_numpy
 
 B, S, T, V, TARGET_V, LENGTH = 2, 7, 5, 13, 17, 11
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
@@ -58,3 +58,14 @@ def inputs_of(model: Transformer, batch: int = B, source: int = S, target: int =
         ids[0, max(length - 2, 1) :] = model.pad_id
         inputs[name] = ids
     return inputs
+
+
+def make_token_likelier(model, id, amount):
+    """Adds about `amount` to the logits of a token: the last norm's shift points at it."""
+    norm = model.decoder.norm
+    if not model.norm_first:
+        norm = model.decoder.layers[-1].feed_forward_residual.norm
+    shift = to_numpy(norm.beta)
+    embeddings = to_numpy(model.target_embedding.embeddings).copy()
+    embeddings[id] += amount * shift / np.sum(shift**2)
+    model.target_embedding.embeddings.assign(embeddings)

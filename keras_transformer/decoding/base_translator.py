@@ -1,0 +1,224 @@
+"""`BaseTranslator`: what all translators share. It does not need Keras."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from keras_transformer.data.corpus import available_chunks
+from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
+from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
+from keras_transformer.decoding.options import DecodingOptions, SearchOptions
+from keras_transformer.decoding.target_constraints import TargetConstraints, Words
+
+# A translation may be this many tokens longer than its source (§6.1).
+EXTRA_LENGTH = 50
+
+# Largest number of lines of a stream that are translated together.
+STREAMED_LINES = 1024
+
+# Whether to show a progress bar, or a function to call with numbers of finished sentences.
+Progress = bool | Callable[[int], Any]
+
+
+class BaseTranslator(ABC):
+    """Base class of `Translator` and `CTranslate2Translator`: splits and joins sentences.
+
+    Args:
+        tokenizer: The `Tokenizer` that the model was trained with.
+        max_length: Largest number of tokens that the model accepts.
+        options: The options of beam search. Defaults to `SearchOptions()`.
+        overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
+
+    Raises:
+        ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
+            exceeds `max_length`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int,
+        options: SearchOptions | None = None,
+        overlong: Overlong = "split",
+    ) -> None:
+        if overlong not in OVERLONG:
+            raise ValueError(
+                f"`overlong` must be one of {list(OVERLONG)}. Received: overlong={overlong!r}"
+            )
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.options = self._checked(options or SearchOptions())
+        self.overlong = overlong
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        required: Words | None = None,
+        forbidden: Words | None = None,
+        progress: Progress = False,
+    ) -> list[str]:
+        """Returns the best translation of each sentence.
+
+        Args:
+            sentences: Any number of strings, of any lengths. Blank strings are translated to "".
+            prefixes: The required beginning of each translation; "" allows any beginning. See
+                `TargetConstraints`. Defaults to None.
+            required: For each sentence a list of words that its translation must contain. Defaults
+                to None.
+            forbidden: For each sentence a list of words that its translation must not contain.
+                Defaults to None.
+            progress: True to show a progress bar, or a function that is called with the number of
+                sentences in each finished batch. Defaults to False.
+
+        Returns:
+            One string per sentence, in the same order.
+
+        Raises:
+            TypeError: If `sentences` is a single string.
+            ConstraintError: If the search cannot meet the constraints of a sentence.
+        """
+        constraints = prefixes, forbidden, required
+        options = self.options.replace(n_best=1)
+        found = self._translate(sentences, options, constraints, progress)
+        return [hypotheses[0].text for hypotheses in found]
+
+    def translate_nbest(
+        self,
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        required: Words | None = None,
+        forbidden: Words | None = None,
+        alignments: bool = False,
+        progress: Progress = False,
+    ) -> list[list[Hypothesis]]:
+        """Returns the `options.n_best` best translations of each sentence, with their scores.
+
+        Args:
+            sentences: Any number of strings, of any lengths.
+            prefixes: As in `translate`.
+            required: As in `translate`.
+            forbidden: As in `translate`.
+            alignments: Whether to align the words of source and translations, see `word_alignment`.
+                Defaults to False.
+            progress: As in `translate`.
+
+        Returns:
+            One list per sentence, in the same order. Each list is sorted, best first. No two
+            hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
+            are empty and have the score 0.
+        """
+        constraints = prefixes, forbidden, required
+        return self._translate(sentences, self.options, constraints, progress, alignments)
+
+    def _translate(
+        self,
+        sentences: Sequence[str],
+        options: SearchOptions,
+        constraints: tuple[Any, Any, Any],
+        progress: Progress,
+        alignments: bool = False,
+    ) -> list[list[Hypothesis]]:
+        parts = self._parts(sentences)
+        longest = options.max_length or self.max_length
+        of_targets = TargetConstraints(
+            self.tokenizer, parts, len(sentences), *constraints, max_length=longest
+        )
+        found = self._search_parts(parts, len(sentences), options, of_targets, progress)
+        of_targets.check_found(parts, [hypotheses[0] for hypotheses in found])
+        if alignments:
+            found = self._align(parts, found)
+        blank = Hypothesis("", (), 0.0, 0.0, 0, alignment=() if alignments else None)
+        return whole_sentences(parts, found, [blank] * options.n_best, len(sentences))
+
+    def stream(self, lines: Iterable[str]) -> Iterator[str]:
+        """Translates lines as they arrive, in the same order.
+
+        The lines that have arrived, at most 1,024, are translated together. A line that arrives
+        alone is translated immediately. At most a few thousand lines are in memory.
+
+        Example:
+
+        >>> for translation in translator.stream(sys.stdin):
+        ...     print(translation, flush=True)
+
+        Args:
+            lines: Sentences. The iterator may block until the next line arrives.
+
+        Yields:
+            The best translation of each line.
+        """
+        for chunk in available_chunks(lines, STREAMED_LINES):
+            yield from self.translate(chunk)
+
+    def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
+        if isinstance(sentences, str) or not all(isinstance(one, str) for one in sentences):
+            raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}")
+        return source_parts(sentences, self.tokenizer, self.max_length, self.overlong)
+
+    def _checked(self, options: Any) -> Any:
+        for name in ("max_length", "min_length"):
+            length = getattr(options, name)
+            if length is not None and length > self.max_length:
+                raise ValueError(
+                    f"`options.{name}` must be at most the model's {self.max_length}. "
+                    f"Received: {name}={length}"
+                )
+        return options
+
+    def _limit(self, source_length: int, options: DecodingOptions) -> int:
+        """Returns the maximum length of the translation of a source of `source_length` tokens."""
+        default = min(source_length + EXTRA_LENGTH, self.max_length)
+        return options.max_length or max(default, options.min_length)
+
+    @abstractmethod
+    def _search_parts(
+        self,
+        parts: list[SourcePart],
+        count: int,
+        options: SearchOptions,
+        constraints: TargetConstraints,
+        progress: Progress,
+    ) -> list[list[Hypothesis]]:
+        """Returns the `options.n_best` hypotheses of each part of `count` sentences."""
+
+    @abstractmethod
+    def _align(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses of each part with their alignments."""
+
+
+def num_sentences(parts: list[SourcePart]) -> int:
+    """Returns the number of sentences that begin in `parts`."""
+    return sum(part.number == 0 for part in parts)
+
+
+@contextmanager
+def counted_progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
+    """Yields a function; call it with the number of sentences after each finished batch."""
+    if callable(progress):
+        yield progress
+        return
+    with tqdm(total=total, unit="sentence", disable=not progress) as bar:
+        yield bar.update
+
+
+def whole_sentences(
+    parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
+) -> list[list[Hypothesis]]:
+    """Joins the k-th hypotheses of all parts of a sentence, for each sentence and each k.
+
+    The result of a sentence without parts is `blank`.
+    """
+    of_sentence: list[list[int]] = [[] for _ in range(count)]
+    for index, part in enumerate(parts):
+        of_sentence[part.sentence].append(index)
+    results = []
+    for indices in of_sentence:
+        columns = zip(*(found[index] for index in indices), strict=True)
+        results.append([join_hypotheses(column) for column in columns] or blank)
+    return results

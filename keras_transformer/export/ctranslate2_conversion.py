@@ -1,0 +1,87 @@
+"""Keeps a CTranslate2 conversion beside a run's model, for the engine ctranslate2.
+
+The conversion is made once. Whenever it is used, it is compared with its hashes and with those of
+the files that it was made from. This needs no Keras.
+"""
+
+import hashlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_transformer._files import atomic_write, read_json, remove
+from keras_transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from keras_transformer.run import Run
+
+FOLDER = ".ctranslate2"
+# File of the conversion with all hashes. Raise the version if a new release converts differently.
+HASHES, VERSION = "hashes.json", 1
+SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
+_MOST_HASHES_BYTES = 64 * 1024
+
+
+def converted(run: "Run") -> Path:
+    """Returns the folder of the conversion of a run's model; converts the model if needed.
+
+    A conversion is made if there is none, if a file of it is damaged, or if it was made from
+    another model or tokenizer. The folder is a folder that `export_ctranslate2` writes.
+
+    Raises:
+        UserError: If the run has no model, CTranslate2 does not support the model, or the folder
+            cannot be written.
+    """
+    folder = run.directory / FOLDER
+    if not _is_current(run, folder):
+        with run.writing():
+            if not _is_current(run, folder):  # Another process may have converted the model.
+                _convert(run, folder)
+    return folder
+
+
+def _is_current(run: "Run", folder: Path) -> bool:
+    try:
+        with (folder / HASHES).open("rb") as file:
+            return read_json(file, _MOST_HASHES_BYTES) == _hashes(run, folder)
+    except (OSError, ValueError):
+        return False
+
+
+def _convert(run: "Run", folder: Path) -> None:
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.export.source_model import run_sentences
+
+    print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
+    parts = run.model(), run.tokenizer()
+    with atomic_write(folder) as partial:
+        try:
+            export_ctranslate2(*parts, partial, sentences=run_sentences(run, SENTENCES))
+        except ValueError as error:
+            raise UserError(f"{error}; use the engine keras") from error
+        (partial / HASHES).write_text(json.dumps(_hashes(run, partial)), "utf-8")
+        remove(folder.resolve())
+
+
+def _hashes(run: "Run", folder: Path) -> dict[str, Any]:
+    sources = [run.model_path, *run.tokenizer_dir.iterdir()]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != HASHES]
+    return {
+        "version": VERSION,
+        "sources": _digests(run.directory, sources),
+        "files": _digests(folder, files),
+    }
+
+
+def _digests(folder: Path, paths: list[Path]) -> dict[str, str]:
+    """Returns the hash of each file by its path in `folder`; hashes several files at once."""
+
+    def digest(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(digest, paths), strict=True))
