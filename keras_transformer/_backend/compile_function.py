@@ -87,8 +87,8 @@ class CompiledFunctions:
         """Returns the compiled functions. Recompiles them after `quantize` or `enable_lora`.
 
         To detect `quantize` and `enable_lora`, the method compares each layer's state with its
-        state at the last compilation. Listing all variables of the model instead would take as long
-        as 3 decoding steps.
+        state at the last compilation. It does not list all variables of the model, because that
+        would take as long as 3 decoding steps.
         """
         state = [
             (layer.quantization_config is None, getattr(layer, "lora_enabled", False))

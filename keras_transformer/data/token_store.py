@@ -217,8 +217,8 @@ def _write(
             bar.update(len(chunk))
     if source.count == 0:
         raise UserError(
-            f"no pair is left for training: {dropped.total():,} pairs were read, "
-            f"{_list_reasons(dropped) or 'the text is empty'}"
+            f"no pair is left for training: {_list_reasons(dropped) or 'the text is empty'}. "
+            f"Pairs read: {dropped.total():,}"
         )
     summary = {"pairs": source.count, "dtype": dtype.str}
     summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}

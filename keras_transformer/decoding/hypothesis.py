@@ -41,7 +41,7 @@ class Hypothesis:
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence; returns a single part unchanged.
 
-    Texts are joined with a space. Scores, log-probabilities and lengths are added. The alignments
+    Texts are joined with a space. Scores, log-probabilities and lengths are summed. The alignments
     of the parts must count source words from the beginning of the sentence.
     """
     if len(parts) == 1:
@@ -75,7 +75,7 @@ def word_alignment(
 
     Args:
         attention: float array. Row t, column s is the attention of target piece t to source piece
-            s. Rows and columns after the last piece, such as those of eos, are ignored.
+            s. Further rows and columns, for example those of eos, are ignored.
         source_pieces: Pieces of the source.
         target_pieces: Pieces of the target.
 

@@ -56,8 +56,8 @@ def constrained_candidates(
     There are M = 2N + N + NC candidates. The first 2N are the most probable continuations of all
     hypotheses. The next N are the most probable continuation of each hypothesis. The last NC
     continue each hypothesis with the next token of each sequence that is not met. A hypothesis
-    cannot end with eos before all sequences are met. If a sentence has no sequences,
-    `allocate_beams` chooses its N most probable continuations.
+    cannot end with eos before all sequences are met. For a sentence without required
+    sequences, `allocate_beams` chooses the N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
     V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`. Empty sequences are ignored.
@@ -86,9 +86,9 @@ def constrained_candidates(
 def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     """Chooses N candidates of each sentence, in turn from each bank.
 
-    The top of this file defines banks. First the function takes the most probable candidate of each
-    bank, from the highest bank to the lowest. Then it takes the second most probable candidate of
-    each bank, and so on. Banks with too few candidates are skipped.
+    For the meaning of a bank, see the top of this file. First the function takes the most probable
+    candidate of each bank, from the highest bank to the lowest. Then it takes the second most
+    probable candidate of each bank, and so on. Banks with too few candidates are skipped.
 
     `log_probabilities` and `banks` are `(B, M)`. Candidates with the log-probability minus infinity
     are chosen last. Returns int32 indices `(B, N)`, sorted by descending log-probability.

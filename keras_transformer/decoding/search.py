@@ -1,9 +1,9 @@
-"""Runs the decoding loop of beam search and sampling: one token per step, in stages.
+"""Runs the decoding loop of beam search and sampling. Each step decodes one token.
 
-A stage ends when the cache is full. The next stage has a larger cache. `search` runs all stages,
-and can be compiled as one function. `StagedSearch` compiles each stage separately. `StagedSearch`
-also ends a stage when the unfinished sentences fit into a smaller batch. The next stage then has
-the smaller batch.
+The steps are grouped into stages. A stage ends when the cache is full. The next stage has a larger
+cache. `search` runs all stages, and can be compiled as one function. `StagedSearch` compiles each
+stage separately. It also ends a stage when the unfinished sentences fit into a smaller batch. The
+next stage then has the smaller batch.
 """
 
 from collections.abc import Sequence
@@ -188,9 +188,10 @@ class Plan(NamedTuple):
 class AdaptiveSearch:
     """Chooses what to compile by the number of sentences that it has searched so far.
 
-    Up to `GRAPH_SENTENCES` sentences, TensorFlow uses one graph for all shapes, without XLA. Up to
-    `FEW_SHAPES_SENTENCES`, TensorFlow and JAX compile for few shapes; after that, for many shapes.
-    PyTorch compiles nothing, so it always uses many shapes. The graph is for beam search only.
+    TensorFlow searches the first `GRAPH_SENTENCES` sentences with one graph for all shapes, without
+    XLA. Sampling has no such graph. Later sentences, and all sentences on JAX, are searched by
+    programs that XLA compiles: for few shapes until `FEW_SHAPES_SENTENCES` sentences, then for many
+    shapes. PyTorch compiles nothing, so it always uses many shapes.
     """
 
     def __init__(self, model: Any) -> None:

@@ -42,8 +42,8 @@ class TargetConstraints:
         ValueError: If the number of entries is not `count`.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
             know, contains a forbidden word, belongs to a blank sentence, or is too long for a
-            translation of `max_length` tokens. Also if a sentence with required words is split,
-            because it is unknown which part must contain the words.
+            translation of `max_length` tokens. Also if a sentence with required words is so long
+            that it is split. It would be unknown which part must contain the words.
     """
 
     def __init__(

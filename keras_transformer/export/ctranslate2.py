@@ -52,8 +52,8 @@ def export_ctranslate2(
 
     The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns subword
     pieces. It adds eos to the source and bos to the target. As in this package, the exported model
-    never predicts padding or bos. Unlike this package, the exported model divides the probabilities
-    of the other tokens by 1 - p(padding) - p(bos), so that their sum is 1.
+    never predicts padding or bos. CTranslate2 divides the probabilities of all other tokens by
+    1 - p(padding) - p(bos), so that their sum is 1. This package does not.
 
     The search options of CTranslate2 differ from those of this package. CTranslate2 divides the
     log-probability of a hypothesis by n ** length_penalty (default 1), where n is the number of
@@ -91,8 +91,8 @@ def export_ctranslate2(
             is not installed.
         UserError: If `directory` is not empty, or the disk is full. If a translation by the float32
             export differs from the model's translation in text and in score.
-        ValueError: If CTranslate2 does not support `quantization` or a part of the model, if the
-            model is already quantized, or if the tokenizer belongs to another model.
+        ValueError: If CTranslate2 does not support `quantization`. If it does not support a part of
+            the model. If the model is already quantized. If the tokenizer belongs to another model.
     """
     try:
         from ctranslate2 import specs

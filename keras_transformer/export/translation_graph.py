@@ -279,7 +279,7 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes columns with only padding; gives a blank text one empty hypothesis, score 0."""
+        """Removes empty columns. Blank texts get one empty hypothesis with the score 0."""
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))

@@ -71,8 +71,8 @@ def differences(one: Measured, other: Measured) -> list[Difference]:
     The tolerance for floats is 2 sqrt(n) times the array's noise; n is the number of terms of the
     longest sum in the model. The noise is the array's largest change when all weights and inputs
     change by one unit in the last place, and at least one unit in the last place of the array's
-    largest number. The factor is 2 sqrt(n) because backends add terms in different orders: the
-    rounding errors of n additions grow with sqrt(n) (Higham and Mary 2019), on both backends.
+    largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary 2019).
+    Each of the two backends has such an error, so the factor is 2 sqrt(n).
     Numbers above 1 / epsilon, for example -1e9 in a mask, have a noise of their own, so that they
     do not make the tolerance of smaller numbers large. Elements that become NaN or infinite on both
     backends when weights and inputs change in this way are not compared.

@@ -65,8 +65,8 @@ def fit(
 
     After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
     checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
-    those of an uninterrupted training. The checkpoint also replaces the state of the optimizer,
-    including a constant learning rate.
+    those of an uninterrupted training. The optimizer's state also comes from the checkpoint, and so
+    does its learning rate, unless that is a schedule.
 
     Example:
 
