@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
+from keras_transformer._backend.compile_function import compiles_each_shape
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.optimizer import inner_optimizer
@@ -165,7 +166,13 @@ class ProgressBar(StepCallback):
             total=steps, initial=self.step, unit="step", mininterval=1.0, dynamic_ncols=True
         )
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        if compiles_each_shape():
+            self._bar.set_postfix_str("compiling the first step")
+
     def on_step_begin(self, steps: int) -> None:
+        if steps == self._bar.initial + 1:
+            self._bar.set_postfix_str("", refresh=False)
         self._bar.update(steps - self._bar.n)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer.data import fit_data
 from keras_transformer.errors import UserError
 from keras_transformer.run import checkpoint_folders
@@ -128,6 +129,7 @@ def fit(
     counts["keep_checkpoints"] = keep_checkpoints
     directory, distribution = Path(directory), distribution or Distribution()
     _check(model, distribution, validation, patience, keep_best, **counts)
+    use_compilation_cache()
     folder = directory / "checkpoints"
     with ExitStack() as stack:
         stack.enter_context(distribution.training_lock(directory))
