@@ -223,6 +223,7 @@ def _translating(
 
 def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
     from keras_transformer.decoding.options import SearchOptions
+    from keras_transformer.decoding.search import FEW_SHAPES_SENTENCES, make_strategy
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.run import Run
 
@@ -236,6 +237,8 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
         SearchOptions(beam_size=BEAM_SIZE, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
     )
+    # Measures a process that has translated many sentences before.
+    translator._search.plan(FEW_SHAPES_SENTENCES, make_strategy(model, translator.options))
 
     def translate(texts: list[str]) -> list[Translation]:
         best = [hypotheses[0] for hypotheses in translator.translate_nbest(texts)]
