@@ -164,8 +164,8 @@ class BaseTranslator(ABC):
             length = getattr(options, name)
             if length is not None and length > self.max_length:
                 raise ValueError(
-                    f"`options.{name}` must be at most the model's {self.max_length}. "
-                    f"Received: {name}={length}"
+                    f"`options.{name}` must be at most the model's max_length, "
+                    f"{self.max_length}. Received: {name}={length}"
                 )
         return options
 

@@ -55,6 +55,10 @@ class Ensemble:
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
     @property
+    def accepts_any_shape(self) -> bool:
+        return all(getattr(model, "accepts_any_shape", False) for model in self.models)
+
+    @property
     def max_length(self) -> int:
         return min(model.max_length for model in self.models)
 

@@ -189,19 +189,22 @@ class AdaptiveSearch:
     """Chooses what to compile by the number of sentences that it has searched so far.
 
     TensorFlow searches the first `GRAPH_SENTENCES` sentences with one graph for all shapes, without
-    XLA. Sampling has no such graph. Later sentences, and all sentences on JAX, are searched by
-    programs that XLA compiles: for few shapes until `FEW_SHAPES_SENTENCES` sentences, then for many
-    shapes. PyTorch compiles nothing, so it always uses many shapes.
+    XLA, if the model has `accepts_any_shape`. Sampling has no such graph. Later sentences, and all
+    sentences on JAX, are searched by programs that XLA compiles: for few shapes until
+    `FEW_SHAPES_SENTENCES` sentences, then for many shapes. PyTorch compiles nothing, so it always
+    uses many shapes.
     """
 
     def __init__(self, model: Any) -> None:
-        self._staged, self._graph = StagedSearch(model), GraphSearch(model)
+        self._staged = StagedSearch(model)
+        accepts_any_shape = makes_graphs() and getattr(model, "accepts_any_shape", False)
+        self._graph = GraphSearch(model) if accepts_any_shape else None
         self._num_sentences = 0
 
     def plan(self, num_sentences: int, strategy: Strategy) -> Plan:
         """Returns the plan for the next `num_sentences` sentences."""
         self._num_sentences += num_sentences
-        has_graph = makes_graphs() and isinstance(strategy, BeamSearch)
+        has_graph = self._graph is not None and isinstance(strategy, BeamSearch)
         if has_graph and self._num_sentences <= GRAPH_SENTENCES:
             return Plan(MANY_SHAPES, in_graph=True)
         is_short = compiles_each_shape() and self._num_sentences <= FEW_SHAPES_SENTENCES
@@ -211,7 +214,7 @@ class AdaptiveSearch:
         self, request: Request, strategy: Strategy, max_length: int, plan: Plan
     ) -> SearchResult:
         """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
-        if plan.in_graph:
+        if plan.in_graph and self._graph is not None:
             return self._graph(request, strategy, max_length)
         return self._staged(request, strategy, max_length, plan.shapes)
 

@@ -183,7 +183,7 @@ class Translator(BaseTranslator):
         tokens_per_batch = self.tokens_per_batch * beams // max(beams, strategy.num_beams)
         lengths = [len(part.ids) for part in parts]
         plan = self._search.plan(len(parts), strategy)
-        longest = self.model.max_length
+        longest = self.max_length
         batches = list(length_batches(lengths, tokens_per_batch, longest, plan.shapes))
         found: list[list[Hypothesis]] = [[]] * len(parts)
 
@@ -238,9 +238,7 @@ class Translator(BaseTranslator):
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
-        batches = pair_batches(
-            sources, targets, self.tokens_per_batch, self.model.max_length, pad_id
-        )
+        batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
         aligned: list[list[Hypothesis]] = [[]] * len(parts)
         for indices, source_ids, target_ids in batches:
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))

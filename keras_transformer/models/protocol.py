@@ -14,7 +14,7 @@ from keras_transformer.decoding.cache import Cache
 class Searchable(Protocol):
     """An autoregressive model that predicts one token at a time.
 
-    Two more methods are optional:
+    Two more methods and an attribute are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
       positions. With `extend_cache`, search starts with a short cache and extends it. Without
@@ -24,6 +24,9 @@ class Searchable(Protocol):
       of translations, padded at the end. The weights of target token t come from the step that
       reads token t and predicts token t + 1. `Translator` needs `source_attention` for word
       alignments.
+    - `accepts_any_shape`, a bool. True means: in a TensorFlow graph, `init_cache` and `step` accept
+      tensors with axes of unknown size, and `max_length=None`. Then `Translator` on TensorFlow
+      searches short inputs with one graph for all shapes. Defaults to False.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
@@ -42,7 +45,7 @@ class Searchable(Protocol):
         Args:
             source_ids: int32 tensor `(B, S)`, padded at the end.
             max_length: Maximum number of positions L to decode. If None, the cache starts empty and
-                grows by one position per step. Only the export to a SavedModel uses None.
+                grows by one position per step. Only graphs for all shapes and SavedModels use None.
             beam_size: Number of beams N per sentence. Defaults to 1.
         """
 

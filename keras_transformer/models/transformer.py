@@ -84,6 +84,8 @@ class Transformer(Recompiling, keras.Model):
     Source: Vaswani et al. 2017.
     """
 
+    accepts_any_shape = True
+
     def __init__(
         self,
         vocabulary_size: int,
