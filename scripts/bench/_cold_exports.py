@@ -5,7 +5,7 @@ all translate alike.
 """
 
 import json
-import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,6 @@ import _common
 import numpy as np
 from _decoding_engines import _fill, _fill_attention, _fill_layer
 
-MARIAN_MAX_LENGTH = 1000  # its default; the table of positions must have this length
 FORBIDDEN = -1e4  # bias on the logits of padding and bos, see `export_ctranslate2`
 
 
@@ -71,34 +70,31 @@ def save_hugging_face(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def save_marian(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Marian's own format.
+    """Marian's own format; it translates nearly alike.
 
-    Marian's decoder starts from zeros instead of bos, and shares its table of positions with the
-    encoder. So bos is added to the first position of the table, and subtracted from the first
-    piece of a source sentence: for every piece the source vocabulary has a second one, "^piece".
+    Marian computes its positions itself, as half-split sinusoids of slightly other frequencies, so
+    the features of interleaved ones change places; and its decoder starts from zeros, not from bos.
     """
     from keras_transformer.export.source_model import array
 
+    if model.position_encoding not in ("sinusoidal", "sinusoidal_half_split"):
+        raise RuntimeError(f"Marian has no position_encoding {model.position_encoding}")
     embeddings = array(model.target_embedding.embeddings)
-    bos = embeddings[tokenizer.bos_id]
-    positions = np.zeros((MARIAN_MAX_LENGTH, model.d_model), "float32")
-    positions[: model.max_length] = _positions(model)[:MARIAN_MAX_LENGTH]
-    positions[0] += math.sqrt(model.d_model) * bos
     bias = np.zeros((1, len(embeddings)), "float32")
     bias[:, [tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     weights = {
-        "encoder_Wemb": np.concatenate([embeddings, embeddings - bos]),
-        "decoder_Wemb": embeddings,
+        "Wemb": embeddings,
         "decoder_ff_logit_out_b": bias,
-        "Wpos": positions,
         **_marian_stack("encoder", model.encoder),
         **_marian_stack("decoder", model.decoder),
     }
+    if model.position_encoding == "sinusoidal":
+        weights = {name: _half_split(name, weight) for name, weight in weights.items()}
     config = {
         "type": "transformer",
         "version": "v1.12.0",
         "dim-emb": model.d_model,
-        "dim-vocabs": [2 * len(embeddings), len(embeddings)],
+        "dim-vocabs": [len(embeddings)] * 2,
         "enc-depth": model.encoder.num_layers,
         "dec-depth": model.decoder.num_layers,
         "transformer-heads": model.num_heads,
@@ -108,19 +104,22 @@ def save_marian(model: Any, tokenizer: Any, folder: Path) -> None:
         "transformer-postprocess": "da" if model.norm_first else "dan",
         "transformer-postprocess-top": "n" if model.norm_first else "",
         "transformer-postprocess-emb": "d",
-        "transformer-train-positions": True,
-        "tied-embeddings": True,
-        "tied-embeddings-all": False,
-        "tied-embeddings-src": False,
+        "tied-embeddings-all": True,
     }
     text = json.dumps(config).encode() + b"\0"  # JSON is YAML
     folder.mkdir()
     np.savez(folder / "model.npz", **weights, **{"special:model.yml": np.frombuffer(text, "int8")})
-    pieces = tokenizer.source_pieces
-    marked = [*pieces, *(f"^{piece}" for piece in pieces)]
-    for name, vocabulary in (("source", marked), ("target", pieces)):
-        (folder / f"{name}.txt").write_text("\n".join(vocabulary) + "\n", "utf-8")
-    (folder / "source.model").write_bytes(tokenizer.source_model)
+    (folder / "source.spm").write_bytes(tokenizer.source_model)
+
+
+def _half_split(name: str, weight: np.ndarray) -> np.ndarray:
+    """The weight of a model whose features are sorted: even ones, then odd ones."""
+    order = np.argsort(np.arange(weight.shape[-1]) % 2, kind="stable")
+    if name == "Wemb" or re.search("_(Wo|bo|W2|b2|ln_scale|ln_bias)", name):
+        weight = weight[:, order]
+    elif re.search("_(W[qkv1])$", name):
+        weight = weight[np.argsort(np.arange(len(weight)) % 2, kind="stable")]
+    return weight
 
 
 def _marian_stack(side: str, stack: Any) -> dict[str, np.ndarray]:
