@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from _common import ENVIRONMENT, ROOT, Worker, limit_threads, panels_of, table, write_json
 from tqdm import tqdm
@@ -77,13 +77,19 @@ class Way:
     reads: bool = True
 
 
+class Process(NamedTuple):
+    """Seconds from start to exit, and the lines written."""
+
+    seconds: float
+    output: list[str]
+
+
 @dataclass
 class Measured:
-    """What the processes of one way and one file did."""
+    """The processes of one way and one file, one or two a round."""
 
-    first: list[float] = field(default_factory=list)
-    second: list[float] = field(default_factory=list)
-    output: list[str] = field(default_factory=list)  # lines of the last process
+    first: list[Process] = field(default_factory=list)
+    second: list[Process] = field(default_factory=list)
     problem: str | None = None
 
 
@@ -118,8 +124,8 @@ def peer_ways(folder: Path, marian: Path | None) -> list[Way]:
     ]
 
 
-def run_process(way: Way, file: Path | None, run: Path, cache: Path) -> tuple[float, list[str]]:
-    """Seconds from start to exit, and the lines written.
+def run_process(way: Way, file: Path | None, run: Path, cache: Path) -> Process:
+    """Run to the end.
 
     Raises:
         RuntimeError: If the process fails.
@@ -144,7 +150,7 @@ def run_process(way: Way, file: Path | None, run: Path, cache: Path) -> tuple[fl
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [""])[-1]
         raise RuntimeError(f"exit status {done.returncode}: {last}")
-    return seconds, done.stdout.splitlines()
+    return Process(seconds, done.stdout.splitlines())
 
 
 def measure_once(way: Way, file: Path | None, run: Path, measured: Measured) -> None:
@@ -158,9 +164,8 @@ def measure_once(way: Way, file: Path | None, run: Path, measured: Measured) -> 
             shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
         try:
             if way.caches:
-                measured.first.append(run_process(way, file, copy, cache)[0])
-            seconds, measured.output = run_process(way, file, copy, cache)
-            measured.second.append(seconds)
+                measured.first.append(run_process(way, file, copy, cache))
+            measured.second.append(run_process(way, file, copy, cache))
         except RuntimeError as error:
             measured.problem = str(error)
 
@@ -191,8 +196,9 @@ def report(found: Mapping[tuple[Way, Path | None], Measured], lines: Sequence[in
     files = list(dict.fromkeys(file for _, file in found if file))
     count_of = dict(zip(files, lines, strict=True))
     for (_, file), measured in found.items():
-        if file and not measured.problem and len(measured.output) != count_of[file]:
-            measured.problem = f"{len(measured.output)} lines for {count_of[file]}"
+        for process in [*measured.first, *measured.second]:
+            if file and len(process.output) != count_of[file]:
+                measured.problem = f"{len(process.output)} lines for {count_of[file]}"
     good = {pair: measured for pair, measured in found.items() if not measured.problem}
     of_imports = {way.backend: m for (way, file), m in good.items() if not file}
     of_peer = {file: m for (way, file), m in good.items() if way.name == "ctranslate2"}
@@ -214,16 +220,20 @@ def figures(
     row: dict[str, Any] = dict.fromkeys([*list(FORMATS)[1:], "note"])
     if measured.problem:
         return {**row, "note": measured.problem}
-    second = median(measured.second)
-    row["first_s"] = round(median(measured.first), 3) if measured.first else None
+    second = median_seconds(measured.second)
+    row["first_s"] = round(median_seconds(measured.first), 3) if measured.first else None
     row["second_s"] = round(second, 3)
     if of_imports:
-        row["times_imports"] = round(second / median(of_imports.second), 2)
+        row["times_imports"] = round(second / median_seconds(of_imports.second), 2)
     if of_peer:
-        equal = sum(a == b for a, b in zip(measured.output, of_peer.output, strict=True))
-        row["times_ctranslate2"] = round(second / median(of_peer.second), 2)
-        row["same"] = equal / len(of_peer.output)
+        mine, theirs = (one.second[-1].output for one in (measured, of_peer))
+        row["times_ctranslate2"] = round(second / median_seconds(of_peer.second), 2)
+        row["same"] = sum(a == b for a, b in zip(mine, theirs, strict=True)) / len(theirs)
     return row
+
+
+def median_seconds(processes: Sequence[Process]) -> float:
+    return median(process.seconds for process in processes)
 
 
 def notebook_ways(backends: Sequence[str]) -> list[Way]:
@@ -236,38 +246,18 @@ def sentences_like(sentences: Sequence[str], lengths: Sequence[int]) -> list[str
     return [min(sentences, key=lambda s: abs(len(s.split()) - length)) for length in lengths]
 
 
-def measure_notebook(
-    ways: Sequence[Way], file: Path, run: Path, rounds: int, progress: tqdm
-) -> list[dict[str, Any]]:
-    """Rows of the medians of seconds to load and of each call, first and second process."""
-    found: dict[tuple[Way, str], list[list[float]] | str] = {
-        (way, process): [] for way in ways for process in ("first", "second")
-    }
-    for _ in range(rounds):
-        for way in ways:
-            with tempfile.TemporaryDirectory() as folder:
-                copy, cache = Path(folder) / "run", Path(folder) / "cache"
-                cache.mkdir()
-                shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
-                for process in ("first", "second"):
-                    seconds = found[way, process]
-                    if isinstance(seconds, list):
-                        try:
-                            _, output = run_process(way, file, copy, cache)
-                            seconds.append([float(line) for line in output])
-                        except RuntimeError as error:
-                            found[way, process] = str(error)
-                    progress.update()
+def report_calls(found: Mapping[tuple[Way, Path | None], Measured]) -> list[dict[str, Any]]:
+    """Medians of the seconds that the processes of `notebook_ways` printed."""
     rows = []
-    for (way, process), seconds in found.items():
-        row: dict[str, Any] = {"backend": way.backend, "process": process}
-        row |= dict.fromkeys(["load_s", *CALLS, "note"])
-        if isinstance(seconds, str):
-            row["note"] = seconds
-        else:
-            medians = (round(median(column), 3) for column in zip(*seconds, strict=True))
-            row |= dict(zip(["load_s", *CALLS], medians, strict=True))
-        rows.append(row)
+    for (way, _), measured in found.items():
+        for name, processes in (("first", measured.first), ("second", measured.second)):
+            row: dict[str, Any] = {"backend": way.backend, "process": name}
+            row |= dict.fromkeys(["load_s", *CALLS])
+            if not measured.problem:
+                columns = zip(*(process.output for process in processes), strict=True)
+                medians = (round(median(map(float, column)), 3) for column in columns)
+                row |= dict(zip(["load_s", *CALLS], medians, strict=True))
+            rows.append({**row, "note": measured.problem})
     return rows
 
 
@@ -295,8 +285,8 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def has_engine_option(backend: str) -> bool:
     way = Way("help", (sys.executable, "-m", "keras_transformer", "translate", "--help"), backend)
     with tempfile.TemporaryDirectory() as folder:
-        _, output = run_process(way, None, Path(), Path(folder))
-    return any("--engine" in line for line in output)
+        process = run_process(way, None, Path(), Path(folder))
+    return any("--engine" in line for line in process.output)
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -330,8 +320,7 @@ def measure_calls(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
     chosen = sentences_like(sentences, SENTENCE_LENGTHS)
     file.write_text("".join(f"{line}\n" for line in chosen), "utf-8")
     ways = notebook_ways(arguments.backends)
-    with tqdm(total=2 * len(ways) * arguments.rounds, unit="process") as progress:
-        return measure_notebook(ways, file, arguments.run, arguments.rounds, progress)
+    return report_calls(take_turns(ways, [file], arguments.run, arguments.rounds))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -348,7 +337,9 @@ def parse_arguments() -> argparse.Namespace:
         "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
     )
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--marian", type=Path, help="a Python that has pymarian; default: no Marian")
+    parser.add_argument(
+        "--marian", type=Path, help="a Python that has pymarian; default: no Marian"
+    )
     parser.add_argument("--notebook", action="store_true", help="measure single calls instead")
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     parser.add_argument("--plot", type=Path, help="file to draw the table in")
