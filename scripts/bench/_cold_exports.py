@@ -24,11 +24,35 @@ def save_ctranslate2(model: Any, tokenizer: Any, folder: Path) -> None:
     export_ctranslate2(model, tokenizer, folder)
 
 
+def half_split(model: Any) -> Any:
+    """The same function with the position encoding that Marian has.
+
+    The features of interleaved sinusoids are sorted, even ones before odd ones, in all weights.
+    """
+    if model.position_encoding not in ("sinusoidal", "sinusoidal_half_split"):
+        raise RuntimeError(f"Marian has no position_encoding {model.position_encoding}")
+    if model.position_encoding == "sinusoidal_half_split":
+        return model
+    config = {**model.get_config(), "position_encoding": "sinusoidal_half_split"}
+    order = np.argsort(np.arange(model.d_model) % 2, kind="stable")
+    weights = []
+    for variable, weight in zip(model.weights, model.get_weights(), strict=True):
+        if re.search("embeddings|/output/|/outer/|gamma|beta", variable.path):
+            weight = weight[..., order]
+        elif variable.path.endswith("kernel"):
+            weight = weight[order]
+        weights.append(weight)
+    result = type(model).from_config(config)
+    result.set_weights(weights)
+    return result
+
+
 def save_hugging_face(model: Any, tokenizer: Any, folder: Path) -> None:
     """Marian's class, or for pre-norm Pegasus's, which is the same model with pre-norm."""
     import torch
     import transformers
 
+    model = half_split(model)
     kind = "Pegasus" if model.norm_first else "Marian"
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=tokenizer.source_vocabulary_size,
@@ -56,7 +80,6 @@ def save_hugging_face(model: Any, tokenizer: Any, folder: Path) -> None:
     bias[:, [tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     peer.final_logits_bias.copy_(bias)
     for side, ours in ((peer.model.encoder, model.encoder), (peer.model.decoder, model.decoder)):
-        _fill(side.embed_positions, [_positions(model)])
         for layer, our_layer in zip(side.layers, ours.layers, strict=True):
             _fill_layer(layer, our_layer)
             if hasattr(layer, "encoder_attn"):
@@ -72,24 +95,20 @@ def save_hugging_face(model: Any, tokenizer: Any, folder: Path) -> None:
 def save_marian(model: Any, tokenizer: Any, folder: Path) -> None:
     """Marian's own format; it translates nearly alike.
 
-    Marian computes its positions itself, as half-split sinusoids of slightly other frequencies, so
-    the features of interleaved ones change places; and its decoder starts from zeros, not from bos.
+    Marian's sinusoids have slightly other frequencies, and its decoder starts from zeros, not bos.
     """
     from keras_transformer.export.source_model import array
 
-    if model.position_encoding not in ("sinusoidal", "sinusoidal_half_split"):
-        raise RuntimeError(f"Marian has no position_encoding {model.position_encoding}")
+    model = half_split(model)
     embeddings = array(model.target_embedding.embeddings)
     bias = np.zeros((1, len(embeddings)), "float32")
     bias[:, [tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     weights = {
-        "Wemb": embeddings,
+        "Wemb": np.ascontiguousarray(embeddings),
         "decoder_ff_logit_out_b": bias,
         **_marian_stack("encoder", model.encoder),
         **_marian_stack("decoder", model.decoder),
     }
-    if model.position_encoding == "sinusoidal":
-        weights = {name: _half_split(name, weight) for name, weight in weights.items()}
     config = {
         "type": "transformer",
         "version": "v1.12.0",
@@ -110,16 +129,6 @@ def save_marian(model: Any, tokenizer: Any, folder: Path) -> None:
     folder.mkdir()
     np.savez(folder / "model.npz", **weights, **{"special:model.yml": np.frombuffer(text, "int8")})
     (folder / "source.spm").write_bytes(tokenizer.source_model)
-
-
-def _half_split(name: str, weight: np.ndarray) -> np.ndarray:
-    """The weight of a model whose features are sorted: even ones, then odd ones."""
-    order = np.argsort(np.arange(weight.shape[-1]) % 2, kind="stable")
-    if name == "Wemb" or re.search("_(Wo|bo|W2|b2|ln_scale|ln_bias)", name):
-        weight = weight[:, order]
-    elif re.search("_(W[qkv1])$", name):
-        weight = weight[np.argsort(np.arange(len(weight)) % 2, kind="stable")]
-    return weight
 
 
 def _marian_stack(side: str, stack: Any) -> dict[str, np.ndarray]:
@@ -152,17 +161,8 @@ def _marian_norm(prefix: str, norm: Any, pre_norm: bool) -> dict[str, np.ndarray
 
 def _marian_weights(first: str, second: str, layer: Any) -> dict[str, np.ndarray]:
     """A layer's two weights; Marian's vectors are rows."""
-    arrays = [np.atleast_2d(weight) for weight in layer.get_weights()]
+    arrays = [np.ascontiguousarray(np.atleast_2d(w)) for w in layer.get_weights()]
     return dict(zip((first, second), arrays, strict=True))
-
-
-def _positions(model: Any) -> np.ndarray:
-    from keras_transformer.export.source_model import position_table
-
-    table = position_table(model)
-    if table is None or getattr(model.positions, "concatenate", False):
-        raise RuntimeError(f"position_encoding {model.position_encoding} cannot be exported")
-    return table
 
 
 SAVE = {

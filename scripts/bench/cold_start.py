@@ -8,7 +8,7 @@ and its copy of the run are new; `second_s` is one that finds what the first has
 nothing, and have `second_s` alone, like the imports of Keras. Figures are medians over rounds, in
 which all take turns, on 2 CPU threads. `times_imports` is `second_s` over that of the backend's
 imports, `times_ctranslate2` over that of CTranslate2's process. `same` is the share of lines equal
-to CTranslate2's. A process that fails, or writes another number of lines, has no figure, but a note.
+to CTranslate2's. A process that fails or writes another number of lines has a note, no figures.
 
 Marian needs `pymarian` in a Python that --marian names. Its decoder starts from zeros instead of
 bos, and its sinusoids have other frequencies, so its translations are near, but not the same.
