@@ -1,0 +1,377 @@
+#!/usr/bin/env python
+"""Whole processes from start to exit: what a user waits who types `translate`, and its peers'.
+
+The first lines of a text are translated with beam 5 and no length penalty by `keras-transformer
+translate` on each backend, and by what a user of CTranslate2, Hugging Face and Marian would write,
+all with the weights of the same run. `first_s` is a process that has never run before: its caches
+and its copy of the run are new; `second_s` is one that finds what the first has left. Peers keep
+nothing, and have `second_s` alone, like the imports of Keras. Figures are medians over rounds, in
+which all take turns, on 2 CPU threads. `times_imports` is `second_s` over that of the backend's
+imports, `times_ctranslate2` over that of CTranslate2's process. `same` is the share of lines equal
+to CTranslate2's. A process that fails or writes another number of lines has a note, no figures.
+
+Marian needs `pymarian` in a Python that --marian names. Its decoder starts from zeros instead of
+bos, and its sinusoids have other frequencies, so its translations are near, but not the same.
+
+With --notebook it is: seconds to load a `Translator`, and of its first three calls, with one
+sentence of about 5, 12 and 25 words each.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from _common import ENVIRONMENT, ROOT, Worker, limit_threads, panels_of, table, write_json
+from tqdm import tqdm
+
+from keras_transformer.data.corpus import read_lines
+
+BACKENDS = ("tensorflow", "jax", "torch")
+BENCH = Path(__file__).parent
+CACHES = ("XDG_CACHE_HOME", "KERAS_HOME")
+NOT_COPIED = ("checkpoints", "logs", "store", "text")
+SEARCH = ("--beam-size", "5", "--length-penalty", "0")
+SENTENCE_LENGTHS = (5, 12, 25)
+FORMATS = {
+    "lines": ",d",
+    "first_s": ".2f",
+    "second_s": ".2f",
+    "times_imports": ".2f",
+    "times_ctranslate2": ".2f",
+    "same": ".1%",
+}
+CALLS = [f"{words}_words_s" for words in SENTENCE_LENGTHS]
+EXAMPLES = """examples:
+  scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json --plot cold_start.png
+  scripts/bench/cold_start.py runs/multi30k_en_de --lines 1 --backends jax --rounds 5
+  scripts/bench/cold_start.py runs/multi30k_en_de --marian ~/marian/bin/python
+  scripts/bench/cold_start.py runs/multi30k_en_de --notebook
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A command to measure.
+
+    Args:
+        name: For the table.
+        command: Its arguments; "RUN" stands for the copy of the run.
+        backend: Of Keras.
+        caches: Whether a second process finds something that the first has left.
+        reads: Whether the command reads a file of so many lines, its last argument.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    backend: str | None = None
+    caches: bool = False
+    reads: bool = True
+
+
+class Process(NamedTuple):
+    """Seconds from start to exit, and the lines written."""
+
+    seconds: float
+    output: list[str]
+
+
+@dataclass
+class Measured:
+    """The processes of one way and one file, one or two a round."""
+
+    first: list[Process] = field(default_factory=list)
+    second: list[Process] = field(default_factory=list)
+    problem: str | None = None
+
+
+def imports(backends: Sequence[str]) -> list[Way]:
+    command = (sys.executable, "-c", "import keras")
+    return [Way("import keras", command, backend, reads=False) for backend in backends]
+
+
+def translate_ways(backends: Sequence[str], has_engines: bool) -> list[Way]:
+    """Args:
+    has_engines: Whether `translate` has the option --engine.
+    """
+    command = (sys.executable, "-m", "keras_transformer", "translate", "RUN", *SEARCH)
+    ways = [Way("translate", command, backend, caches=True) for backend in backends]
+    if has_engines:
+        engine = (*command, "--engine", "ctranslate2")
+        ways.append(Way("translate --engine ctranslate2", engine, backends[0], caches=True))
+    return ways
+
+
+def peer_ways(folder: Path, marian: Path | None) -> list[Way]:
+    """Args:
+    folder: Of the exports.
+    marian: A Python that has `pymarian`.
+    """
+    programs = {"ctranslate2": sys.executable, "hugging_face": sys.executable}
+    if marian:
+        programs["marian"] = str(marian)
+    return [
+        Way(name, (python, str(BENCH / f"_cold_{name}.py"), str(folder / name)))
+        for name, python in programs.items()
+    ]
+
+
+def run_process(way: Way, file: Path | None, run: Path, cache: Path) -> Process:
+    """Run to the end.
+
+    Raises:
+        RuntimeError: If the process fails.
+    """
+    command = [str(run) if argument == "RUN" else argument for argument in way.command]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    environment |= dict.fromkeys(CACHES, str(cache))
+    if way.backend:
+        environment["KERAS_BACKEND"] = way.backend
+    start = time.perf_counter()
+    done = subprocess.run(
+        command + [str(file)] * (file is not None),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        raise RuntimeError(f"exit status {done.returncode}: {last}")
+    return Process(seconds, done.stdout.splitlines())
+
+
+def measure_once(way: Way, file: Path | None, run: Path, measured: Measured) -> None:
+    """One process, or a first and a second one, unless one has failed before."""
+    if measured.problem:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy, cache = Path(folder) / "run", Path(folder) / "cache"
+        cache.mkdir()
+        if way.caches:
+            shutil.copytree(run, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        try:
+            if way.caches:
+                measured.first.append(run_process(way, file, copy, cache))
+            measured.second.append(run_process(way, file, copy, cache))
+        except RuntimeError as error:
+            measured.problem = str(error)
+
+
+def take_turns(
+    ways: Sequence[Way], files: Sequence[Path], run: Path, rounds: int
+) -> dict[tuple[Way, Path | None], Measured]:
+    pairs = [(way, file) for way in ways for file in (files if way.reads else [None])]
+    found = {pair: Measured() for pair in pairs}
+    turns = list(pairs)
+    with tqdm(total=rounds * len(turns), unit="turn") as progress:
+        for _ in range(rounds):
+            for way, file in turns:
+                progress.set_description(f"{way.name} {way.backend or ''} {file and file.name}")
+                measure_once(way, file, run, found[way, file])
+                progress.update()
+            turns.append(turns.pop(0))  # so that no way always has the first turn
+    return found
+
+
+def report(found: Mapping[tuple[Way, Path | None], Measured], lines: Sequence[int]) -> list[dict]:
+    """A row for each way and number of lines.
+
+    Args:
+        found: What `take_turns` returned.
+        lines: Numbers of lines of its files, in their order.
+    """
+    files = list(dict.fromkeys(file for _, file in found if file))
+    count_of = dict(zip(files, lines, strict=True))
+    for (_, file), measured in found.items():
+        for process in [*measured.first, *measured.second]:
+            if file and len(process.output) != count_of[file]:
+                measured.problem = f"{len(process.output)} lines for {count_of[file]}"
+    good = {pair: measured for pair, measured in found.items() if not measured.problem}
+    of_imports = {way.backend: m for (way, file), m in good.items() if not file}
+    of_peer = {file: m for (way, file), m in good.items() if way.name == "ctranslate2"}
+    return [
+        {
+            "way": way.name,
+            "backend": way.backend,
+            "lines": count_of[file] if file else None,
+            **figures(measured, of_imports.get(way.backend), of_peer.get(file)),
+        }
+        for (way, file), measured in found.items()
+    ]
+
+
+def figures(
+    measured: Measured, of_imports: Measured | None, of_peer: Measured | None
+) -> dict[str, Any]:
+    """The figures of a row; all None after a failure."""
+    row: dict[str, Any] = dict.fromkeys([*list(FORMATS)[1:], "note"])
+    if measured.problem:
+        return {**row, "note": measured.problem}
+    second = median_seconds(measured.second)
+    row["first_s"] = round(median_seconds(measured.first), 3) if measured.first else None
+    row["second_s"] = round(second, 3)
+    if of_imports:
+        row["times_imports"] = round(second / median_seconds(of_imports.second), 2)
+    if of_peer:
+        mine, theirs = (one.second[-1].output for one in (measured, of_peer))
+        row["times_ctranslate2"] = round(second / median_seconds(of_peer.second), 2)
+        row["same"] = sum(a == b for a, b in zip(mine, theirs, strict=True)) / len(theirs)
+    return row
+
+
+def median_seconds(processes: Sequence[Process]) -> float:
+    return median(process.seconds for process in processes)
+
+
+def notebook_ways(backends: Sequence[str]) -> list[Way]:
+    command = (sys.executable, str(BENCH / "_cold_notebook.py"), "RUN")
+    return [Way("notebook", command, backend, caches=True) for backend in backends]
+
+
+def sentences_like(sentences: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    """For each length the first sentence whose number of words is nearest to it."""
+    return [min(sentences, key=lambda s: abs(len(s.split()) - length)) for length in lengths]
+
+
+def report_calls(found: Mapping[tuple[Way, Path | None], Measured]) -> list[dict[str, Any]]:
+    """Medians of the seconds that the processes of `notebook_ways` printed."""
+    rows = []
+    for (way, _), measured in found.items():
+        for name, processes in (("first", measured.first), ("second", measured.second)):
+            row: dict[str, Any] = {"backend": way.backend, "process": name}
+            row |= dict.fromkeys(["load_s", *CALLS])
+            if not measured.problem:
+                columns = zip(*(process.output for process in processes), strict=True)
+                medians = (round(median(map(float, column)), 3) for column in columns)
+                row |= dict(zip(["load_s", *CALLS], medians, strict=True))
+            rows.append({**row, "note": measured.problem})
+    return rows
+
+
+def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Bars of each number of lines, first and second time, and lines at the imports."""
+    counts = sorted({row["lines"] for row in rows if row["lines"]})
+    figure, panels = panels_of([str(count) for count in counts], rows=1, height=4.5, sharey=True)
+    for panel, count in zip(panels[0], counts, strict=True):
+        shown = [r for r in rows if r["lines"] in (count, None) and r["second_s"]]
+        names = [f"{r['way']}{', ' + r['backend'] if r['backend'] else ''}" for r in shown]
+        places = range(len(shown))
+        firsts = [r["first_s"] or 0 for r in shown]
+        panel.barh([p - 0.2 for p in places], firsts, height=0.4, label="first time")
+        panel.barh(
+            [p + 0.2 for p in places], [r["second_s"] for r in shown], height=0.4, label="second"
+        )
+        panel.set(title=f"{count:,} lines", xscale="log", xlabel="seconds, whole process")
+        panel.set_yticks(list(places), names)
+    panels[0][0].invert_yaxis()
+    panels[0][-1].legend(fontsize="x-small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def has_engine_option(backend: str) -> bool:
+    way = Way("help", (sys.executable, "-m", "keras_transformer", "translate", "--help"), backend)
+    with tempfile.TemporaryDirectory() as folder:
+        process = run_process(way, None, Path(), Path(folder))
+    return any("--engine" in line for line in process.output)
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """All rows of the processes."""
+    peers = ["ctranslate2", "hugging_face", *(["marian"] if arguments.marian else [])]
+    with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
+        text = Path(worker.ask("text"))
+        worker.ask("export", peers)
+    sentences = list(read_lines(text))
+    if max(arguments.lines) > len(sentences):
+        raise SystemExit(f"{text} has {len(sentences)} lines. Received: --lines {arguments.lines}")
+    files = [folder / f"{count}.txt" for count in arguments.lines]
+    for file, count in zip(files, arguments.lines, strict=True):
+        file.write_text("".join(f"{line}\n" for line in sentences[:count]), "utf-8")
+    has_engines = has_engine_option(arguments.backends[0])
+    if not has_engines:
+        print("translate has no option --engine here: no row for it", file=sys.stderr)
+    ways = [
+        *imports(arguments.backends),
+        *translate_ways(arguments.backends, has_engines),
+        *peer_ways(folder, arguments.marian),
+    ]
+    return report(take_turns(ways, files, arguments.run, arguments.rounds), arguments.lines)
+
+
+def measure_calls(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """All rows of the notebook."""
+    with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
+        sentences = list(read_lines(Path(worker.ask("text"))))
+    file = folder / "sentences.txt"
+    chosen = sentences_like(sentences, SENTENCE_LENGTHS)
+    file.write_text("".join(f"{line}\n" for line in chosen), "utf-8")
+    ways = notebook_ways(arguments.backends)
+    return report_calls(take_turns(ways, [file], arguments.run, arguments.rounds))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="folder of a finished run with a joint vocabulary")
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[1, 100, 1000], help="default: 1 100 1000"
+    )
+    parser.add_argument(
+        "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument(
+        "--marian", type=Path, help="a Python that has pymarian; default: no Marian"
+    )
+    parser.add_argument("--notebook", action="store_true", help="measure single calls instead")
+    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
+    parser.add_argument("--plot", type=Path, help="file to draw the table in")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
+    if min(arguments.lines) < 1:
+        parser.error(f"--lines must be at least 1. Received: {min(arguments.lines)}")
+    if arguments.plot and arguments.notebook:
+        parser.error("--plot cannot be used with --notebook")
+    for name in ("json", "plot"):
+        path = getattr(arguments, name)
+        if path and not path.parent.is_dir():
+            parser.error(f"--{name} must name a file in an existing folder. Received: {path}")
+    return arguments
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    limit_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.notebook:
+            rows = measure_calls(arguments, Path(folder))
+            print(f"\n{table(rows, dict.fromkeys(['load_s', *CALLS], '.2f'))}")
+        else:
+            rows = measure(arguments, Path(folder))
+            print(f"\n{table(rows, FORMATS)}")
+    if arguments.json:
+        write_json(arguments.json, rows)
+    if arguments.plot:
+        plot(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

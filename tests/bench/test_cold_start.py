@@ -1,0 +1,250 @@
+"""What the benchmark runs and reports; how long anything takes is no test's affair."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
+
+from keras_transformer.data import Tokenizer
+from keras_transformer.models import Transformer
+
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+sys.path.insert(0, str(BENCH))
+
+import _cold_exports as exports  # noqa: E402
+import cold_start  # noqa: E402
+from cold_start import Measured, Process, Way, measure_once, report, take_turns  # noqa: E402
+
+FILE = Path("two.txt")
+PEER = Way("ctranslate2", ())
+OURS = Way("translate", (), "jax", caches=True)
+IMPORTS = Way("import keras", (), "jax", reads=False)
+
+
+def python(code, **options):
+    return Way("way", (sys.executable, "-c", code), **options)
+
+
+def measured(*seconds, output=("a", "b"), first=()):
+    first, second = ([Process(s, list(output)) for s in each] for each in (first, seconds))
+    return Measured(first, second)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "recipe.yaml").write_text("name: a\n")
+    return folder
+
+
+# --- Processes -----------------------------------------------------------------------------------
+
+
+def test_only_the_second_process_finds_what_the_first_has_left(run):
+    code = """
+import os, sys
+for place in (os.environ["XDG_CACHE_HOME"], os.environ["KERAS_HOME"], sys.argv[1]):
+    print(os.path.exists(place + "/mark"))
+    open(place + "/mark", "w").close()
+print(sorted(os.listdir(sys.argv[1])))
+"""
+    way = Way("way", (sys.executable, "-c", code, "RUN"), caches=True, reads=False)
+    ((_, found),) = take_turns([way], [], run, rounds=2).items()
+    same_folder = ["False", "True"]  # XDG_CACHE_HOME and KERAS_HOME are one folder
+    files = ["['mark', 'recipe.yaml']"]
+    assert [p.output for p in found.first] == [[*same_folder, "False", *files]] * 2
+    assert [p.output for p in found.second] == [["True"] * 3 + files] * 2
+    assert not (run / "mark").exists()
+
+
+def test_a_failed_process_has_no_figures_but_a_note(run):
+    code = "import sys; sys.exit(open(sys.argv[1]).read() and 'no such option')"
+    for way in (python(code, caches=True), python(code)):
+        found = Measured([Process(1.0, ["a"])], [Process(1.0, ["a"])])
+        measure_once(way, run / "recipe.yaml", run, found)
+        (row,) = report({(way, FILE): found}, [1])
+        assert row.pop("note") == "exit status 1: no such option"
+        assert list(row.values()) == ["way", None, 1, *[None] * 5]
+
+
+def test_after_a_failure_no_more_processes_are_run(run):
+    found = Measured(problem="exit status 1")
+    measure_once(python("print()"), None, run, found)
+    assert not found.second
+
+
+def test_environment_names_the_backend(run):
+    way = python("import os; print(os.environ['KERAS_BACKEND'])", backend="torch", reads=False)
+    ((_, found),) = take_turns([way], [FILE], run, rounds=1).items()
+    assert found.second[0].output == ["torch"]
+
+
+def test_the_engine_is_measured_where_the_option_exists():
+    names = [way.name for way in cold_start.translate_ways(["jax", "torch"], has_engines=False)]
+    assert names == ["translate", "translate"]
+    *_, engine = cold_start.translate_ways(["jax", "torch"], has_engines=True)
+    assert engine.command[-2:] == ("--engine", "ctranslate2")
+
+
+def test_marian_takes_part_if_its_python_is_named(tmp_path):
+    without, others = (cold_start.peer_ways(tmp_path, p) for p in (None, Path("/marian/python")))
+    assert [way.name for way in without] == ["ctranslate2", "hugging_face"]
+    assert [way.command[0] for way in others] == [sys.executable] * 2 + ["/marian/python"]
+    assert all(Path(way.command[1]).is_file() for way in others)
+
+
+# --- Table ---------------------------------------------------------------------------------------
+
+
+def test_figures_are_of_medians_and_of_the_same_lines():
+    found = {
+        (IMPORTS, None): measured(2.0, 2.0, output=()),
+        (OURS, FILE): measured(3.0, 5.0, 100.0, first=(7.0, 9.0, 8.0), output=("a", "c")),
+        (PEER, FILE): measured(0.5),
+    }
+    of_imports, ours, peer = report(found, [2])
+    assert of_imports["lines"] is None and of_imports["times_ctranslate2"] is None
+    assert ours == {
+        "way": "translate",
+        "backend": "jax",
+        "lines": 2,
+        "first_s": 8.0,
+        "second_s": 5.0,
+        "times_imports": 2.5,
+        "times_ctranslate2": 10.0,
+        "same": 0.5,
+        "note": None,
+    }
+    assert (peer["first_s"], peer["times_imports"], peer["same"]) == (None, None, 1.0)
+
+
+@pytest.mark.parametrize("short", ["first", "second"])
+def test_a_translation_with_other_lines_has_no_figures(short):
+    found = measured(1.0, first=(1.0,))
+    getattr(found, short)[0].output.pop()
+    (row,) = report({(OURS, FILE): found}, [2])
+    assert row["note"] == "1 lines for 2"
+    assert row["second_s"] is None
+
+
+def test_without_its_peer_a_row_has_no_ratio():
+    failed = Measured(problem="exit status 1")
+    ours, peer = report({(OURS, FILE): measured(1.0), (PEER, FILE): failed}, [2])
+    assert (ours["second_s"], ours["times_ctranslate2"], ours["same"]) == (1.0, None, None)
+    assert peer["note"] == "exit status 1"
+
+
+def test_calls_of_a_notebook_are_medians_of_what_the_processes_printed():
+    (way,) = cold_start.notebook_ways(["jax"])
+    first, second = (
+        [Process(9.0, [f"{i}.0", "1", "2", str(last)]) for i, last in enumerate(lasts)]
+        for lasts in ((3, 5, 4), (1, 1, 1))
+    )
+    rows = cold_start.report_calls({(way, FILE): Measured(first, second)})
+    assert [list(row.values()) for row in rows] == [
+        ["jax", "first", 1.0, 1.0, 2.0, 4.0, None],
+        ["jax", "second", 1.0, 1.0, 2.0, 1.0, None],
+    ]
+    rows = cold_start.report_calls({(way, FILE): Measured(first, second, "exit status 1")})
+    assert [list(row.values())[2:] for row in rows] == [[*[None] * 4, "exit status 1"]] * 2
+
+
+def test_sentences_have_about_so_many_words():
+    sentences = ["a b c", "a", "a b c d e f", "a b"]
+    assert cold_start.sentences_like(sentences, [1, 4, 9]) == ["a", "a b c", "a b c d e f"]
+
+
+def test_bars_are_drawn_of_what_did_not_fail(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is an optional dependency")
+    found = {
+        (IMPORTS, None): measured(2.0),
+        (OURS, FILE): measured(3.0, first=(7.0,)),
+        (PEER, FILE): Measured(problem="exit status 1"),
+    }
+    cold_start.plot(report(found, [2]), tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").stat().st_size > 1000
+
+
+# --- Peers ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=60)
+
+
+def new_model(**arguments):
+    sizes = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 300}
+    model = Transformer(60, **sizes, **arguments)
+    randomize(model)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_hugging_face_has_our_logits(norm_first, tokenizer, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
+    transformers = pytest.importorskip("transformers", reason="it is an optional dependency")
+    model = new_model(norm_first=norm_first)
+    exports.save_hugging_face(model, tokenizer, tmp_path / "peer")
+    peer = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "peer").eval()
+    source, target = np.array([[5, 9, 7, 3], [8, 3, 0, 0]]), np.array([[2, 8, 11], [2, 6, 5]])
+    with torch.inference_mode():
+        found = peer(
+            input_ids=torch.from_numpy(source),
+            attention_mask=torch.from_numpy(source != 0),
+            decoder_input_ids=torch.from_numpy(target),
+        ).logits.numpy()
+    expected = to_numpy(model({"source_ids": source, "target_ids": target}))
+    assert (found[..., [0, 2]] < -9e3).all()  # padding and bos
+    found[..., [0, 2]] = expected[..., [0, 2]]
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", ["ctranslate2", "hugging_face"])
+def test_the_peers_programs_write_a_line_for_each(peer, tokenizer, tmp_path):
+    for package in ("ctranslate2", *(["torch", "transformers"] if peer != "ctranslate2" else [])):
+        pytest.importorskip(package, reason=f"{package} is an optional dependency")
+    exports.SAVE[peer](new_model(), tokenizer, tmp_path / peer)
+    file = tmp_path / "three.txt"
+    file.write_text("a dog runs\na\nthree men and a dog\n")
+    program = BENCH / f"_cold_{peer}.py"
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / peer, file], capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.split("\n")) == 4
+
+
+def test_marian_gets_the_weights_under_its_names(tokenizer, tmp_path):
+    exports.save_marian(new_model(norm_first=True), tokenizer, tmp_path / "marian")
+    weights = dict(np.load(tmp_path / "marian" / "model.npz"))
+    attention = {f"{kind}{letter}" for kind in "Wb" for letter in "qkvo"}
+    attention |= {"Wo_ln_scale_pre", "Wo_ln_bias_pre"}
+    ffn = {"W1", "b1", "W2", "b2", "ffn_ln_scale_pre", "ffn_ln_bias_pre"}
+    expected = {"special:model.yml", "Wemb", "decoder_ff_logit_out_b"}
+    for side, names in (("encoder", ["self"]), ("decoder", ["self", "context"])):
+        expected |= {f"{side}_top_ln_scale", f"{side}_top_ln_bias"}
+        for layer in (1, 2):
+            expected |= {f"{side}_l{layer}_{n}_{end}" for n in names for end in attention}
+            expected |= {f"{side}_l{layer}_ffn_{end}" for end in ffn}
+    assert weights.keys() == expected
+    assert all(w.ndim == 2 for name, w in weights.items() if not name.startswith("special"))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_sorted_features_compute_the_same(norm_first):
+    model = new_model(norm_first=norm_first)
+    inputs = {"source_ids": np.array([[5, 9, 7, 3]]), "target_ids": np.array([[2, 8, 11]])}
+    expected, found = (to_numpy(m(inputs)) for m in (model, exports.half_split(model)))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_positions_that_marian_lacks_are_refused(tokenizer, tmp_path):
+    with pytest.raises(RuntimeError, match="Marian has no position_encoding learned"):
+        exports.save_marian(new_model(position_encoding="learned"), tokenizer, tmp_path / "marian")
