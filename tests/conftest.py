@@ -11,24 +11,32 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ["XDG_CACHE_HOME"] = os.path.join(
     tempfile.gettempdir(), f"keras_transformer-{os.getuid()}"
 )
-# XLA makes no effort for speed, which small models do not get back: JAX compiles in half the time.
-# Without fusion emitters, TensorFlow's XLA rounds float32 to float16 and then to float8.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_parallel_codegen_split_count=1"
-    + (" --xla_cpu_use_fusion_emitters=false" if os.environ.get("KERAS_BACKEND") == "jax" else ""),
-)
 
 from pathlib import Path
 
-import keras
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In quick tests and on JAX, XLA makes no effort for speed, which small models do not get back.
+
+    JAX and TensorFlow then compile in half the time. Optimization level 0 with fusion emitters
+    computes wrong attention in bfloat16. Without fusion emitters, TensorFlow rounds float32 to
+    float16 and then to float8; its float8 tests are slow ones.
+    """
+    if config.option.markexpr == "not slow" or os.environ.get("KERAS_BACKEND") == "jax":
+        os.environ.setdefault(
+            "XLA_FLAGS",
+            "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+            "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false",
+        )
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Same random numbers in every test, whichever tests ran before it."""
+    import keras
+
     keras.utils.set_random_seed(20170612)
 
 

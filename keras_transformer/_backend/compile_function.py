@@ -10,9 +10,6 @@ import keras
 from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.compilation_cache import use_compilation_cache
 
-# On a CPU, XLA compiles a search with this level in 20% less time; the search is equally fast.
-_XLA_OPTIONS = {"xla_backend_optimization_level": 1}
-
 
 def compile_function(
     function: Callable[..., Any], model: keras.Model, donated: Collection[int] = ()
@@ -188,12 +185,7 @@ def _jax(
     variables = list(model.variables)
     use_compilation_cache()
 
-    @functools.partial(
-        jax.jit,
-        static_argnames="options",
-        donate_argnames="given",
-        compiler_options=_XLA_OPTIONS if jax.default_backend() == "cpu" else None,
-    )
+    @functools.partial(jax.jit, static_argnames="options", donate_argnames="given")
     def stateless(
         weights: list[Any], kept: list[Any], given: list[Any], options: tuple[Any, ...]
     ) -> Any:

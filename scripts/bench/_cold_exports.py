@@ -4,7 +4,6 @@ The run needs a joint vocabulary. Each peer gets its own model with the weights 
 all translate alike.
 """
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -30,7 +29,9 @@ def half_split(model: Any) -> Any:
     The features of interleaved sinusoids are sorted, even ones before odd ones, in all weights.
     """
     if model.position_encoding not in ("sinusoidal", "sinusoidal_half_split"):
-        raise RuntimeError(f"Marian has no position_encoding {model.position_encoding}")
+        raise RuntimeError(
+            f"Hugging Face's Marian has no position_encoding {model.position_encoding}"
+        )
     if model.position_encoding == "sinusoidal_half_split":
         return model
     config = {**model.get_config(), "position_encoding": "sinusoidal_half_split"}
@@ -92,83 +93,9 @@ def save_hugging_face(model: Any, tokenizer: Any, folder: Path) -> None:
     (folder / "source.model").write_bytes(tokenizer.source_model)
 
 
-def save_marian(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Marian's own format; it translates nearly alike.
-
-    Marian's sinusoids have slightly other frequencies, and its decoder starts from zeros, not bos.
-    """
-    from keras_transformer.export.source_model import array
-
-    model = half_split(model)
-    embeddings = array(model.target_embedding.embeddings)
-    bias = np.zeros((1, len(embeddings)), "float32")
-    bias[:, [tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
-    weights = {
-        "Wemb": np.ascontiguousarray(embeddings),
-        "decoder_ff_logit_out_b": bias,
-        **_marian_stack("encoder", model.encoder),
-        **_marian_stack("decoder", model.decoder),
-    }
-    config = {
-        "type": "transformer",
-        "version": "v1.12.0",
-        "dim-emb": model.d_model,
-        "dim-vocabs": [len(embeddings)] * 2,
-        "enc-depth": model.encoder.num_layers,
-        "dec-depth": model.decoder.num_layers,
-        "transformer-heads": model.num_heads,
-        "transformer-dim-ffn": model.d_ff,
-        "transformer-ffn-activation": model.activation,
-        "transformer-preprocess": "n" if model.norm_first else "",
-        "transformer-postprocess": "da" if model.norm_first else "dan",
-        "transformer-postprocess-top": "n" if model.norm_first else "",
-        "transformer-postprocess-emb": "d",
-        "tied-embeddings-all": True,
-    }
-    text = json.dumps(config).encode() + b"\0"  # JSON is YAML
-    folder.mkdir()
-    np.savez(folder / "model.npz", **weights, **{"special:model.yml": np.frombuffer(text, "int8")})
-    (folder / "source.spm").write_bytes(tokenizer.source_model)
-
-
-def _marian_stack(side: str, stack: Any) -> dict[str, np.ndarray]:
-    weights = {}
-    for i, layer in enumerate(stack.layers, start=1):
-        names = [("self", "self_attention")]
-        if hasattr(layer, "cross_attention"):
-            names.append(("context", "cross_attention"))
-        for name, ours in names:
-            attention, norm = getattr(layer, ours), getattr(layer, f"{ours}_residual").norm
-            prefix = f"{side}_l{i}_{name}"
-            for letter, kind in zip("qkvo", ("query", "key", "value", "output"), strict=True):
-                projection = getattr(attention, f"{kind}_projection")
-                weights |= _marian_weights(f"{prefix}_W{letter}", f"{prefix}_b{letter}", projection)
-            weights |= _marian_norm(f"{prefix}_Wo", norm, stack.norm_first)
-        prefix = f"{side}_l{i}_ffn"
-        weights |= _marian_weights(f"{prefix}_W1", f"{prefix}_b1", layer.feed_forward.inner)
-        weights |= _marian_weights(f"{prefix}_W2", f"{prefix}_b2", layer.feed_forward.outer)
-        norm = layer.feed_forward_residual.norm
-        weights |= _marian_norm(f"{prefix}_ffn", norm, stack.norm_first)
-    if stack.norm is not None:
-        weights |= _marian_norm(f"{side}_top", stack.norm, pre_norm=False)
-    return weights
-
-
-def _marian_norm(prefix: str, norm: Any, pre_norm: bool) -> dict[str, np.ndarray]:
-    end = "_pre" if pre_norm else ""
-    return _marian_weights(f"{prefix}_ln_scale{end}", f"{prefix}_ln_bias{end}", norm)
-
-
-def _marian_weights(first: str, second: str, layer: Any) -> dict[str, np.ndarray]:
-    """A layer's two weights; Marian's vectors are rows."""
-    arrays = [np.ascontiguousarray(np.atleast_2d(w)) for w in layer.get_weights()]
-    return dict(zip((first, second), arrays, strict=True))
-
-
 SAVE = {
     "ctranslate2": save_ctranslate2,
     "hugging_face": save_hugging_face,
-    "marian": save_marian,
 }
 
 

@@ -2,16 +2,12 @@
 """Whole processes from start to exit: what a user waits who types `translate`, and its peers'.
 
 The first lines of a text are translated with beam 5 and no length penalty by `keras-transformer
-translate` on each backend, and by what a user of CTranslate2, Hugging Face and Marian would write,
-all with the weights of the same run. `first_s` is a process that has never run before: its caches
+translate` on each backend, and by what a user of CTranslate2 and Hugging Face would write, all with the weights of the same run. `first_s` is a process that has never run before: its caches
 and its copy of the run are new; `second_s` is one that finds what the first has left. Peers keep
 nothing, and have `second_s` alone, like the imports of Keras. Figures are medians over rounds, in
 which all take turns, on 2 CPU threads. `times_imports` is `second_s` over that of the backend's
 imports, `times_ctranslate2` over that of CTranslate2's process. `same` is the share of lines equal
 to CTranslate2's. A process that fails or writes another number of lines has a note, no figures.
-
-Marian needs `pymarian` in a Python that --marian names. Its decoder starts from zeros instead of
-bos, and its sinusoids have other frequencies, so its translations are near, but not the same.
 
 With --notebook it is: seconds to load a `Translator`, and of its first three calls, with one
 sentence of about 5, 12 and 25 words each.
@@ -49,11 +45,11 @@ FORMATS = {
     "times_ctranslate2": ".2f",
     "same": ".1%",
 }
+PEERS = ["ctranslate2", "hugging_face"]
 CALLS = [f"{words}_words_s" for words in SENTENCE_LENGTHS]
 EXAMPLES = """examples:
   scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json --plot cold_start.png
   scripts/bench/cold_start.py runs/multi30k_en_de --lines 1 --backends jax --rounds 5
-  scripts/bench/cold_start.py runs/multi30k_en_de --marian ~/marian/bin/python
   scripts/bench/cold_start.py runs/multi30k_en_de --notebook
 """
 
@@ -110,17 +106,11 @@ def translate_ways(backends: Sequence[str], has_engines: bool) -> list[Way]:
     return ways
 
 
-def peer_ways(folder: Path, marian: Path | None) -> list[Way]:
-    """Args:
-    folder: Of the exports.
-    marian: A Python that has `pymarian`.
-    """
-    programs = {"ctranslate2": sys.executable, "hugging_face": sys.executable}
-    if marian:
-        programs["marian"] = str(marian)
+def peer_ways(folder: Path) -> list[Way]:
+    """The peers' programs with their exports in `folder`."""
     return [
-        Way(name, (python, str(BENCH / f"_cold_{name}.py"), str(folder / name)))
-        for name, python in programs.items()
+        Way(name, (sys.executable, str(BENCH / f"_cold_{name}.py"), str(folder / name)))
+        for name in PEERS
     ]
 
 
@@ -291,10 +281,9 @@ def has_engine_option(backend: str) -> bool:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All rows of the processes."""
-    peers = ["ctranslate2", "hugging_face", *(["marian"] if arguments.marian else [])]
     with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
         text = Path(worker.ask("text"))
-        worker.ask("export", peers)
+        worker.ask("export", PEERS)
     sentences = list(read_lines(text))
     if max(arguments.lines) > len(sentences):
         raise SystemExit(f"{text} has {len(sentences)} lines. Received: --lines {arguments.lines}")
@@ -307,7 +296,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     ways = [
         *imports(arguments.backends),
         *translate_ways(arguments.backends, has_engines),
-        *peer_ways(folder, arguments.marian),
+        *peer_ways(folder),
     ]
     return report(take_turns(ways, files, arguments.run, arguments.rounds), arguments.lines)
 
@@ -337,9 +326,6 @@ def parse_arguments() -> argparse.Namespace:
         "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
     )
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument(
-        "--marian", type=Path, help="a Python that has pymarian; default: no Marian"
-    )
     parser.add_argument("--notebook", action="store_true", help="measure single calls instead")
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     parser.add_argument("--plot", type=Path, help="file to draw the table in")

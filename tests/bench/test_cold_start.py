@@ -91,13 +91,6 @@ def test_the_engine_is_measured_where_the_option_exists():
     assert engine.command[-2:] == ("--engine", "ctranslate2")
 
 
-def test_marian_takes_part_if_its_python_is_named(tmp_path):
-    without, others = (cold_start.peer_ways(tmp_path, p) for p in (None, Path("/marian/python")))
-    assert [way.name for way in without] == ["ctranslate2", "hugging_face"]
-    assert [way.command[0] for way in others] == [sys.executable] * 2 + ["/marian/python"]
-    assert all(Path(way.command[1]).is_file() for way in others)
-
-
 # --- Table ---------------------------------------------------------------------------------------
 
 
@@ -159,6 +152,7 @@ def test_sentences_have_about_so_many_words():
     assert cold_start.sentences_like(sentences, [1, 4, 9]) == ["a", "a b c", "a b c d e f"]
 
 
+@pytest.mark.slow
 def test_bars_are_drawn_of_what_did_not_fail(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is an optional dependency")
     found = {
@@ -221,22 +215,6 @@ def test_the_peers_programs_write_a_line_for_each(peer, tokenizer, tmp_path):
     assert len(done.stdout.split("\n")) == 4
 
 
-def test_marian_gets_the_weights_under_its_names(tokenizer, tmp_path):
-    exports.save_marian(new_model(norm_first=True), tokenizer, tmp_path / "marian")
-    weights = dict(np.load(tmp_path / "marian" / "model.npz"))
-    attention = {f"{kind}{letter}" for kind in "Wb" for letter in "qkvo"}
-    attention |= {"Wo_ln_scale_pre", "Wo_ln_bias_pre"}
-    ffn = {"W1", "b1", "W2", "b2", "ffn_ln_scale_pre", "ffn_ln_bias_pre"}
-    expected = {"special:model.yml", "Wemb", "decoder_ff_logit_out_b"}
-    for side, names in (("encoder", ["self"]), ("decoder", ["self", "context"])):
-        expected |= {f"{side}_top_ln_scale", f"{side}_top_ln_bias"}
-        for layer in (1, 2):
-            expected |= {f"{side}_l{layer}_{n}_{end}" for n in names for end in attention}
-            expected |= {f"{side}_l{layer}_ffn_{end}" for end in ffn}
-    assert weights.keys() == expected
-    assert all(w.ndim == 2 for name, w in weights.items() if not name.startswith("special"))
-
-
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_sorted_features_compute_the_same(norm_first):
     model = new_model(norm_first=norm_first)
@@ -245,6 +223,6 @@ def test_sorted_features_compute_the_same(norm_first):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_positions_that_marian_lacks_are_refused(tokenizer, tmp_path):
+def test_positions_that_the_peer_lacks_are_refused():
     with pytest.raises(RuntimeError, match="Marian has no position_encoding learned"):
-        exports.save_marian(new_model(position_encoding="learned"), tokenizer, tmp_path / "marian")
+        exports.half_split(new_model(position_encoding="learned"))

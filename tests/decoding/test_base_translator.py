@@ -59,7 +59,9 @@ def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
 def test_options_beyond_the_model_are_refused():
     with pytest.raises(ValueError, match="`overlong` must be one of"):
         Capitals(Letters(), 5, overlong="ignore")
-    with pytest.raises(ValueError, match="`options.max_length` must be at most the model's max_length, 5"):
+    with pytest.raises(
+        ValueError, match="`options.max_length` must be at most the model's max_length, 5"
+    ):
         Capitals(Letters(), 5, SearchOptions(max_length=6))
 
 
