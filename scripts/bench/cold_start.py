@@ -1,16 +1,17 @@
 #!/usr/bin/env python
 """Whole processes from start to exit: what a user waits who types `translate`, and its peers'.
 
-The first lines of a text are translated with beam 5 and no length penalty by `keras-transformer
-translate` on each backend, and by what a user of CTranslate2 and Hugging Face would write, all with the weights of the same run. `first_s` is a process that has never run before: its caches
-and its copy of the run are new; `second_s` is one that finds what the first has left. Peers keep
-nothing, and have `second_s` alone, like the imports of Keras. Figures are medians over rounds, in
-which all take turns, on 2 CPU threads. `times_imports` is `second_s` over that of the backend's
-imports, `times_ctranslate2` over that of CTranslate2's process. `same` is the share of lines equal
-to CTranslate2's. A process that fails or writes another number of lines has a note, no figures.
+The first lines of a text are translated with beam 5 and no length penalty, by `keras-transformer
+translate` on each backend, and by short scripts with CTranslate2 and Hugging Face, all with the
+weights of the same run. `first_s`: the process starts with empty caches and a new copy of the run.
+`second_s`: it finds what the first process has left. The peers keep nothing, so they have only
+`second_s`, like the imports of Keras. Figures are medians over rounds, in which all take turns, on
+2 CPU threads. `times_imports` is `second_s` divided by that of the backend's imports,
+`times_ctranslate2` divided by that of CTranslate2's process. `same` is the share of lines equal to
+CTranslate2's. A process that fails or writes another number of lines has a note, no figures.
 
-With --notebook it is: seconds to load a `Translator`, and of its first three calls, with one
-sentence of about 5, 12 and 25 words each.
+With --notebook, the table has the seconds to load a `Translator`, and the seconds of its first
+three calls, with one sentence of about 5, 12 and 25 words.
 """
 
 import argparse
