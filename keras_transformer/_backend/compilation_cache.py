@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import time
 from pathlib import Path
 
 import keras
@@ -29,10 +30,11 @@ def use_compilation_cache() -> None:
     config = jax.config
     if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
         return
-    folder = _cache_home() / "keras_transformer" / "jax" / _processor()
     try:
+        folder = _cache_home() / "keras_transformer" / "jax" / _processor()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+        _remove_unfinished(folder)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         return
@@ -43,8 +45,19 @@ def use_compilation_cache() -> None:
     compilation_cache.reset_cache()  # JAX looks for the folder only before it first compiles.
 
 
+def _remove_unfinished(folder: Path) -> None:
+    """Removes programs without a time stamp. If there is one, JAX writes no more programs."""
+    for program in folder.glob("*-cache"):
+        stamp = program.with_name(program.name.removesuffix("-cache") + "-atime")
+        # Another process may be writing the stamp of a program that is less than a minute old.
+        if not stamp.exists() and time.time() - program.stat().st_mtime > 60:
+            program.unlink()
+
+
 def _cache_home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    """Returns `XDG_CACHE_HOME` if it is an absolute path, as its specification requires."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return folder if folder.is_absolute() else Path.home() / ".cache"
 
 
 def _processor() -> str:

@@ -74,7 +74,8 @@ class CompiledFunctions:
             raise ValueError(f"The backend must be one of {list(BACKENDS)}. Received: {backend!r}")
         compilers = _COMPILERS_FOR_ANY_SHAPE if any_shape else _COMPILERS
         self._model, self._functions, self._compile = model, functions, compilers[backend]
-        layers: list[Any] = list(getattr(model, "_flatten_layers", list)())
+        parts = getattr(model, "models", [model])  # the models of an `Ensemble`
+        layers = [layer for part in parts for layer in getattr(part, "_flatten_layers", list)()]
         self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
         self._lock = threading.Lock()
         self._state: list[tuple[bool, bool]] | None = None

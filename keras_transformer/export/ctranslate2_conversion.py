@@ -6,6 +6,7 @@ the files that it was made from. This needs no Keras.
 
 import hashlib
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,11 @@ def converted(run: "Run") -> Path:
     """
     folder = run.directory / FOLDER
     if not _is_current(run, folder):
+        if not os.access(run.directory, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{run.directory} must be writable, because the conversion for CTranslate2 is kept "
+                "there; use the engine keras, or a copy of the run"
+            )
         with run.writing():
             if not _is_current(run, folder):  # Another process may have converted the model.
                 _convert(run, folder)
@@ -55,24 +61,32 @@ def _convert(run: "Run", folder: Path) -> None:
     from keras_transformer.export.source_model import run_sentences
 
     print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
+    sources = _source_digests(run)
     parts = run.model(), run.tokenizer()
     with atomic_write(folder) as partial:
         try:
             export_ctranslate2(*parts, partial, sentences=run_sentences(run, SENTENCES))
         except ValueError as error:
             raise UserError(f"{error}; use the engine keras") from error
-        (partial / HASHES).write_text(json.dumps(_hashes(run, partial)), "utf-8")
+        hashes = _hashes(run, partial)
+        if hashes["sources"] != sources:
+            raise UserError(f"{run.model_path} changed while it was converted; start again")
+        (partial / HASHES).write_text(json.dumps(hashes), "utf-8")
         remove(folder.resolve())
 
 
 def _hashes(run: "Run", folder: Path) -> dict[str, Any]:
-    sources = [run.model_path, *run.tokenizer_dir.iterdir()]
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != HASHES]
     return {
         "version": VERSION,
-        "sources": _digests(run.directory, sources),
+        "sources": _source_digests(run),
         "files": _digests(folder, files),
     }
+
+
+def _source_digests(run: "Run") -> dict[str, str]:
+    tokenizer = (path for path in run.tokenizer_dir.iterdir() if path.is_file())
+    return _digests(run.directory, [run.model_path, *tokenizer])
 
 
 def _digests(folder: Path, paths: list[Path]) -> dict[str, str]:

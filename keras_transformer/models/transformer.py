@@ -84,8 +84,6 @@ class Transformer(Recompiling, keras.Model):
     Source: Vaswani et al. 2017.
     """
 
-    accepts_any_shape = True
-
     def __init__(
         self,
         vocabulary_size: int,
@@ -177,6 +175,14 @@ class Transformer(Recompiling, keras.Model):
         self.decoder = decoder
         self.states = states
         self._encode = keras.Function(source_ids, memory)
+
+    @property
+    def accepts_any_shape(self) -> bool:
+        """Whether `Translator` may search with and without XLA; see `Searchable`.
+
+        In 16 bits, both round differently, so that a translation would depend on the time.
+        """
+        return bool(self.compute_dtype == "float32")
 
     @classmethod
     def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> "Transformer":
