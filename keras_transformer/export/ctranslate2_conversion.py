@@ -85,8 +85,8 @@ def _hashes(run: "Run", folder: Path) -> dict[str, Any]:
 
 
 def _source_digests(run: "Run") -> dict[str, str]:
-    tokenizer = (path for path in run.tokenizer_dir.iterdir() if path.is_file())
-    return _digests(run.directory, [run.model_path, *tokenizer])
+    paths = [run.model_path, *run.tokenizer_dir.iterdir()]
+    return _digests(run.directory, [path for path in paths if path.is_file()])
 
 
 def _digests(folder: Path, paths: list[Path]) -> dict[str, str]:

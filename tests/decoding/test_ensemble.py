@@ -7,6 +7,7 @@ from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import beam_search as search
 from support.small_models import SIZES, V
 
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.models import Transformer
 
@@ -96,3 +97,20 @@ def test_other_vocabularies_are_refused():
 def test_no_models_are_refused():
     with pytest.raises(ValueError, match=r"Received: models=\[\]"):
         Ensemble([])
+
+
+def test_a_compiled_search_notices_that_a_model_is_quantized():
+    ensemble = Ensemble([transformer(0), transformer(1)])
+    compiled = compile_function(searched, ensemble)
+    before = to_numpy(compiled(SOURCES))
+    ensemble.models[1].quantize("int8")
+    expected = to_numpy(searched(ensemble, SOURCES))
+    np.testing.assert_allclose(to_numpy(compiled(SOURCES)), expected, atol=1e-4)
+    assert np.abs(before - expected).max() > 1e-3
+
+
+def searched(ensemble, source_ids):
+    logits, _ = ensemble.step(
+        np.full((len(SOURCES), 1), BOS, "int32"), ensemble.init_cache(source_ids, 2), 0
+    )
+    return logits

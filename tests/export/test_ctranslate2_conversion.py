@@ -123,6 +123,35 @@ def test_failures_leave_no_conversion(run):
     assert not list(run.directory.glob(".partial*"))
 
 
+def test_a_model_replaced_while_it_is_converted_is_refused(run, monkeypatch):
+    save_model(run, seed=1)
+    load = Run.model
+
+    def load_and_replace(run):
+        model = load(run)
+        save_model(run, seed=2)
+        return model
+
+    monkeypatch.setattr(Run, "model", load_and_replace)
+    with pytest.raises(UserError, match="changed while it was converted"):
+        conversion.converted(run)
+    monkeypatch.undo()
+    expected = run.translator(OPTIONS).translate(TEXTS)
+    assert run.translator(OPTIONS, engine="ctranslate2").translate(TEXTS) == expected
+
+
+def test_a_folder_in_the_tokenizer_does_no_harm(run, capsys):
+    (run.tokenizer_dir / ".ipynb_checkpoints").mkdir()
+    assert not is_converted_again(run, capsys)
+
+
+def test_a_run_that_cannot_be_written_is_named(run, monkeypatch):
+    save_model(run, seed=1)
+    monkeypatch.setattr(conversion.os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UserError, match="must be writable.*use the engine keras"):
+        conversion.converted(run)
+
+
 def test_the_second_time_no_backend_is_imported(run):
     (run.directory / "in").write_text("".join(f"{text}\n" for text in TEXTS))
     code = (
