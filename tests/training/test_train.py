@@ -258,9 +258,12 @@ def test_a_folder_in_place_of_the_lock_is_refused_before_training(copy):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.position_encoding=spiral", "model: `position_encoding` must be one of .*'spiral'"),
+        (
+            "model.position_encoding=spiral",
+            "model: .*`position_encoding` must be one of .*'spiral'",
+        ),
         ("model.position_encoding=learned", "data.max_length, .*max_length=16, length=24"),
-        ("model.activation=reluu", "model: `activation` must be the name .* activation='reluu'"),
+        ("model.activation=reluu", "model: .*`activation` must be the name .* activation='reluu'"),
         ("model.d_model=1000000000", "model and tokenizer.vocabulary_size: the weights need"),
         ("evaluation.tokenize=ja-mecab", "evaluation.tokenize=ja-mecab: "),
     ],
