@@ -1,16 +1,13 @@
 """Fixtures and settings shared by all tests."""
 
 import os
-import tempfile
 
 # Before Keras loads its backend: one quiet, CPU-only process that does not fight for cores.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-# The processes of a test run share JAX's compiled programs, but not with the user's programs.
-os.environ["XDG_CACHE_HOME"] = os.path.join(
-    tempfile.gettempdir(), f"keras_transformer-{os.getuid()}"
-)
+# Thousands of small programs would only fill the disk.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """JAX's compiled programs on disk."""
 
+import functools
 import json
 import os
 import stat
@@ -94,14 +95,15 @@ def test_a_user_without_a_home_folder_has_no_cache(monkeypatch, request, is_jax)
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     if is_jax:
         import jax
 
-        folder = jax.config.jax_compilation_cache_dir
-        request.addfinalizer(lambda: jax.config.update("jax_compilation_cache_dir", folder))
-        jax.config.update("jax_compilation_cache_dir", None)
+        for name, value in (("compilation_cache_dir", None), ("enable_compilation_cache", True)):
+            before = getattr(jax.config, f"jax_{name}")
+            request.addfinalizer(functools.partial(jax.config.update, f"jax_{name}", before))
+            jax.config.update(f"jax_{name}", value)
     use_compilation_cache()
     assert not is_jax or jax.config.jax_compilation_cache_dir is None
 
