@@ -1,11 +1,12 @@
 """Reads text files, encodes their text and makes batches.
 
-Each module is imported when one of its names is first used (PEP 562). So translation, which only
+Each module is imported when one of its names is first used. So translation, which only
 needs to read lines, starts faster.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from keras_transformer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from keras_transformer._backend.fit_data import fit_data
@@ -26,20 +27,17 @@ __all__ = [
     "read_parallel",
 ]
 
-_MODULES = {
-    "BatchPlan": "data.batch_plan",
-    "CorpusError": "data.corpus",
-    "Shard": "data.batch_plan",
-    "TokenStore": "data.token_store",
-    "Tokenizer": "data.tokenizer",
-    "evaluation_batches": "data.batch_plan",
-    "fit_data": "_backend.fit_data",
-    "read_lines": "data.corpus",
-    "read_parallel": "data.corpus",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"keras_transformer.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "BatchPlan": "keras_transformer.data.batch_plan",
+        "CorpusError": "keras_transformer.data.corpus",
+        "Shard": "keras_transformer.data.batch_plan",
+        "TokenStore": "keras_transformer.data.token_store",
+        "Tokenizer": "keras_transformer.data.tokenizer",
+        "evaluation_batches": "keras_transformer.data.batch_plan",
+        "fit_data": "keras_transformer._backend.fit_data",
+        "read_lines": "keras_transformer.data.corpus",
+        "read_parallel": "keras_transformer.data.corpus",
+    },
+)

@@ -82,21 +82,7 @@ def search(
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
-    lengths = [max_length]
-    if isinstance(max_length, int):
-        lengths = stages(model, max_length, FIRST_STAGE)
-    request, state, cache = _begin(
-        model, request, strategy=strategy, max_length=max_length, length=lengths[0]
-    )
-    for stage, length in enumerate(lengths):
-        if stage > 0:
-            request, state, cache = _resize(
-                model, request, state, cache, None, strategy=strategy, length=length
-            )
-        state, cache, result, _ = _advance(
-            model, request, state, cache, strategy=strategy, length=length
-        )
-    return result
+    return _run(model, request, max_length, strategy=strategy)
 
 
 def make_strategy(
@@ -166,18 +152,6 @@ class StagedSearch:
             )
 
 
-class GraphSearch:
-    """Searches batches of all shapes with one TensorFlow graph; for few sentences."""
-
-    def __init__(self, model: Any) -> None:
-        self._compiled = CompiledFunctions(model, (_whole, ()), any_shape=True)
-
-    def __call__(self, request: Request, strategy: Strategy, max_length: int) -> SearchResult:
-        """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
-        result = self._compiled.current()[0](request, np.int32(max_length), strategy=strategy)
-        return SearchResult(*map(ops.convert_to_numpy, result))
-
-
 class Plan(NamedTuple):
     """How to search a list of sentences: with one graph for all shapes, or with `shapes`."""
 
@@ -197,14 +171,14 @@ class AdaptiveSearch:
 
     def __init__(self, model: Any) -> None:
         self._staged = StagedSearch(model)
-        accepts_any_shape = makes_graphs() and getattr(model, "accepts_any_shape", False)
-        self._graph = GraphSearch(model) if accepts_any_shape else None
+        self._in_graph = CompiledFunctions(model, (_run, ()), any_shape=True)
+        self._accepts_any_shape = makes_graphs() and getattr(model, "accepts_any_shape", False)
         self._num_sentences = 0
 
     def plan(self, num_sentences: int, strategy: Strategy) -> Plan:
         """Returns the plan for the next `num_sentences` sentences."""
         self._num_sentences += num_sentences
-        has_graph = self._graph is not None and isinstance(strategy, BeamSearch)
+        has_graph = self._accepts_any_shape and isinstance(strategy, BeamSearch)
         if has_graph and self._num_sentences <= GRAPH_SENTENCES:
             return Plan(MANY_SHAPES, in_graph=True)
         is_short = compiles_each_shape() and self._num_sentences <= FEW_SHAPES_SENTENCES
@@ -214,9 +188,11 @@ class AdaptiveSearch:
         self, request: Request, strategy: Strategy, max_length: int, plan: Plan
     ) -> SearchResult:
         """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
-        if plan.in_graph and self._graph is not None:
-            return self._graph(request, strategy, max_length)
-        return self._staged(request, strategy, max_length, plan.shapes)
+        if not plan.in_graph:
+            return self._staged(request, strategy, max_length, plan.shapes)
+        (run,) = self._in_graph.current()
+        result = run(request, np.int32(max_length), strategy=strategy)
+        return SearchResult(*map(ops.convert_to_numpy, result))
 
 
 def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
@@ -242,12 +218,22 @@ def smaller_batch_size(rows: int, factor: int = 2) -> int:
     return rows // factor if rows > 8 else 2 if rows == 8 else 0
 
 
-def _whole(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -> SearchResult:
-    """Runs a search in one stage."""
+def _run(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -> SearchResult:
+    """Runs all stages of a search; a `max_length` known only at run time means one stage."""
+    is_known = isinstance(max_length, int)
+    lengths = stages(model, max_length, FIRST_STAGE) if is_known else [max_length]
     request, state, cache = _begin(
-        model, request, strategy=strategy, max_length=max_length, length=max_length
+        model, request, strategy=strategy, max_length=max_length, length=lengths[0]
     )
-    return _advance(model, request, state, cache, strategy=strategy, length=max_length)[2]
+    for stage, length in enumerate(lengths):
+        if stage > 0:
+            request, state, cache = _resize(
+                model, request, state, cache, None, strategy=strategy, length=length
+            )
+        state, cache, result, _ = _advance(
+            model, request, state, cache, strategy=strategy, length=length
+        )
+    return result
 
 
 def _begin(

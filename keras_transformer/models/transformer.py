@@ -180,7 +180,8 @@ class Transformer(Recompiling, keras.Model):
     def accepts_any_shape(self) -> bool:
         """Whether `Translator` may search with and without XLA; see `Searchable`.
 
-        In 16 bits, both round differently, so that a translation would depend on the time.
+        In 16 bits, both round differently. So a translation would depend on the number of sentences
+        that were translated before it.
         """
         return bool(self.compute_dtype == "float32")
 

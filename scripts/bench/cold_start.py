@@ -95,16 +95,12 @@ def imports(backends: Sequence[str]) -> list[Way]:
     return [Way("import keras", command, backend, reads=False) for backend in backends]
 
 
-def translate_ways(backends: Sequence[str], has_engines: bool) -> list[Way]:
-    """Args:
-    has_engines: Whether `translate` has the option --engine.
-    """
+def translate_ways(backends: Sequence[str]) -> list[Way]:
+    """`translate` on each backend, and with the engine ctranslate2."""
     command = (sys.executable, "-m", "keras_transformer", "translate", "RUN", *SEARCH)
     ways = [Way("translate", command, backend, caches=True) for backend in backends]
-    if has_engines:
-        engine = (*command, "--engine", "ctranslate2")
-        ways.append(Way("translate --engine ctranslate2", engine, backends[0], caches=True))
-    return ways
+    engine = (*command, "--engine", "ctranslate2")
+    return [*ways, Way("translate --engine ctranslate2", engine, backends[0], caches=True)]
 
 
 def peer_ways(folder: Path) -> list[Way]:
@@ -273,13 +269,6 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def has_engine_option(backend: str) -> bool:
-    way = Way("help", (sys.executable, "-m", "keras_transformer", "translate", "--help"), backend)
-    with tempfile.TemporaryDirectory() as folder:
-        process = run_process(way, None, Path(), Path(folder))
-    return any("--engine" in line for line in process.output)
-
-
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All rows of the processes."""
     with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
@@ -291,12 +280,9 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     files = [folder / f"{count}.txt" for count in arguments.lines]
     for file, count in zip(files, arguments.lines, strict=True):
         file.write_text("".join(f"{line}\n" for line in sentences[:count]), "utf-8")
-    has_engines = has_engine_option(arguments.backends[0])
-    if not has_engines:
-        print("translate has no option --engine here: no row for it", file=sys.stderr)
     ways = [
         *imports(arguments.backends),
-        *translate_ways(arguments.backends, has_engines),
+        *translate_ways(arguments.backends),
         *peer_ways(folder),
     ]
     return report(take_turns(ways, files, arguments.run, arguments.rounds), arguments.lines)

@@ -84,10 +84,10 @@ def test_environment_names_the_backend(run):
     assert found.second[0].output == ["torch"]
 
 
-def test_the_engine_is_measured_where_the_option_exists():
-    names = [way.name for way in cold_start.translate_ways(["jax", "torch"], has_engines=False)]
-    assert names == ["translate", "translate"]
-    *_, engine = cold_start.translate_ways(["jax", "torch"], has_engines=True)
+def test_each_backend_and_the_engine_are_measured():
+    *translate, engine = cold_start.translate_ways(["jax", "torch"])
+    assert [way.backend for way in translate] == ["jax", "torch"]
+    assert {way.name for way in translate} == {"translate"}
     assert engine.command[-2:] == ("--engine", "ctranslate2")
 
 
