@@ -146,33 +146,35 @@ def _tensorflow_graph(
 ) -> Callable[..., Any]:
     import tensorflow as tf
 
-    lock = threading.Lock()
-
     @functools.cache
-    def graph(options: tuple[tuple[str, Any], ...], specs: tuple[Any, ...]) -> Callable[..., Any]:
-        bound = functools.partial(function, model, **dict(options))
+    def graph(options: tuple[tuple[str, Any], ...], kinds: tuple[Any, ...]) -> Callable[..., Any]:
+        def bound(*given: Any) -> Any:
+            rest = iter(given)
+            leaves = [None if kind is None else next(rest) for kind in kinds]
+            tensors = keras.tree.pack_sequence_as(structures[kinds], leaves)
+            return function(model, *tensors, **dict(options))
+
+        specs = [tf.TensorSpec(*kind) for kind in kinds if kind is not None]
         return tf.function(bound, autograph=False).get_concrete_function(*specs)
+
+    def kind(x: Any, is_fixed: bool) -> tuple[tuple[int | None, ...], Any]:
+        shape = tuple(x.shape)
+        return (None, *shape[1:])[: len(shape)] if is_fixed else (None,) * len(shape), x.dtype
+
+    structures: dict[tuple[Any, ...], Any] = {}
+    lock = threading.Lock()
 
     def call(*tensors: Any, **options: Any) -> Any:
         leaves = [
             None if x is None else tf.convert_to_tensor(x) for x in keras.tree.flatten(tensors)
         ]
-        specs = [None if x is None else _any_size(x, i == 0) for i, x in enumerate(leaves)]
+        kinds = tuple(None if x is None else kind(x, i > 0) for i, x in enumerate(leaves))
         with lock:
-            concrete = graph(
-                tuple(sorted(options.items())), keras.tree.pack_sequence_as(tensors, specs)
-            )
-        return concrete(*keras.tree.pack_sequence_as(tensors, leaves))
+            structures[kinds] = tensors
+            concrete = graph(tuple(sorted(options.items())), kinds)
+        return concrete(*[x for x in leaves if x is not None])
 
     return call
-
-
-def _any_size(tensor: Any, all_axes: bool) -> Any:
-    """Returns a `tf.TensorSpec` with unknown sizes of the first axis or of all axes."""
-    import tensorflow as tf
-
-    shape = [None if all_axes or axis == 0 else size for axis, size in enumerate(tensor.shape)]
-    return tf.TensorSpec(shape, tensor.dtype)
 
 
 def _jax(
