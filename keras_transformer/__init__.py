@@ -25,6 +25,7 @@ _PUBLIC_NAMES = {
     "decoding.sampling": "random_numbers",
     "decoding.scoring": "Scorer score_pairs",
     "decoding.search": "search",
+    "decoding.shortlist": "Shortlist",
     "decoding.steps": "Request SearchResult",
     "decoding.token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
     "decoding.translator": "Translator",

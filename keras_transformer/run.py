@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from keras_transformer.data.corpus import Pair
     from keras_transformer.data.tokenizer import Tokenizer
     from keras_transformer.decoding.long_sentences import Overlong
+    from keras_transformer.decoding.shortlist import Shortlist
 
 Split = Literal["train", "validation", "test"]
 Engine = Literal["keras", "ctranslate2"]
@@ -45,6 +47,7 @@ class Run:
         model.keras       the finished model
         logs/             event files for TensorBoard
         .ctranslate2/     the model converted for the engine ctranslate2
+        shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
         .lock             locked while a process trains
         .write.lock       locked while a process writes model.keras, .ctranslate2 or scores.json
@@ -191,6 +194,7 @@ class Run:
         options: SearchOptions | None = None,
         overlong: "Overlong" = "split",
         engine: Engine = "keras",
+        use_shortlist: bool = False,
     ) -> Any:
         """Returns a translator of the finished model.
 
@@ -206,20 +210,29 @@ class Run:
                 `CTranslate2Translator`, which starts and translates faster on CPUs, does not import
                 Keras, and does not support all options. It needs a conversion of the model, which
                 is made the first time and kept in the run's folder. Defaults to `"keras"`.
+            use_shortlist: Whether to translate with `Run.shortlist()`, which makes the engine
+                `"keras"` faster. Defaults to False.
 
         Raises:
             UserError: If the model is missing, or the engine does not support an option or the
                 model.
-            ValueError: If a length in `options` exceeds the model's maximum.
+            ValueError: If a length in `options` exceeds the model's maximum, or if the engine
+                `"ctranslate2"` is to use the shortlist.
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
             from keras_transformer.decoding.translator import Translator
 
-            return Translator(self.model(), self.tokenizer(), options, overlong)
+            shortlist = self.shortlist() if use_shortlist else None
+            parts = (self.model(), self.tokenizer(), options, overlong)
+            return Translator(*parts, shortlist=shortlist)
         if engine != "ctranslate2":
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
+            )
+        if use_shortlist:
+            raise ValueError(
+                "The engine ctranslate2 has no shortlist. Received: use_shortlist=True"
             )
         from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted
@@ -227,6 +240,32 @@ class Run:
         ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
         ctranslate2.check_options(options)
         return ctranslate2.CTranslate2Translator(converted(self), options, overlong)
+
+    def shortlist(self) -> "Shortlist":
+        """Returns the target tokens that each sentence may be translated with.
+
+        The first time, the shortlist is learned from the training text and kept in `shortlist.npz`.
+
+        Raises:
+            UserError: If the run has no tokenizer, or its training text is missing.
+        """
+        from keras_transformer.data.token_store import TokenStore
+        from keras_transformer.decoding.shortlist import Shortlist
+
+        path, tokenizer = self.directory / "shortlist.npz", self.tokenizer()
+        if path.exists() and (kept := Shortlist.load(path)).fingerprint == tokenizer.fingerprint:
+            return kept
+        print(f"Learning the shortlist of {self.directory}; this is done once.", file=sys.stderr)
+        folder = self.store_dir / "train"
+        with self.writing():
+            if folder.is_dir():
+                store = TokenStore(folder)
+            else:
+                length = self.recipe.data.max_length
+                store = TokenStore.build(folder, self.pairs("train"), tokenizer, length)
+            shortlist = Shortlist.learn(store, tokenizer)
+            shortlist.save(path)
+        return shortlist
 
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
@@ -303,7 +342,14 @@ class Run:
         return entries
 
     def add_score(
-        self, *, split: Split, metric: str, score: float, signature: str, options: SearchOptions
+        self,
+        *,
+        split: Split,
+        metric: str,
+        score: float,
+        signature: str,
+        options: SearchOptions,
+        use_shortlist: bool = False,
     ) -> None:
         """Appends a score of `model.keras` to scores.json."""
         entry = {
@@ -315,6 +361,7 @@ class Run:
             "beam_size": options.beam_size,
             "length_penalty": options.length_penalty,
             **options.model_dump(exclude_defaults=True),
+            **({"shortlist": True} if use_shortlist else {}),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         with self.writing(), atomic_write(self.scores_path) as partial:

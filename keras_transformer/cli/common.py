@@ -67,6 +67,12 @@ engine_option = click.option(
     help="What translates. ctranslate2 is faster on CPUs and has fewer options. The first time, it "
     "converts the model of RUN.",
 )
+shortlist_option = click.option(
+    "--shortlist",
+    is_flag=True,
+    help="Translate with the most frequent tokens and the most probable translations of each "
+    "token of the sentence, which is faster. Learned from the training text of RUN the first time.",
+)
 scores_option = click.option(
     "--scores", is_flag=True, help="Write the score and a tab before each translation."
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import engine_option, run_argument
+from keras_transformer.cli.common import engine_option, run_argument, shortlist_option
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 
 
@@ -18,6 +18,7 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
     help="Which split of the recipe's text to translate.",
 )
 @engine_option
+@shortlist_option
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:
     """Compute BLEU and chrF of RUN's model with sacrebleu, and append them to RUN/scores.json.
@@ -33,5 +34,6 @@ def command(run: Path, **arguments: Any) -> None:
     opened = Run.open(run)
     given = take_options(arguments, SearchOptions)
     options = checked(opened.recipe.evaluation.search_options, **given)
-    for score in evaluate_run(opened, options=options, **arguments):
+    use_shortlist = arguments.pop("shortlist")
+    for score in evaluate_run(opened, options=options, use_shortlist=use_shortlist, **arguments):
         click.echo(f"{score.metric}\t{score.score:.2f}\t{score.signature}")

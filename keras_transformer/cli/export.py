@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.common import run_argument, shortlist_option
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 from keras_transformer.decoding.options import SearchOptions
 
@@ -31,6 +31,7 @@ from keras_transformer.decoding.options import SearchOptions
     help="Data type of the weights. onnx: float32 or int8. ctranslate2: float32, int8, int16, "
     "float16, bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
 )
+@shortlist_option
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
@@ -43,8 +44,8 @@ def command(run: Path, **arguments: Any) -> None:
     The command translates some sentences of the run with the export and with the model, and
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
-    search options. The format onnx supports only the beam size and the length penalty. The format
-    ctranslate2 supports no search options.
+    search options and --shortlist. The format onnx supports only the beam size and the length
+    penalty. The format ctranslate2 supports no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model

@@ -18,6 +18,7 @@ from keras_transformer.errors import UserError
 @common.file_argument
 @common.output_option
 @common.engine_option
+@common.shortlist_option
 @options_of_search.search_options
 @click.option(
     "--overlong",
@@ -98,6 +99,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     keras-transformer translate runs/a in.txt --sample 5 --temperature 0.8 --top-p 0.95 --seed 7
     keras-transformer translate runs/a in.txt --mbr 32
     keras-transformer translate runs/a in.txt --alignments
+    keras-transformer translate runs/a in.txt --shortlist
     """
     samples = options["sample"] or options["mbr"]
     search = take_options(options, SearchOptions)
@@ -141,7 +143,7 @@ def _check_decoding_mode(
 
 
 def _check_engine(engine: str, others: Sequence[Path], **options: Any) -> None:
-    names = ("sample", "mbr", "required", "forbidden", "alignments")
+    names = ("sample", "mbr", "required", "forbidden", "alignments", "shortlist")
     given = [name for name in names if options[name]] + ["ensemble"] * bool(others)
     if engine != "keras" and given:
         raise UserError(f"{flags(given)} cannot be used with --engine {engine}: use --engine keras")
@@ -159,15 +161,18 @@ def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) 
     make = SearchOptions if "sampling" in options else of_recipe
     search_options = options_of_search.checked(make, **search)
     overlong, engine = options.pop("overlong"), options.pop("engine")
+    use_shortlist = options.pop("shortlist")
     try:
         if len(runs) == 1:
-            return runs[0].translator(search_options, overlong, engine)
-        return _ensemble_translator(runs, search_options, overlong)
+            return runs[0].translator(search_options, overlong, engine, use_shortlist)
+        return _ensemble_translator(runs, search_options, overlong, use_shortlist)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def _ensemble_translator(runs: list[Any], options: SearchOptions, overlong: Any) -> Any:
+def _ensemble_translator(
+    runs: list[Any], options: SearchOptions, overlong: Any, use_shortlist: bool
+) -> Any:
     from keras_transformer.decoding.ensemble import Ensemble
     from keras_transformer.decoding.translator import Translator
 
@@ -176,7 +181,8 @@ def _ensemble_translator(runs: list[Any], options: SearchOptions, overlong: Any)
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
     ensemble = Ensemble([opened.model() for opened in runs])
-    return Translator(ensemble, tokenizers[0], options, overlong)
+    shortlist = runs[0].shortlist() if use_shortlist else None
+    return Translator(ensemble, tokenizers[0], options, overlong, shortlist=shortlist)
 
 
 class _Line(NamedTuple):

@@ -188,7 +188,7 @@ class BeamSearch:
             finished = Finished(*(x[:, begin:end] for x in state.finished))
             part = BeamState(position, own, finished, state.num_finished[:, group : group + 1])
             part, parents = self._select(part, candidates, bonus[:, begin:end], request)
-            counts = self._count_chosen(candidates, position + 1, size, logits.shape[-1])
+            counts = self._count_chosen(candidates, position + 1, size, ops.shape(logits)[-1])
             penalties = penalties + self.options.diversity_penalty * counts
             parts.append(part._replace(position=position[None, None]))
             beams.append(parents + begin)

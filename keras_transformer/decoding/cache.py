@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import of_unknown_shape
-from keras_transformer.decoding.steps import take_columns
+from keras_transformer.decoding.steps import IMPOSSIBLE, take_columns
 
 
 class Cache(NamedTuple):
@@ -43,6 +43,33 @@ class Cache(NamedTuple):
             beam=keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), self.beam),
             sentence=keras.tree.map_structure(take, self.sentence),
         )
+
+
+class LimitedVocabulary(NamedTuple):
+    """The K tokens that a step may predict for each sentence; column k stands for token k of them.
+
+    A model keeps it in `Cache.sentence`.
+    """
+
+    token_ids: Any  # int32 `(B, K)`, padded at the end
+    weights: Any  # float `(B, D, K)`, the part of the output matrix for `token_ids`
+
+    @classmethod
+    def of(cls, token_ids: Any, matrix: Any, dtype: str) -> "LimitedVocabulary":
+        """Takes the rows `token_ids` of the output matrix `(V, D)`."""
+        weights = ops.cast(ops.take(matrix, token_ids, axis=0), dtype)
+        return cls(token_ids, ops.swapaxes(weights, 1, 2))
+
+    def ids(self, columns: Any) -> Any:
+        """Returns the token ids of `columns`, int32 `(B, N)`."""
+        return take_columns(self.token_ids, columns)
+
+    def logits(self, states: Any, pad_id: int) -> Any:
+        """Returns the logits `(B, N, K)` of hidden states `(B * N, D)`; padding has -infinity."""
+        batch, width, _ = ops.shape(self.weights)
+        states = ops.reshape(states, (batch, -1, width))
+        logits = ops.cast(ops.matmul(states, self.weights), "float32")
+        return ops.where((self.token_ids != pad_id)[:, None], logits, IMPOSSIBLE)
 
 
 class FixedKeyValues(NamedTuple):

@@ -73,13 +73,21 @@ class Ensemble:
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
         """Calls each model's `extend_cache`; AttributeError if a model has no such method."""
-        extensions = [model.extend_cache for model in self.models]
+        return self._of_each("extend_cache")
 
-        def extend_cache(cache: Cache, max_length: int) -> Cache:
-            parts = zip(extensions, _split(cache, len(extensions)), strict=True)
-            return _join([extend(part, max_length) for extend, part in parts])
+    @property
+    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
+        """Calls each model's `limit_vocabulary`; AttributeError if a model has no such method."""
+        return self._of_each("limit_vocabulary")
 
-        return extend_cache
+    def _of_each(self, name: str) -> Callable[..., Cache]:
+        methods = [getattr(model, name) for model in self.models]
+
+        def call(cache: Cache, argument: Any) -> Cache:
+            parts = zip(methods, _split(cache, len(methods)), strict=True)
+            return _join([method(part, argument) for method, part in parts])
+
+        return call
 
     def step(
         self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False

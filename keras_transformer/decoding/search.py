@@ -23,6 +23,11 @@ from keras_transformer.decoding.buckets import FEW_SHAPES, MANY_SHAPES, Shapes
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import Sampling
+from keras_transformer.decoding.shortlist import (
+    check_limits_vocabulary,
+    limit_request,
+    with_token_ids,
+)
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult, TokenRule
 from keras_transformer.decoding.token_rules import rules_of_options
 
@@ -82,6 +87,8 @@ def search(
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
+    if rules and request.shortlist is not None:
+        raise ValueError(f"`rules` can't be combined with a shortlist. Received: rules={rules}")
     return _run(model, request, max_length, strategy=strategy)
 
 
@@ -244,6 +251,11 @@ def _begin(
     strategy.check(request, max_length)
     room = length if isinstance(length, int) else None
     cache = model.init_cache(request.source_ids, room, strategy.num_beams)
+    if request.shortlist is not None:
+        check_limits_vocabulary(model)
+        specials = (strategy.pad_id, strategy.bos_id, strategy.eos_id)
+        request = limit_request(request, max(specials) + 1, strategy.pad_id)
+        cache = model.limit_vocabulary(cache, request.shortlist)
     return request, strategy.start(request, length), cache
 
 
@@ -292,7 +304,10 @@ def _advance(
         lambda state, cache: strategy.advance(model, request, state, cache),
         (state, cache),
     )
-    return state, cache, strategy.result(request, state), strategy.is_open(state)
+    result = strategy.result(request, state)
+    if request.shortlist is not None:
+        result = with_token_ids(result, request.shortlist)
+    return state, cache, result, strategy.is_open(state)
 
 
 def _rows_to_keep(is_open: np.ndarray, factor: int) -> np.ndarray | None:

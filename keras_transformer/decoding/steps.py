@@ -34,6 +34,10 @@ class Request(NamedTuple):
             `length_penalty`. Beam search only.
         random_numbers: float32 `(B, N, L)` in [0, 1), one number per token of each sample, from the
             function `random_numbers`. Sampling only.
+        shortlist: int32 `(B, K)`, the only tokens that each sentence's hypotheses may contain, in
+            any order, padded with padding. The tokens of the other fields and the ids up to the
+            largest of pad, bos and eos are always included. Not together with `rules`, and only for
+            models with `limit_vocabulary`.
     """
 
     source_ids: Any
@@ -44,6 +48,7 @@ class Request(NamedTuple):
     beam_sizes: Any = None
     length_penalties: Any = None
     random_numbers: Any = None
+    shortlist: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
         """Returns the request as tensors.
@@ -86,7 +91,7 @@ class SearchResult(NamedTuple):
 def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
     """Returns the log-softmax `(B, N, V)` of logits, with minus infinity for padding and bos."""
     logits = ops.convert_to_tensor(logits)
-    ids = ops.arange(logits.shape[-1], dtype="int32")
+    ids = ops.arange(ops.shape(logits)[-1], dtype="int32")
     is_possible = ops.logical_and(ids != pad_id, ids != bos_id)
     return ops.where(is_possible, logits - log_normalizer(logits)[..., None], IMPOSSIBLE)
 
@@ -116,7 +121,7 @@ def best_token(log_probabilities: Any) -> tuple[Any, Any]:
     `ops.min`, because `ops.argmax` is slow with XLA on a CPU: it takes as long as the whole output
     projection.
     """
-    vocabulary_size = log_probabilities.shape[-1]
+    vocabulary_size = ops.shape(log_probabilities)[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
     ids = ops.arange(vocabulary_size, dtype="int32")
     tokens = ops.min(ops.where(log_probabilities == best, ids, vocabulary_size - 1), axis=-1)
@@ -175,7 +180,8 @@ def top_k_tokens(
     scores = ops.convert_to_tensor(scores)
     beam_size, vocabulary_size = ops.shape(scores)[1:]
     offsets = ops.zeros_like(scores[:, :, 0]) if offsets is None else ops.convert_to_tensor(offsets)
-    if not isinstance(k, int) or vocabulary_size < 2 * k * BLOCK:
+    is_known = isinstance(k, int) and isinstance(vocabulary_size, int)
+    if not is_known or vocabulary_size < 2 * k * BLOCK:
         totals = tokens_without(excluded, scores, 0) + offsets[:, :, None]
         values, columns = ops.top_k(ops.reshape(totals, (-1, beam_size * vocabulary_size)), k)
     else:
@@ -202,8 +208,13 @@ def take_columns(x: Any, columns: Any) -> Any:
 
 
 def block_maxima(scores: Any) -> Any:
-    """Returns the maximum of each block of at most 64 tokens: `(B, N, ceil(V / 64))`."""
+    """Returns the maximum of each block of at most 64 tokens: `(B, N, ceil(V / 64))`.
+
+    If V is known only at run time, there is one block.
+    """
     *rows, vocabulary_size = ops.shape(scores)
+    if not isinstance(vocabulary_size, int):
+        return ops.max(scores, axis=-1, keepdims=True)
     whole = vocabulary_size // BLOCK
     end = whole * BLOCK
     parts = []
@@ -249,7 +260,7 @@ def _best_blocks(
 
 def tokens_without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
     """Returns `scores` with minus infinity for excluded tokens; `first` is the id of column 0."""
-    tokens = ops.arange(first, first + scores.shape[-1], dtype="int32")
+    tokens = ops.arange(first, first + ops.shape(scores)[-1], dtype="int32")
     for token in excluded:
         scores = ops.where(tokens == token, IMPOSSIBLE, scores)
     return scores

@@ -115,7 +115,7 @@ class MinLength:
     eos_id: int = 3
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
-        tokens = ops.arange(log_probabilities.shape[-1], dtype="int32")
+        tokens = ops.arange(ops.shape(log_probabilities)[-1], dtype="int32")
         is_forbidden = ops.logical_and(tokens == self.eos_id, position + 1 < self.length)
         return ops.where(is_forbidden, IMPOSSIBLE, log_probabilities)
 

@@ -16,7 +16,13 @@ from keras_transformer.decoding.base_translator import (
     num_sentences,
     whole_sentences,
 )
-from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded, pair_batches
+from keras_transformer.decoding.buckets import (
+    LengthBatch,
+    length_batches,
+    padded,
+    pair_batches,
+    smallest_power,
+)
 from keras_transformer.decoding.hypothesis import (
     IMPOSSIBLE,
     Hypothesis,
@@ -29,6 +35,7 @@ from keras_transformer.decoding.long_sentences import Overlong, SourcePart
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import AdaptiveSearch, make_strategy
+from keras_transformer.decoding.shortlist import Shortlist, check_limits_vocabulary
 from keras_transformer.decoding.steps import Request, SearchResult
 from keras_transformer.decoding.target_constraints import TargetConstraints
 
@@ -63,10 +70,14 @@ class Translator(BaseTranslator):
             translates only the beginning of the text, with a warning. Defaults to `"split"`.
         tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
             2048.
+        shortlist: The tokens that each sentence may be translated with, such as `Run.shortlist()`.
+            A step then computes fewer logits. The probabilities, and so the scores, are those of
+            the tokens of the shortlist. Defaults to None: all tokens.
 
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
-            exceeds `model.max_length`.
+            exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or the
+            model has no `limit_vocabulary`.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -78,10 +89,15 @@ class Translator(BaseTranslator):
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
         tokens_per_batch: int = 2048,
+        shortlist: Shortlist | None = None,
     ) -> None:
         super().__init__(tokenizer, model.max_length, options, overlong)
         self.model = model
         self.tokens_per_batch = tokens_per_batch
+        self.shortlist = shortlist
+        if shortlist is not None:
+            shortlist.check(tokenizer)
+            check_limits_vocabulary(model)
         self._search = AdaptiveSearch(model)
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
@@ -190,7 +206,8 @@ class Translator(BaseTranslator):
         def decode(of_batch: LengthBatch) -> _Batch:
             indices, rows, width = of_batch
             batch = self._batch([parts[index] for index in indices], rows, width, options)
-            request = Request(batch.source_ids, batch.max_lengths, **fields(batch))
+            limits = {**fields(batch), "shortlist": self._shortlists(batch.parts, rows)}
+            request = Request(batch.source_ids, batch.max_lengths, **limits)
             result = self._search(request, strategy, batch.max_length, plan)
             for row, index in enumerate(indices):
                 found[index] = self._hypotheses(result, row)
@@ -204,6 +221,14 @@ class Translator(BaseTranslator):
                 advance(num_sentences(batch.parts))
             advance(count - num_sentences(parts))  # Blank sentences have no parts.
         return found
+
+    def _shortlists(self, parts: list[SourcePart], rows: int) -> np.ndarray | None:
+        """Returns the shortlists of a batch, int32 `(B, K)`; K is a power of two."""
+        if self.shortlist is None:
+            return None
+        tokens = [self.shortlist.tokens(part.ids).tolist() for part in parts]
+        width = smallest_power(2, max(map(len, tokens)))
+        return padded(tokens, rows, width, self.tokenizer.pad_id)
 
     def _batch(
         self, parts: list[SourcePart], rows: int, width: int, options: DecodingOptions

@@ -25,6 +25,7 @@ def evaluate_run(
     split: Split = "test",
     options: SearchOptions | None = None,
     engine: Engine = "keras",
+    use_shortlist: bool = False,
 ) -> list[Score]:
     """Translates a split, scores the translations, and appends the scores to `scores.json`.
 
@@ -33,6 +34,7 @@ def evaluate_run(
         split: "test" or "validation".
         options: The search options. Defaults to None: the search options of the recipe.
         engine: What translates, see `Run.translator`. Defaults to `"keras"`.
+        use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
 
     Returns:
         BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the
@@ -51,14 +53,14 @@ def evaluate_run(
         raise UserError(f"the {split} text of {run.directory} is empty")
     sources, references = zip(*pairs, strict=True)
     try:
-        translator = run.translator(options, engine=engine)
+        translator = run.translator(options, engine=engine, use_shortlist=use_shortlist)
     except ValueError as error:
         raise UserError(str(error)) from None
     scores = score(translator.translate(list(sources), progress=True), references, settings)
     if run.recipe.data.generator is None:
         scores = [entry for entry in scores if entry.metric != "exact match"]
     for entry in scores:
-        run.add_score(split=split, options=options, **asdict(entry))
+        run.add_score(split=split, options=options, use_shortlist=use_shortlist, **asdict(entry))
     return scores
 
 

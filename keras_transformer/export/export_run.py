@@ -26,6 +26,7 @@ def export_run(
     format: Format,
     output: str | Path | None = None,
     quantization: str | None = None,
+    shortlist: bool = False,
     **search: Any,
 ) -> Exported:
     """Exports the model of a run, and compares the export with the model.
@@ -38,6 +39,7 @@ def export_run(
             Defaults to None: `saved_models/<run>` for a SavedModel, otherwise a folder in the run's
             folder, such as `runs/quickstart/onnx-int8`.
         quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None: float32.
+        shortlist: Whether a SavedModel translates with `Run.shortlist()`. Defaults to False.
         **search: Search options that replace those of the recipe. A SavedModel accepts all fields
             of `SearchOptions`. ONNX accepts `beam_size` and `length_penalty`. CTranslate2 accepts
             no search options.
@@ -48,6 +50,7 @@ def export_run(
             the folder is not empty, or the disk is full. After an error, nothing is written.
     """
     given = search if quantization is None else {"quantization": quantization, **search}
+    given = {"shortlist": True, **given} if shortlist else given
     export, taken = _EXPORTERS[format]
     if refused := given.keys() - taken:
         raise UserError(
@@ -60,11 +63,13 @@ def export_run(
         raise UserError(str(error)) from error
 
 
-def _export_saved_model(run: Run, output: str | Path | None, **search: Any) -> Exported:
+def _export_saved_model(
+    run: Run, output: str | Path | None, shortlist: bool = False, **search: Any
+) -> Exported:
     from keras_transformer.export.saved_model import export_run_saved_model
 
     options = run.recipe.evaluation.search_options(**search)
-    exported = export_run_saved_model(run.directory, output, options)
+    exported = export_run_saved_model(run.directory, output, options, use_shortlist=shortlist)
     operations = " ".join(exported.operations)
     needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
     return Exported(exported.directory, f"{exported.comparison}\n{needs}")
@@ -96,7 +101,7 @@ def _export_onnx(
 
 # Maps each format to its exporter, and to the options that the exporter takes.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
-    "saved_model": (_export_saved_model, tuple(SearchOptions.model_fields)),
+    "saved_model": (_export_saved_model, ("shortlist", *SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),
     "onnx": (_export_onnx, ("quantization", "beam_size", "length_penalty")),
 }

@@ -13,6 +13,7 @@ import keras
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
@@ -56,6 +57,7 @@ def export_saved_model(
     options: SearchOptions | None = None,
     max_beam_size: int = 16,
     sentences: Sequence[str] = (),
+    shortlist: Shortlist | None = None,
 ) -> SavedModelExport:
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
@@ -110,6 +112,8 @@ def export_saved_model(
         max_beam_size: Maximum beam size of a request. Defaults to 16.
         sentences: Source sentences for the comparison and for warm-up requests. Defaults to ():
             random sentences.
+        shortlist: The tokens that each sentence may be translated with, see `Translator`. Defaults
+            to None: all tokens.
 
     Raises:
         UserError: If the graph needs an operation that a stock server lacks, if translations of the
@@ -132,11 +136,11 @@ def export_saved_model(
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
     version = directory / str(_next_version(directory))
     with atomic_write(version) as partial:
-        graph = TranslationGraph(model, tokenizer, options, max_beam_size)
+        graph = TranslationGraph(model, tokenizer, options, max_beam_size, shortlist)
         names, min_consumer = _save(graph, partial)
         write_warmup_requests(partial, name, _warmup(sentences))
         nbest = options.replace(n_best=options.beam_size)
-        translator = Translator(model, tokenizer, nbest, overlong="truncate")
+        translator = Translator(model, tokenizer, nbest, "truncate", shortlist=shortlist)
         comparison = _compare(partial, translator, sentences, TOLERANCE[model.compute_dtype])
     write_serving_files(directory, name)
     return SavedModelExport(version, names, min_consumer, str(comparison))
@@ -147,6 +151,7 @@ def export_run_saved_model(
     output: str | Path | None = None,
     options: SearchOptions | None = None,
     max_beam_size: int = 16,
+    use_shortlist: bool = False,
 ) -> SavedModelExport:
     """Exports the model of a run, on any backend.
 
@@ -159,6 +164,7 @@ def export_run_saved_model(
             `saved_models/<run>`.
         options: The default search options. Defaults to None: the options of the recipe.
         max_beam_size: As in `export_saved_model`.
+        use_shortlist: Whether the export translates with `Run.shortlist()`. Defaults to False.
 
     Raises:
         UserError: As in `export_saved_model`, or if the run does not exist.
@@ -167,7 +173,7 @@ def export_run_saved_model(
     options = options or run.recipe.evaluation.search_options()
     output = Path("saved_models", run.directory.resolve().name) if output is None else Path(output)
     if keras.config.backend() != "tensorflow":
-        return _in_new_process(run, output, options, max_beam_size)
+        return _in_new_process(run, output, options, max_beam_size, use_shortlist)
     return export_saved_model(
         run.model(),
         run.tokenizer(),
@@ -175,6 +181,7 @@ def export_run_saved_model(
         options=options,
         max_beam_size=max_beam_size,
         sentences=run_sentences(run, SENTENCES),
+        shortlist=run.shortlist() if use_shortlist else None,
     )
 
 
@@ -238,9 +245,10 @@ def _compare(
 
 
 def _in_new_process(
-    run: Run, output: Path, options: SearchOptions, max_beam_size: int
+    run: Run, output: Path, options: SearchOptions, max_beam_size: int, use_shortlist: bool
 ) -> SavedModelExport:
-    arguments = (run.directory, output, options.model_dump_json(), max_beam_size)
+    numbers = (max_beam_size, int(use_shortlist))
+    arguments = (run.directory, output, options.model_dump_json(), *numbers)
     process = subprocess.run(
         [sys.executable, "-m", __name__, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -259,11 +267,14 @@ def _in_new_process(
     return SavedModelExport(**{**answer, "directory": Path(answer["directory"])})
 
 
-def _main(run_directory: str, output: str, options: str, max_beam_size: str) -> None:
+def _main(
+    run_directory: str, output: str, options: str, max_beam_size: str, use_shortlist: str
+) -> None:
     """Exports a run in the process that `_in_new_process` starts; prints the result as JSON."""
     search = SearchOptions.model_validate_json(options)
     try:
-        exported = export_run_saved_model(run_directory, output, search, int(max_beam_size))
+        flags = (int(max_beam_size), use_shortlist == "1")
+        exported = export_run_saved_model(run_directory, output, search, *flags)
         answer = exported._asdict()
     except (OSError, UserError, ValueError) as error:
         answer = {"error": str(error)}

@@ -12,6 +12,7 @@ from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
+from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.models import Transformer
 
@@ -35,7 +36,12 @@ class TranslationGraph:
     """
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, options: SearchOptions, max_beam_size: int
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        options: SearchOptions,
+        max_beam_size: int,
+        shortlist: Shortlist | None = None,
     ) -> None:
         if options.beam_size > max_beam_size:
             raise ValueError(
@@ -52,6 +58,9 @@ class TranslationGraph:
         self._pad_id = tokenizer.pad_id
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
         self._options, self._max_beam_size = options, max_beam_size
+        self._shortlist = shortlist
+        if shortlist is not None:
+            shortlist.check(tokenizer)
 
     def signatures(self) -> dict[str, Any]:
         """Returns a dict from names of signatures to functions.
@@ -146,6 +155,8 @@ class TranslationGraph:
         n_best: int = 1,
         **own: tf.Tensor,
     ) -> SearchResult:
+        if self._shortlist is not None:
+            own["shortlist"] = shortlist_graph(self._shortlist, source_ids, self._pad_id)
         return search(
             self._model,
             Request(source_ids, limits, **own),
@@ -289,6 +300,19 @@ class TranslationGraph:
         if alignments is not None:
             alignments = tf.where(is_text[:, None, None], alignments, -1)[:, :, :width]
         return _Found(ids[:, :, :width], scores, alignments)
+
+
+def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) -> tf.Tensor:
+    """Returns `shortlist.tokens` of each source `(B, S)`: int32 `(B, K)`, padded at the end."""
+    translations = tf.where(shortlist.translations < 0, pad_id, shortlist.translations)
+    found = tf.gather(translations, source_ids)
+    found = tf.where((source_ids == pad_id)[..., None], pad_id, found)
+    batch = tf.shape(source_ids)[0]
+    frequent = tf.tile(shortlist.frequent[None], [batch, 1])
+    ids = unique_ids(tf.concat([frequent, tf.reshape(found, [batch, -1])], axis=1), pad_id)
+    is_used = tf.reduce_any(ids != pad_id, axis=0)
+    width = tf.reduce_max(tf.where(is_used, tf.range(1, tf.shape(ids)[1] + 1), 1))
+    return ids[:, :width]
 
 
 def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:

@@ -296,5 +296,5 @@ class Decoder(Encoder):
                 x, own, projections, attention_mask, memory, sentence["padding_mask"], position
             )
             decoded.append(own)
-        cache = Cache(slots, {**sentence, "decoded": decoded}, cache.shared)
+        cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
         return self._normalize(x), cache, weights

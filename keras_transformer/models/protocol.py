@@ -14,11 +14,15 @@ from keras_transformer.decoding.cache import Cache
 class Searchable(Protocol):
     """An autoregressive model that predicts one token at a time.
 
-    Two more methods and an attribute are optional:
+    Three more methods and an attribute are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
       positions. With `extend_cache`, search starts with a short cache and extends it. Without
       `extend_cache`, search starts with a cache for hypotheses of the maximum length.
+    - `limit_vocabulary(cache, token_ids) -> Cache` returns a cache with which `step` predicts only
+      the tokens `token_ids`, int32 `(B, K)`. Column k of the logits `(B, N, K)` is token k of them,
+      and the tokens that `step` reads are such columns as well. The logits of padding are minus
+      infinity. Search with a shortlist needs `limit_vocabulary`.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
       source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
       of translations, padded at the end. The weights of target token t come from the step that

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import Recompiling
-from keras_transformer.decoding.cache import Cache
+from keras_transformer.decoding.cache import Cache, LimitedVocabulary
 from keras_transformer.layers import Decoder, Dropout, Encoder, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
 from keras_transformer.layers.base import argument_names
@@ -227,6 +227,21 @@ class Transformer(Recompiling, keras.Model):
         self.positions.check_length(max_length)
         return self.decoder.extend_cache(cache, max_length)
 
+    def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
+        """Returns a cache with which `step` predicts only `token_ids` (see `Searchable`).
+
+        Raises:
+            ValueError: If the token embedding is quantized.
+        """
+        if self.target_embedding.scale is not None:
+            raise ValueError(
+                "A shortlist needs a token embedding that is not quantized. Received: a model "
+                "whose token embedding is int8"
+            )
+        matrix = self.target_embedding.embeddings
+        vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
+        return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
+
     def step(
         self,
         token_ids: Any,
@@ -238,12 +253,18 @@ class Transformer(Recompiling, keras.Model):
 
         The attention weights are from the last layer's cross-attention, averaged over heads.
         """
+        vocabulary = cache.sentence.get("vocabulary")
+        if vocabulary is not None:
+            token_ids = vocabulary.ids(token_ids)
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
         x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
         x, cache, weights = self.decoder.step(x, cache, position)
-        logits = self.target_embedding(x, reverse=True)
-        shape = (-1, ops.shape(token_ids)[1], logits.shape[-1])
-        logits = ops.reshape(ops.cast(logits, "float32"), shape)
+        if vocabulary is not None:
+            logits = vocabulary.logits(x, self.pad_id)
+        else:
+            logits = self.target_embedding(x, reverse=True)
+            shape = (-1, ops.shape(token_ids)[1], logits.shape[-1])
+            logits = ops.reshape(ops.cast(logits, "float32"), shape)
         if return_attention_weights:
             return logits, cache, ops.mean(ops.cast(weights, "float32"), axis=1)
         return logits, cache

@@ -55,3 +55,10 @@ def test_the_engine_ctranslate2_evaluates_too(run):
     pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     assert "BLEU\t" in succeeds("evaluate", run, "--engine", "ctranslate2")
     assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
+
+
+def test_the_shortlist_is_recorded(run):
+    for options in ((), ("--shortlist",)):
+        assert "BLEU\t" in succeeds("evaluate", run, *options)
+    scores = json.loads((run / "scores.json").read_text())
+    assert [entry.get("shortlist", False) for entry in scores] == [False] * 3 + [True] * 3

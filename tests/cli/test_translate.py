@@ -369,9 +369,27 @@ def test_options_that_ctranslate2_lacks_are_refused_by_name(run, tmp_path):
     words = tmp_path / "words"
     words.write_text("\n")
     translate = ("translate", run, "--engine", "ctranslate2")
-    for option in (("--sample", 2), ("--mbr", 2), ("--required", words), ("--alignments",)):
+    for option in (
+        *(("--sample", 2), ("--mbr", 2), ("--required", words)),
+        *(("--alignments",), ("--shortlist",)),
+    ):
         expected = f"{option[0]} cannot be used with --engine ctranslate2: use --engine keras"
         assert fails(*translate, *option, input="one\n") == expected
     others = ("--ensemble", run, "--forbidden", words)
     assert fails(*translate, *others).startswith("--ensemble, --forbidden cannot be used")
     assert not (run / ".ctranslate2").exists()
+
+
+def test_the_shortlist_is_learned_once(run):
+    translate = ("translate", run, "--shortlist")
+    found = succeeds(*translate, input="one two\n\nnine\n")
+    assert len(found.splitlines()) == 3
+    path = run / "shortlist.npz"
+    content = path.read_bytes()
+    shutil.rmtree(run / "store", ignore_errors=True)
+    assert succeeds(*translate, "--ensemble", run, input="one two\n\nnine\n") == found
+    assert path.read_bytes() == content
+    path.write_bytes(content[:50])
+    assert fails(*translate, input="one\n") == f"{path} is damaged: remove it"
+    path.unlink()
+    assert succeeds(*translate, input="one two\n\nnine\n") == found  # from the text

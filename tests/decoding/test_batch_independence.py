@@ -63,6 +63,7 @@ class Sentence(NamedTuple):
     required: list[list[int]]
     beam_size: int
     length_penalty: float
+    shortlist: list[int]
     index: int  # decides its random numbers
 
 
@@ -127,6 +128,7 @@ SENTENCES = st.builds(
     required=words(2, 3),
     beam_size=st.integers(1, 9),
     length_penalty=st.floats(0, 3, width=32),
+    shortlist=st.lists(TOKENS, max_size=6),
     index=st.integers(0, 2**40),
 )
 
@@ -135,7 +137,7 @@ SENTENCES = st.builds(
 def cases(draw, names, most):
     name = draw(st.sampled_from(names))
     options = draw(st.one_of(beam_options(), beam_options(), sampling_options()))
-    fields = {"prefix_ids", "forbidden_ids"}
+    fields = {"prefix_ids", "forbidden_ids"} | ({"shortlist"} if name != "recurrent" else set())
     if isinstance(options, SearchOptions):
         if name not in ("recurrent", "sinusoidal", "rotary") and options.coverage_penalty:
             options = options.replace(coverage_penalty=0.0)
@@ -172,6 +174,7 @@ def request_of(case, sentences, max_length):
         "required_ids": padded_words(columns.required),
         "beam_sizes": np.minimum(columns.beam_size, getattr(case.options, "beam_size", 1)),
         "length_penalties": np.array(columns.length_penalty, "float32"),
+        "shortlist": padded(columns.shortlist),
     }
     arrays = {name: array for name, array in arrays.items() if name in case.fields and array.size}
     if isinstance(case.options, SamplingOptions):

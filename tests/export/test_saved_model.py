@@ -35,6 +35,15 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     }
 
 
+def test_it_translates_with_a_shortlist(exporting):
+    """The comparison is with a `Translator` of the same shortlist."""
+    assert exporting.answers["limited"].startswith("100.0% of 6 translations equal the model's")
+    shortlists = exporting.answers["shortlists"]
+    found = [[id for id in row if id] for row in shortlists["found"]]
+    assert found == shortlists["expected"]
+    assert max(map(len, found)) == len(shortlists["found"][0])
+
+
 def test_a_model_that_translates_otherwise_leaves_nothing(exporting):
     """A version 2 that the process tried to write with other translations than the model's."""
     failing = exporting.answers["failing"]

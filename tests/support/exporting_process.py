@@ -18,11 +18,16 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import SearchOptions, search
 from keras_transformer.data import Tokenizer
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.serving_files import operations
-from keras_transformer.export.translation_graph import GraphTokenizer, map_length_chunks
+from keras_transformer.export.translation_graph import (
+    GraphTokenizer,
+    map_length_chunks,
+    shortlist_graph,
+)
 from keras_transformer.models import Transformer
 from support.contract import randomize
 from support.small_models import new_model
@@ -184,7 +189,13 @@ def main(folder: Path) -> None:
         options=SearchOptions(beam_size=BEAM_SIZE),
         sentences=SENTENCES,
     )
+    shortlist = shortlist_of(joint)
+    limited = saved_model.export_saved_model(
+        model, joint, folder / "limited", sentences=SENTENCES, shortlist=shortlist
+    )
     answers = {
+        "limited": limited.comparison,
+        "shortlists": shortlist_answers(shortlist, joint),
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
@@ -197,6 +208,24 @@ def main(folder: Path) -> None:
         "refused": refused_answers(exported.directory),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
+
+
+def shortlist_of(tokenizer):
+    """The reversed word alone, of which nothing is frequent but the letters A and B."""
+    sources = tokenizer.encode_source([source for source, _ in PAIRS])
+    targets = tokenizer.encode_target([target for _, target in PAIRS])
+    translations = np.full((tokenizer.source_vocabulary_size, 4), -1, "int32")
+    for source, target in zip(sources, targets, strict=True):
+        translations[source[0], : len(target[:4])] = target[:4]
+    return Shortlist(np.array([5, 9], "int32"), translations, tokenizer.fingerprint)
+
+
+def shortlist_answers(shortlist, tokenizer):
+    """The shortlist of each sentence, by TensorFlow and by NumPy."""
+    rows = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_source(SENTENCES)]
+    ids = tf.ragged.constant(rows, dtype="int32").to_tensor(tokenizer.pad_id)
+    found = shortlist_graph(shortlist, ids, tokenizer.pad_id).numpy().tolist()
+    return {"found": found, "expected": [shortlist.tokens(row).tolist() for row in rows]}
 
 
 def default_answers(version):

@@ -56,10 +56,20 @@ class PrefixModel:
         rows = ops.repeat(source[:, None], beam_size, axis=1)
         return Cache([{"row": rows}], {"source": source})
 
+    def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
+        return cache._replace(sentence={**cache.sentence, "vocabulary": token_ids})
+
     def step(self, token_ids: Any, cache: Any, position: Any) -> tuple[Any, Any]:
         source = cache.sentence["source"][:, None]
+        vocabulary = cache.sentence.get("vocabulary")
+        if vocabulary is not None:
+            token_ids = ops.take_along_axis(vocabulary, token_ids, axis=1)
         row = self._row(cache.beam[0]["row"], token_ids, position, source)
         logits = ops.take(ops.convert_to_tensor(self.table), row, axis=0)
+        if vocabulary is not None:
+            columns = ops.repeat(vocabulary[:, None], row.shape[1], axis=1)
+            logits = ops.take_along_axis(logits, columns, axis=2)
+            logits = ops.where(columns == PAD, -float("inf"), logits)
         return logits, cache._replace(beam=[{"row": row}])
 
     def log_probabilities(self, source_ids: Sequence[int], prefix: Sequence[int]) -> np.ndarray:

@@ -1,0 +1,143 @@
+"""Limits the search of each sentence to a shortlist of target tokens.
+
+A step then computes K logits for each hypothesis instead of one for each token of the vocabulary.
+The shortlist of a sentence depends on this sentence alone. So, unlike in Marian and CTranslate2,
+where a batch has one shortlist, the translation of a sentence does not depend on its batch.
+
+Inside a search with a shortlist, ids of target tokens are columns of the shortlist. The shortlist
+is sorted and contains all ids up to the largest of pad, bos and eos. So these have the same id in
+the shortlist as in the vocabulary.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_transformer._files import atomic_write
+from keras_transformer.data.lexical_table import lexical_table
+from keras_transformer.decoding.steps import Request, SearchResult, take_columns
+from keras_transformer.errors import UserError
+
+_LARGEST = np.iinfo(np.int32).max
+_IDS = ("prefix_ids", "forbidden_ids", "required_ids")
+
+
+class Shortlist(NamedTuple):
+    """The target tokens that a sentence may be translated with.
+
+    They are the most frequent target tokens, and the most probable translations of each source
+    token.
+
+    Example:
+
+    >>> shortlist = Shortlist.learn(TokenStore("runs/a/store/train"), tokenizer)
+    >>> Translator(model, tokenizer, shortlist=shortlist).translate(["A man sleeps."])
+
+    Source: Jean et al. 2015, §3.3; Junczys-Dowmunt et al. 2018, §2 (Marian).
+    """
+
+    frequent: np.ndarray  # int32 `(F,)`, ids of target tokens
+    translations: np.ndarray  # int32 `(V, M)`, target ids for each source id, padded with -1
+    fingerprint: str  # of the tokenizer
+
+    @classmethod
+    def learn(
+        cls, store: Any, tokenizer: Any, num_frequent: int = 100, num_translations: int = 30
+    ) -> "Shortlist":
+        """Learns the translations of tokens from parallel text; see `lexical_table`.
+
+        Args:
+            store: The `TokenStore` of the training text.
+            tokenizer: The `Tokenizer` of the store.
+            num_frequent: Number F of the most frequent target tokens. Defaults to 100.
+            num_translations: Number M of translations of each source token. Defaults to 30.
+        """
+        sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+        counts, translations = lexical_table(store, *sizes, num_translations)
+        frequent = np.argsort(-counts, kind="stable")[:num_frequent].astype("int32")
+        return cls(frequent, translations, tokenizer.fingerprint)
+
+    def check(self, tokenizer: Any) -> None:
+        """Raises a ValueError if the shortlist was learned with another tokenizer."""
+        if self.fingerprint != tokenizer.fingerprint:
+            raise ValueError(
+                "`shortlist` must be learned with the translator's tokenizer. Received: a "
+                f"shortlist of the tokenizer {self.fingerprint[:12]}, but the tokenizer "
+                f"{tokenizer.fingerprint[:12]}"
+            )
+
+    def tokens(self, source_ids: Sequence[int]) -> np.ndarray:
+        """Returns the sorted ids of the target tokens for one sentence, int32 `(K,)`."""
+        found = np.unique(self.translations[np.asarray(source_ids, "int32")])
+        return np.union1d(self.frequent, found[found >= 0]).astype("int32")
+
+    def save(self, path: str | Path) -> None:
+        """Writes the shortlist to a `.npz` file, without pickle."""
+        with atomic_write(Path(path)) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **self._asdict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Shortlist":
+        """Reads a file that `save` has written.
+
+        Raises:
+            UserError: If the file is missing or damaged.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return cls(arrays["frequent"], arrays["translations"], str(arrays["fingerprint"]))
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist") from None
+        except Exception as error:
+            raise UserError(f"{path} is damaged: remove it") from error
+
+
+def check_limits_vocabulary(model: Any) -> None:
+    """Raises a ValueError if a model does not support shortlists."""
+    if not hasattr(model, "limit_vocabulary"):
+        raise ValueError(
+            "A shortlist needs a model with `limit_vocabulary`. "
+            f"Received: model={type(model).__name__}"
+        )
+
+
+def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
+    """Returns a request whose shortlist is sorted and complete, and whose other ids are columns.
+
+    The shortlist gets the ids below `num_specials` and all other ids in the request.
+    """
+    batch = ops.shape(request.source_ids)[0]
+    fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
+    specials = ops.arange(num_specials, dtype="int32") + ops.zeros((batch, 1), "int32")
+    given = [request.shortlist, *fields.values()]
+    ids = ops.concatenate([specials, *(ops.reshape(x, (batch, -1)) for x in given)], axis=1)
+    shortlist = unique_ids(ids, pad_id)
+    columns = {name: _columns(x, shortlist) for name, x in fields.items()}
+    return request._replace(shortlist=shortlist, **columns)
+
+
+def unique_ids(ids: Any, pad_id: int) -> Any:
+    """Sorts the ids of each row of `ids`, int32 `(B, K)`; padding takes the place of duplicates."""
+    ids = ops.sort(ids, axis=1)
+    is_new = ops.concatenate([ops.ones_like(ids[:, :1], "bool"), ids[:, 1:] != ids[:, :-1]], axis=1)
+    ids = ops.sort(ops.where(is_new, ids, _LARGEST), axis=1)
+    return ops.where(ids == _LARGEST, pad_id, ids)
+
+
+def with_token_ids(result: SearchResult, shortlist: Any) -> SearchResult:
+    """Returns a result of a search with token ids instead of columns of the shortlist."""
+    shape = ops.shape(result.ids)
+    ids = take_columns(shortlist, ops.reshape(result.ids, (shape[0], -1)))
+    return result._replace(ids=ops.reshape(ids, shape))
+
+
+def _columns(ids: Any, shortlist: Any) -> Any:
+    """Returns the first column of `shortlist` `(B, K)` with each id of `ids`, int32 `(B, ...)`."""
+    count = ops.shape(shortlist)[1]
+    shape = ops.shape(ids)
+    is_id = ops.reshape(ids, (shape[0], -1, 1)) == shortlist[:, None]
+    columns = ops.where(is_id, ops.arange(count, dtype="int32"), count)
+    return ops.reshape(ops.min(columns, axis=-1), shape)

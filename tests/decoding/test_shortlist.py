@@ -1,0 +1,175 @@
+"""Search among few tokens, held against a search of all tokens without the others."""
+
+import numpy as np
+import pytest
+from keras import ops
+from support.fake_models import EOS, PAD, UNK, BigramModel, PrefixModel
+from support.parallel_text import SENTENCES
+from support.searching import beam_search, sample
+from support.small_models import small_model
+
+from keras_transformer import Ensemble, ForbiddenWords, Request, Tokenizer, TokenStore, Translator
+from keras_transformer.decoding.sampling import random_numbers
+from keras_transformer.decoding.search import search
+from keras_transformer.decoding.shortlist import Shortlist, unique_ids
+from keras_transformer.errors import UserError
+from keras_transformer.models import Transformer
+
+V = 13
+SOURCE = np.array([[5, 9, 3, 0], [7, 8, 11, 3]], "int32")
+ALLOWED = [[10, 5, 7], [9, 4, 6]]
+SHORTLIST = np.array([[10, 5, 7, 5], [4, 9, 6, PAD]], "int32")
+ALWAYS = (PAD, UNK, 2, EOS)
+
+
+class MaskedModel(PrefixModel):
+    """Predicts only the allowed tokens of each sentence, by minus infinity for all others."""
+
+    def __init__(self, allowed):
+        super().__init__(V)
+        self.allowed = np.zeros((len(allowed), 1, V), "bool")
+        for row, tokens in enumerate(allowed):
+            self.allowed[row, 0, [*tokens, *ALWAYS]] = True
+            self.allowed[row, 0, PAD] = False  # Its probability counts in a search of all tokens.
+
+    def step(self, token_ids, cache, position):
+        logits, cache = super().step(token_ids, cache, position)
+        allowed = ops.convert_to_tensor(self.allowed)
+        return ops.where(allowed, logits, -float("inf")), cache
+
+
+def assert_same(found, expected):
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    for name in ("scores", "log_probabilities"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 1},
+        {"beam_size": 3, "n_best": 3},
+        {"beam_size": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_length": 5},
+        {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "n_best": 4},
+    ],
+)
+def test_it_is_the_search_without_all_other_tokens(options):
+    options["max_length"] = 8
+    found = beam_search(PrefixModel(V), SOURCE, shortlist=SHORTLIST, **options)
+    assert_same(found, beam_search(MaskedModel(ALLOWED), SOURCE, **options))
+
+
+def test_tokens_of_constraints_are_added():
+    fields = {
+        "prefix_ids": np.array([[11, 12], [0, 0]], "int32"),
+        "forbidden_ids": np.array([[[5, 7]], [[8, 0]]], "int32"),
+        "required_ids": np.array([[[0, 0]], [[12, 4]]], "int32"),
+    }
+    options = {"beam_size": 4, "n_best": 2, "max_length": 8, **fields}
+    found = beam_search(PrefixModel(V), SOURCE, shortlist=SHORTLIST, **options)
+    allowed = [[*ALLOWED[0], 11, 12], [*ALLOWED[1], 8, 12]]
+    assert_same(found, beam_search(MaskedModel(allowed), SOURCE, **options))
+    assert found.ids[0, 0, :2].tolist() == [11, 12]
+    assert {12, 4} <= set(found.ids[1, 0].tolist())
+
+
+def test_samples_are_of_the_shortlist():
+    numbers = random_numbers(0, [0, 1], 5, 8)
+    options = {"num_samples": 5, "max_length": 8, "top_k": 4}
+    found = sample(PrefixModel(V), SOURCE, numbers, shortlist=SHORTLIST, **options)
+    assert_same(found, sample(MaskedModel(ALLOWED), SOURCE, numbers, **options))
+
+
+def test_all_tokens_give_the_search_of_a_keras_model():
+    model = small_model()
+    every = np.tile(np.arange(V, dtype="int32"), (2, 1))
+    options = {"beam_size": 3, "n_best": 3, "coverage_penalty": 0.2, "max_length": 8}
+    found = beam_search(model, SOURCE, shortlist=every, **options)
+    expected = beam_search(model, SOURCE, **options)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    limited = beam_search(model, SOURCE, shortlist=SHORTLIST, **options)
+    for row, allowed in enumerate(ALLOWED):
+        assert set(limited.ids[row].ravel().tolist()) <= {*allowed, *ALWAYS}
+
+
+def test_members_of_an_ensemble_share_the_shortlist():
+    one = beam_search(PrefixModel(V), SOURCE, shortlist=SHORTLIST, beam_size=3, max_length=8)
+    pair = Ensemble([PrefixModel(V), PrefixModel(V)])
+    found = beam_search(pair, SOURCE, shortlist=SHORTLIST, beam_size=3, max_length=8)
+    assert_same(found, one)
+
+
+def test_what_a_shortlist_cannot_be_used_with_is_refused():
+    request = Request(SOURCE, shortlist=SHORTLIST)
+    with pytest.raises(ValueError, match="`rules` can't be combined with a shortlist"):
+        search(PrefixModel(V), request, max_length=5, rules=[ForbiddenWords(((5,),))])
+    with pytest.raises(ValueError, match="needs a model with `limit_vocabulary`"):
+        search(BigramModel({}, V), request, max_length=5)
+    model = Transformer(V, num_layers=1, d_model=12, num_heads=3, d_ff=11)
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="a token embedding that is not quantized"):
+        search(model, request, max_length=5)
+
+
+def test_duplicates_become_padding_at_the_end():
+    ids = np.array([[7, 2, 7, 2, 0], [1, 9, 3, 4, 5]], "int32")
+    expected = [[0, 2, 7, 0, 0], [1, 3, 4, 5, 9]]
+    assert ops.convert_to_numpy(unique_ids(ops.convert_to_tensor(ids), 0)).tolist() == expected
+
+
+# --- Learned from text ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=120)
+
+
+@pytest.fixture(scope="module")
+def shortlist(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    store = TokenStore.build(folder, SENTENCES, tokenizer, progress=False)
+    return Shortlist.learn(store, tokenizer, num_frequent=5, num_translations=3)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Transformer(120, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=64)
+
+
+def test_a_sentence_gets_frequent_tokens_and_translations(tokenizer, shortlist):
+    (ids,) = tokenizer.encode_source(["a dog runs"])
+    tokens = shortlist.tokens(ids).tolist()
+    assert tokens == sorted(set(tokens))
+    assert set(shortlist.frequent.tolist()) <= set(tokens)
+    assert len(tokens) <= 5 + 3 * len(ids)
+    (full_stop,) = tokenizer.encode_target(["."])
+    assert full_stop[-1] in shortlist.frequent
+
+
+def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
+    path = tmp_path / "shortlist.npz"
+    shortlist.save(path)
+    for found, expected in zip(Shortlist.load(path), shortlist, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"shortlist\.npz is damaged"):
+        Shortlist.load(path)
+    with pytest.raises(UserError, match=r"other\.npz does not exist"):
+        Shortlist.load(tmp_path / "other.npz")
+
+
+def test_a_translation_does_not_depend_on_its_batch(tokenizer, shortlist, model):
+    sentences = [source for source, _ in SENTENCES] + ["", "a dog ."]
+    translator = Translator(model, tokenizer, shortlist=shortlist)
+    together = translator.translate(sentences)
+    assert together == [translator.translate([sentence])[0] for sentence in sentences]
+    assert together != Translator(model, tokenizer).translate(sentences)
+
+
+def test_a_shortlist_of_another_tokenizer_is_refused(tokenizer, shortlist, model):
+    other = shortlist._replace(fingerprint="0" * 64)
+    with pytest.raises(ValueError, match="must be learned with the translator's tokenizer"):
+        Translator(model, tokenizer, shortlist=other)
+    with pytest.raises(ValueError, match="needs a model with `limit_vocabulary`"):
+        Translator(BigramModel({}, 120), tokenizer, shortlist=shortlist)
