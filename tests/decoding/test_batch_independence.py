@@ -128,7 +128,7 @@ SENTENCES = st.builds(
     required=words(2, 3),
     beam_size=st.integers(1, 9),
     length_penalty=st.floats(0, 3, width=32),
-    shortlist=st.lists(TOKENS, max_size=6),
+    shortlist=st.lists(TOKENS, min_size=1, max_size=6),
     index=st.integers(0, 2**40),
 )
 
