@@ -104,11 +104,13 @@ class Setting:
     dtype: str = "float32"
     jit_compile: bool = False
     threads: int = _common.THREADS
+    shortlist: bool = False
 
     def __str__(self) -> str:
         where = f" on {self.backend}" if self.backend else ""
         jit = ", jit" if self.jit_compile else ""
-        return f"{self.engine}{where}, {self.dtype}{jit}, {self.threads} threads"
+        shortlist = ", shortlist" if self.shortlist else ""
+        return f"{self.engine}{where}, {self.dtype}{jit}{shortlist}, {self.threads} threads"
 
 
 def comparable(ours: Setting, peer: Setting) -> bool:

@@ -60,10 +60,17 @@ class Translated:
 
 
 def measure_file(
-    run: Path, text: Path, engines: Sequence[str], backends: Sequence[str], rounds: int
+    run: Path,
+    text: Path,
+    engines: Sequence[str],
+    backends: Sequence[str],
+    rounds: int,
+    shortlist: bool = False,
 ) -> list[dict[str, Any]]:
-    """Translate, print the table and return its rows."""
+    """Translate, also with the run's shortlist if wanted, print the table and return its rows."""
     groups = groups_of([e for e in engines if e in (OURS, "ctranslate2")], backends)
+    if shortlist:
+        groups += [[Setting(OURS, backend, shortlist=True)] for backend in backends]
     settings = list(chain.from_iterable(groups))
     total = len(settings) * (1 + rounds)
     with (
@@ -135,6 +142,7 @@ def row(measured: Translated, peer: Translated | None) -> dict[str, Any]:
         "engine": measured.setting.engine,
         "backend": measured.setting.backend,
         "dtype": measured.setting.dtype,
+        "shortlist": measured.setting.shortlist,
         "first_seconds": round(measured.first_seconds, 3),
         "seconds": round(seconds, 3),
         "ratio_to": peer and f"{peer.setting.engine} {peer.setting.dtype}",
@@ -236,6 +244,7 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
         tokenizer,
         SearchOptions(beam_size=BEAM_SIZE, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
+        shortlist=opened.shortlist() if setting.shortlist else None,
     )
     # Measures a process that has translated many sentences before.
     translator._search.plan(FEW_SHAPES_SENTENCES, make_strategy(model, translator.options))

@@ -15,7 +15,8 @@ are read, all of the decoder's at every step, over that of the best product of a
 matrix: the limit of a single sentence, where caches do not help. Tokenization is not timed.
 
 With --run and --text it is: a trained run translates a file, beside CTranslate2 with what is
-exported from that run, both with beam 5 and no length penalty. With --lengths the cost of a token
+exported from that run, both with beam 5 and no length penalty; with --shortlist, this package also
+translates with the run's shortlist. With --lengths the cost of a token
 is measured against the length of the translation, and a line is fitted.
 """
 
@@ -291,6 +292,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds; default: 5")
     parser.add_argument("--run", type=Path, help="folder of a trained run; needs --text")
     parser.add_argument("--text", type=Path, help="file to translate with the run, UTF-8")
+    parser.add_argument(
+        "--shortlist", action="store_true", help="translate the file also with a shortlist"
+    )
     parser.add_argument("--lengths", type=Path, help="measure lengths, and plot to this file")
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
@@ -298,6 +302,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
     if bool(arguments.run) != bool(arguments.text):
         parser.error("--run and --text go together")
+    if arguments.shortlist and not arguments.run:
+        parser.error("--shortlist needs --run and --text")
     for name in ("json", "lengths"):
         path = getattr(arguments, name)
         if path and not path.parent.is_dir():
@@ -310,7 +316,8 @@ def main() -> None:
     engines, backends, rounds = arguments.engines, arguments.backends, arguments.rounds
     limit_threads()
     if arguments.run:
-        rows = measure_file(arguments.run, arguments.text, engines, backends, rounds)
+        file = (arguments.run, arguments.text)
+        rows = measure_file(*file, engines, backends, rounds, arguments.shortlist)
     elif arguments.lengths:
         rows = measure_lengths(arguments.lengths, engines, backends, rounds)
     else:
