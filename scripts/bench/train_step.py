@@ -1,20 +1,22 @@
 #!/usr/bin/env python
-"""Training steps of this package, of KerasHub's layers and of torch.nn.Transformer, in turn.
+"""Training steps of this package, of KerasHub's layers, of torch.nn.Transformer and of Marian.
 
 Each engine runs in a process of its own, on 2 CPU threads, and sleeps while another one steps, so
 that whatever else happens on the machine meets all alike. Of its settings (float32 or bfloat16,
 compiled or not) each keeps the one that is fastest in the first rounds. A rate, in target tokens,
 is that of the median round; a ratio is this package's rate over a peer's in the same rounds; a
 share is the rate of a step's matrix products, counted from the sizes, over that of the best
-float32 matrix product of any engine in the run. `base` needs 18 GiB of memory.
+float32 matrix product of any engine in the run. `base` needs 18 GiB of memory. Marian takes part
+where `pymarian` is installed; its seconds are those of its log.
 
 With `--gpu` the cases are `base` and `big` in mixed_bfloat16, and a share is of the best bfloat16
 product, or with `--peak` of the data sheet's rate: the model FLOP/s utilization.
 """
 
 import argparse
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 
 from _common import Worker, limit_threads, table, write_json
 from _training_engines import CASES, ENGINES, GPU_CASES, Case, Setting, settings_of, start_worker
+from _training_marian import marian_worker
 from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -63,13 +66,17 @@ def compete(
         **ways: `keep_memory` and `on_gpu`, as for `settings_of`.
     """
     contests = []
-    with best_worker(case, "torch.nn.Transformer", "torch", progress, **ways) as plain_torch:
+    on_gpu = ways.get("on_gpu", False)
+    with (
+        best_worker(case, "torch.nn.Transformer", "torch", progress, **ways) as plain_torch,
+        marian(case, progress) if has_marian(on_gpu) else nullcontext({}) as with_marian,
+    ):
         for backend in backends:
             with (
                 best_worker(case, "keras_transformer", backend, progress, **ways) as ours,
                 best_worker(case, "keras_hub", backend, progress, **ways) as keras_hub,
             ):
-                workers = {**ours, **keras_hub, **plain_torch}
+                workers = {**ours, **keras_hub, **plain_torch, **with_marian}
                 contests.append(take_turns(workers, case, rounds, progress))
     return contests
 
@@ -93,6 +100,19 @@ def best_worker(
         for setting in workers.keys() - {best}:
             workers[setting].close()
         yield {best: workers[best]}
+
+
+def has_marian(on_gpu: bool) -> bool:
+    return not on_gpu and importlib.util.find_spec("_pymarian") is not None
+
+
+@contextmanager
+def marian(case: Case, progress: tqdm) -> Iterator[dict[Setting, Worker]]:
+    """Start Marian's worker."""
+    with marian_worker(case) as worker:
+        workers = {Setting("marian", "marian"): worker}
+        make_first_steps(workers, case, progress)
+        yield workers
 
 
 def make_first_steps(workers: Mapping[Setting, Worker], case: Case, progress: tqdm) -> None:
@@ -180,7 +200,9 @@ def turns_of_case(backends: Sequence[str], rounds: int, on_gpu: bool = False) ->
     pairs = [("torch.nn.Transformer", "torch")]
     pairs += [(engine, b) for engine in ("keras_transformer", "keras_hub") for b in backends]
     settings = sum(len(settings_of(*pair, on_gpu=on_gpu)) for pair in pairs)
-    return settings * (1 + QUALIFYING_ROUNDS) + len(backends) * len(ENGINES) * rounds
+    of_marian = int(has_marian(on_gpu))
+    engines = len(ENGINES) + of_marian
+    return settings * (1 + QUALIFYING_ROUNDS) + of_marian + len(backends) * engines * rounds
 
 
 def main() -> None:
