@@ -70,7 +70,7 @@ def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
     inner = {key: found for key, x in section.model_fields.items() if (found := _section_of(x))}
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
     rows = (
-        (f"`{key}`", _type(field, key in inner), _default(field), _escaped(_meaning(field)))
+        (f"`{key}`", _type(field, key in inner), _default(field), _meaning(field, inner.get(key)))
         for key, field in section.model_fields.items()
     )
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"
@@ -89,6 +89,8 @@ def _section_of(field: FieldInfo) -> type[BaseModel] | None:
 def _type(field: FieldInfo, is_section: bool) -> str:
     if is_section:
         return "section"
+    if get_origin(field.annotation) is dict:
+        return "mapping"
     parts = [x for x in get_args(field.annotation) or [field.annotation] if x is not type(None)]
     if get_origin(field.annotation) is Literal:
         parts = [field.annotation]
@@ -114,8 +116,9 @@ def _default(field: FieldInfo) -> str:
     return f"`{str(field.default).lower() if field.default in (True, False) else field.default}`"
 
 
-def _meaning(field: FieldInfo) -> str:
-    return field.description or ""
+def _meaning(field: FieldInfo, section: type[BaseModel] | None) -> str:
+    summary = inspect.getdoc(section).splitlines()[0] if section else ""
+    return _escaped(field.description or summary)
 
 
 def presets() -> str:
