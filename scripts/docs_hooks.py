@@ -40,7 +40,8 @@ def _command(name: str, group: click.Context) -> str:
     assert command is not None
     context = click.Context(command, info_name=name, parent=group, show_default=True)
     usage = " ".join(["keras-transformer", name, *command.collect_usage_pieces(context)])
-    rows = [record for x in command.get_params(context) if (record := x.get_help_record(context))]
+    options = [x for x in command.get_params(context) if isinstance(x, click.Option)]
+    rows = [record for x in options if (record := x.get_help_record(context))]
     return "\n\n".join(
         [
             f"## {name}",
@@ -144,7 +145,7 @@ def _table(heads: tuple[str, ...], rows: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Escapes the characters of a text that mean something in Markdown."""
-    return re.sub(r"([*<|])", r"\\\1", text)
+    return re.sub(r"([*|])", r"\\\1", text.replace("<", "&lt;"))
 
 
 GENERATED = {x.__name__: x for x in (commands, recipe_keys, presets, run_folder)}
