@@ -111,30 +111,54 @@ class Data(_Section):
 class TokenizerSettings(_Section):
     """Settings of the SentencePiece model, which is trained on the training split."""
 
-    model_type: Literal["bpe", "unigram"] = "bpe"
+    model_type: Literal["bpe", "unigram"] = Field("bpe", description="Kind of subwords.")
     vocabulary_size: int = Field(
         37_000, gt=4, le=_MOST, description="Number of pieces, including pad, unk, bos and eos."
     )
     joint: bool = Field(True, description="One vocabulary and one embedding for both languages.")
-    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
+    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = Field(
+        "nmt_nfkc",
+        description="Normalization of text by SentencePiece. With identity, no character changes; "
+        "names with cf also lowercase it.",
+    )
 
 
 class ModelSettings(_Section):
     """A preset and other settings. A setting that is not None replaces the preset's value."""
 
     architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
-    preset: Literal["tiny", "base", "big"] = "base"
-    num_layers: int | None = Field(None, gt=0, le=1_000)
-    num_decoder_layers: int | None = Field(None, gt=0, le=1_000)
-    d_model: int | None = Field(None, gt=0, le=_MOST)
-    num_heads: int | None = Field(None, gt=0, le=_MOST)
-    d_ff: int | None = Field(None, gt=0, le=_MOST)
-    dropout_rate: float | None = Field(None, ge=0, lt=1)
-    attention_dropout_rate: float | None = Field(None, ge=0, lt=1)
-    position_encoding: str | None = None
-    activation: str | None = None
-    norm_first: bool | None = None
-    norm_epsilon: float | None = Field(None, gt=0, le=1)
+    preset: Literal["tiny", "base", "big"] = Field(
+        "base", description="Sizes of a published model, for the keys that are not given."
+    )
+    num_layers: int | None = Field(None, gt=0, le=1_000, description="Encoder layers.")
+    num_decoder_layers: int | None = Field(
+        None, gt=0, le=1_000, description="Decoder layers. Default: num_layers."
+    )
+    d_model: int | None = Field(None, gt=0, le=_MOST, description="Width of the layers.")
+    num_heads: int | None = Field(
+        None, gt=0, le=_MOST, description="Attention heads. Must divide d_model."
+    )
+    d_ff: int | None = Field(
+        None, gt=0, le=_MOST, description="Width of the feed-forward networks."
+    )
+    dropout_rate: float | None = Field(
+        None, ge=0, lt=1, description="Dropout on sublayer outputs and on embeddings (§5.4)."
+    )
+    attention_dropout_rate: float | None = Field(
+        None, ge=0, lt=1, description="Dropout on attention weights. Default: 0."
+    )
+    position_encoding: str | None = Field(
+        None, description="An argument of Transformer. Default: sinusoidal."
+    )
+    activation: str | None = Field(
+        None, description="Activation of the feed-forward networks. Default: relu."
+    )
+    norm_first: bool | None = Field(
+        None, description="Pre-norm instead of the paper's post-norm. Default: false."
+    )
+    norm_epsilon: float | None = Field(
+        None, gt=0, le=1, description="Added to the variance in layer norm. Default: 1e-6."
+    )
     max_length: int | None = Field(
         None,
         gt=0,
@@ -226,9 +250,9 @@ class Training(_Section):
         ge=0,
         description="Weight of R-Drop, a loss that compares the outputs under two dropout masks.",
     )
-    adam_beta_1: float = Field(0.9, ge=0, lt=1)
-    adam_beta_2: float = Field(0.98, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-9, gt=0, le=1)
+    adam_beta_1: float = Field(0.9, ge=0, lt=1, description="β₁ of Adam (§5.3).")
+    adam_beta_2: float = Field(0.98, ge=0, lt=1, description="β₂ of Adam (§5.3).")
+    adam_epsilon: float = Field(1e-9, gt=0, le=1, description="ε of Adam (§5.3).")
     global_clipnorm: float | None = Field(
         None, gt=0, description="Clip gradients to this global norm. Default: no clipping."
     )
@@ -239,8 +263,12 @@ class Training(_Section):
         description="Decay per step of an exponential moving average (EMA) of the weights. "
         "Validation and checkpoint averaging use the EMA weights. Default: no EMA.",
     )
-    dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
-    jit_compile: bool | Literal["auto"] = "auto"
+    dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
+        "float32", description="Keras dtype policy of the model."
+    )
+    jit_compile: bool | Literal["auto"] = Field(
+        "auto", description="Whether XLA compiles the training step. With auto, Keras chooses."
+    )
     logits_mebibytes: int = Field(
         16,
         ge=0,
@@ -297,7 +325,9 @@ class Evaluation(SearchOptions):
         description="Number of checkpoints to average: the newest or, "
         "with early stopping, the best.",
     )
-    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = Field(
+        "13a", description="Tokenization of BLEU, as in sacrebleu."
+    )
     lowercase: bool = Field(False, description="Whether BLEU ignores case.")
 
     def search_options(self, **changes: Any) -> SearchOptions:
@@ -318,8 +348,8 @@ class Recipe(_Section):
     """
 
     name: str = Field(pattern=r"^[\w-][\w.-]*$", description="Name of the run folder.")
-    description: str = ""
-    seed: int = Field(1, ge=0, lt=2**31)
+    description: str = Field("", description="A sentence about the task.")
+    seed: int = Field(1, ge=0, lt=2**31, description="Seed of all random numbers of the training.")
     data: Data
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings = ModelSettings()

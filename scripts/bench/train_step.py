@@ -217,7 +217,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds; default: 5")
     parser.add_argument(
-        "--keep-memory", action="store_true", help="peers keep freed memory too, see README.md"
+        "--keep-memory",
+        action="store_true",
+        help="peers keep freed memory too, see docs/benchmarks",
     )
     parser.add_argument("--gpu", action="store_true", help="base and big in bfloat16 on a GPU")
     parser.add_argument(

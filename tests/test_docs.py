@@ -1,0 +1,182 @@
+"""README and documentation are true: their Python runs, their commands and settings exist."""
+
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import keras
+import pytest
+import yaml
+
+import keras_transformer
+from keras_transformer import Recipe, Run, load_recipe, train
+from keras_transformer.cli import COMMANDS, main
+from keras_transformer.errors import UserError
+from keras_transformer.recipe import SHIPPED_RECIPES, known_keys
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *DOCS]
+
+# The run `runs/quickstart`, which many pages use, made small.
+SMALL = """
+    data.generator={train: 200, validation: 8, test: 8} tokenizer.vocabulary_size=100
+    model.num_layers=1 model.d_model=16 model.num_heads=2 model.d_ff=16
+    training.steps=2 training.checkpoint_every=2 training.tokens_per_batch=512
+    training.validation_bleu_sentences=0 evaluation.average_last=1"""
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs") / "quickstart"
+    settings = re.split(r"\s+(?=[a-z]+\.)", SMALL.strip())
+    train(Run.create(folder, load_recipe(ROOT / "recipes" / "quickstart.yaml", settings)))
+    return folder
+
+
+# README.ko.md has the code of README.md.
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page.name != "README.ko.md"]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "quickstart").symlink_to(quickstart)
+    namespace: dict = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        if "conformance(" in block and keras.config.backend() != "jax":
+            continue  # starts all backends itself, so once is enough
+        exec(compile(block, str(page), "exec"), namespace)
+
+
+def test_both_readmes_have_the_same_code():
+    english, korean = (
+        re.findall(r"^```.*?^```", (ROOT / name).read_text("utf-8"), re.M | re.S)
+        for name in ("README.md", "README.ko.md")
+    )
+    assert english == korean
+
+
+def commands_of(block):
+    """Yields the arguments of each `keras-transformer` in a block of a shell."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        arguments = None
+        for word in [*words, ";"]:
+            if word in ("keras-transformer", "keras_transformer"):
+                arguments = []
+            elif set(word) <= set("();<>|&"):
+                if arguments:
+                    yield arguments
+                arguments = None
+            elif arguments is not None:
+                arguments.append(word)
+
+
+def check_command(arguments):
+    name, *options = arguments
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, name
+    context = click.Context(command)
+    values, _, _ = command.make_parser(context).parse_args(list(options))
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Choice | click.IntRange | click.FloatRange):
+            parameter.process_value(context, values.get(parameter.name))
+    settings = values.get("settings") or []
+    assert {setting.partition("=")[0] for setting in settings} <= set(known_keys())
+    if any((folder / f"{values.get('recipe')}.yaml").is_file() for folder in SHIPPED_RECIPES):
+        load_recipe(values["recipe"], [x for x in settings if "$" not in x])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_of_a_page_exist(page):
+    inline = re.findall(r"`(keras-transformer [a-z][^`]*)`", page.read_text("utf-8"))
+    for block in [*blocks(page, "bash"), *(text.replace("\n", " ") for text in inline)]:
+        for arguments in commands_of(block):
+            check_command(arguments)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "keras-transformer translat runs/a",
+        'echo "a" | keras-transformer translate runs/a --beams 3',
+        "keras-transformer export runs/a --format tflite",
+        "keras-transformer train quickstart --set training.step=3",
+        "for i in 0 1; do keras-transformer train quickstart --set training.steps=-1 & done",
+    ],
+)
+def test_a_wrong_command_would_be_found(line):
+    with pytest.raises((AssertionError, click.UsageError, UserError)):
+        for arguments in commands_of(line):
+            check_command(arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_of_a_page_exist(page):
+    text = page.read_text("utf-8")
+    for path in set(re.findall(r"\b(?:scripts|recipes|tests)/[\w/.]+", text)):
+        assert (ROOT / path.rstrip(".")).exists(), path
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / link).exists(), link
+
+
+def test_options_of_the_benchmarks_exist():
+    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    lines = re.findall(r"`python (scripts/bench/\w+\.py)([^`]*)`", text)
+    assert len(lines) > 10
+    for script, options in lines:
+        source = (ROOT / script).read_text("utf-8")
+        for option in re.findall(r"--[\w-]+", options):
+            assert f'"{option}"' in source, (script, option)
+
+
+def test_recipes_of_the_documentation_are_valid():
+    recipes = [block for page in PAGES for block in blocks(page, "yaml") if "name:" in block]
+    assert recipes
+    for recipe in recipes:
+        Recipe.model_validate(yaml.safe_load(recipe))
+
+
+def test_every_public_name_is_in_the_reference():
+    reference = "".join(page.read_text("utf-8") for page in DOCS if page.parent.name == "api")
+    paths = re.findall(r"^::: (\S+)$", reference, re.M)
+    documented = {path.rpartition(".")[2] for path in paths}
+    assert len(documented) == len(paths)
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), path
+    packages = "layers models data training export serving portability".split()
+    public = set(keras_transformer.__all__)
+    for package in packages:
+        public |= set(importlib.import_module(f"keras_transformer.{package}").__all__)
+    assert public - documented == {"ARCHITECTURES", "PRESETS"}
+
+
+def test_generated_pages_have_all_commands_keys_and_files():
+    path = ROOT / "scripts" / "docs_hooks.py"
+    spec = importlib.util.spec_from_file_location("docs_hooks", path)
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+
+    def generated(name):
+        return hooks.on_page_markdown((ROOT / "docs" / "reference" / name).read_text("utf-8"))
+
+    assert re.findall(r"^## (\w+)$", generated("command-line.md"), re.M) == list(COMMANDS)
+    keys = generated("recipe.md")
+    assert all(f"| `{key.rpartition('.')[2]}` |" in keys for key in known_keys())
+    assert "|  |\n" not in keys  # a key without a description
+    assert "| `model.keras` |" in generated("run-folder.md")
