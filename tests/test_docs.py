@@ -49,7 +49,16 @@ def quickstart(tmp_path_factory):
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page.name != "README.ko.md"]
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+SLOW = {"own-corpus.md", "conformance.md", "own-model.md"}  # 15 s or more each
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (page.name in SLOW))
+        for page in WITH_PYTHON
+    ],
+)
 def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()

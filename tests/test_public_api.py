@@ -16,6 +16,7 @@ PUBLIC = """
     MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
     PositionalEncoding Recipe RelativePositionBias RepetitionPenalty Request ResidualConnection
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions SearchResult SelfAttention
+    Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer StridedAttention TokenEmbedding TokenStore
     Tokenizer Transformer TransformerAdam TransformerSchedule Translator UserError array_batches
     average_checkpoints causal_mask compile_function conformance evaluation_batches fit fit_data
