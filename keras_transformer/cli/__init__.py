@@ -12,6 +12,7 @@ import importlib.util
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,45 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _one_line_errors():
             return super().invoke(ctx)
+
+
+class _QuietTensorFlow:
+    """Import finder that hides what TensorFlow's libraries write to stderr when they are loaded.
+
+    TF_CPP_MIN_LOG_LEVEL does not hide these lines. If the import fails, the lines are shown.
+    """
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec: Any = importlib.util.find_spec(name)
+        if spec is not None:
+            exec_module = spec.loader.exec_module
+
+            def exec_quietly(module: Any) -> None:
+                with _hidden_stderr():
+                    exec_module(module)
+
+            spec.loader.exec_module = exec_quietly
+        return spec
+
+
+@contextmanager
+def _hidden_stderr() -> Iterator[None]:
+    """Hides what is written to the file descriptor 2, also by C++; shows it after an exception."""
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(stderr, hidden.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def _prepare_streams() -> None:
@@ -129,3 +169,5 @@ def main() -> None:
             "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
             f"Received: KERAS_BACKEND={backend!r}"
         )
+    if "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, _QuietTensorFlow())

@@ -4,6 +4,8 @@ import errno
 import os
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import click
 import pytest
@@ -13,6 +15,8 @@ from support.command_line import fails, succeeds
 from keras_transformer import __version__
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.errors import UserError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_help_shows_every_command_with_an_example():
@@ -132,3 +136,33 @@ def run_in_shell(command, folder):
     return subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True
     )
+
+
+def test_loading_tensorflow_writes_nothing_unless_it_fails(tmp_path):
+    """A package of this name takes the place of TensorFlow, whose libraries write to stderr."""
+    code = """
+import os, sys
+os.write(2, b"from a library")
+if os.environ.get("FAILS"):
+    raise ImportError("no such library")
+"""
+    (tmp_path / "tensorflow.py").write_text(code)
+    main = """
+from keras_transformer.cli import main
+import click
+
+@main.command("load")
+def load():
+    import tensorflow
+    print("loaded")
+
+main.get_command = lambda *_: load
+main(["load"])
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "KERAS_BACKEND": ""}
+    run = partial(subprocess.run, [sys.executable, "-c", main], capture_output=True, text=True)
+    done = run(env=environment)
+    assert (done.stdout, done.stderr) == ("loaded\n", "")
+    failed = run(env={**environment, "FAILS": "1"})
+    assert failed.stderr.startswith("from a library")
+    assert "ImportError: no such library" in failed.stderr
