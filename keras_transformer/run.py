@@ -450,14 +450,13 @@ def load_model(path: str | Path) -> Any:
     import keras
 
     from keras_transformer._backend.compilation_cache import use_compilation_cache
-    from keras_transformer.models import ARCHITECTURES, architecture
+    from keras_transformer.models import register_models
 
     use_compilation_cache()
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
-    for name in ARCHITECTURES:
-        architecture(name)  # registers its classes with Keras
+    register_models()
     read_config(path)
     try:
         return keras.saving.load_model(path, compile=False)

@@ -72,5 +72,15 @@ def test_a_module_of_the_package_may_be_the_first_to_import_keras():
     assert run_python(code) == "Encoder"
 
 
+def test_after_the_training_package_keras_can_load_models():
+    """`keras-transformer average` imports nothing else of this package before Keras."""
+    code = """
+from keras_transformer.training import average_checkpoints
+import keras
+print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
+"""
+    assert run_python(code) == "Transformer"
+
+
 def test_unknown_name_is_an_attribute_error():
     assert not hasattr(keras_transformer, "Transfromer")

@@ -27,6 +27,12 @@ def architecture(name: str) -> Any:
     return getattr(module, ARCHITECTURES[name])
 
 
+def register_models() -> None:
+    """Imports all model classes, so that `keras.saving.load_model` can load them."""
+    for name in ARCHITECTURES:
+        architecture(name)
+
+
 def __getattr__(name: str) -> Any:
     for module, class_name in ARCHITECTURES.items():
         if class_name == name:

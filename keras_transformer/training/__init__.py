@@ -1,6 +1,7 @@
 """The loss, metrics, optimizer, checkpoints, training loop, and training from a recipe."""
 
 from keras_transformer._backend.process import keep_freed_memory
+from keras_transformer.models import register_models
 from keras_transformer.training.checkpoint import (
     average_checkpoints,
     load_checkpoint,
@@ -30,3 +31,6 @@ __all__ = [
     "save_checkpoint",
     "train",
 ]
+
+# `import keras_transformer` leaves this to the module that is the first to import Keras.
+register_models()
