@@ -67,7 +67,8 @@ def fit(
     After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
     checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
     those of an uninterrupted training. The optimizer's state also comes from the checkpoint, and so
-    does its learning rate, unless that is a schedule.
+    does its learning rate, unless that is a schedule. If the optimizer has `use_ema`, `model` has
+    the EMA weights at the end.
 
     Example:
 
@@ -140,6 +141,8 @@ def fit(
                 f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
         if step == steps or history.is_over(patience):
+            with distribution.fitting():  # as at the end of `model.fit`: EMA weights
+                model.optimizer.finalize_variable_values(model.trainable_variables)
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
         counting = {"start_step": step, "accumulation_steps": accumulation}

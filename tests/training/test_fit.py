@@ -93,6 +93,15 @@ def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
     assert int(finished.optimizer.iterations) == 6
 
 
+def test_a_finished_script_leaves_the_ema_weights_again(tmp_path):
+    optimizer = {"learning_rate": 0.1, "use_ema": True, "ema_momentum": 0.9}
+    models = [new_model(keras.optimizers.SGD(**optimizer)) for _ in range(2)]
+    for model in models:
+        fit_quietly(model, tmp_path)
+    for first, second in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(second, first)
+
+
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 
