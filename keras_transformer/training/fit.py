@@ -101,7 +101,8 @@ def fit(
             stopping.
         callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
             saving. Their argument `logs` contains results such as `val_loss`. The state of
-            callbacks is not saved.
+            callbacks is not saved. If a callback stops training within an optimizer step, `fit`
+            first completes this step.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
@@ -165,7 +166,6 @@ def fit(
             shuffle=False,
             verbose=0,
             callbacks=[
-                StopAfter(steps, **counting),
                 Reseed(seed, distribution, **counting),
                 *bars,
                 StepReports(reporters, tokens, report_every, distribution, **counting),
@@ -174,6 +174,7 @@ def fit(
                 *callbacks,
                 AtCheckpoint(distribution.on_chief(save, local), **counting),
                 AtCheckpoint(_stopping(history, patience, distribution)),
+                StopAfter(steps, **counting),
             ],
         )
     return history
