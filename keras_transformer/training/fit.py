@@ -124,8 +124,9 @@ def fit(
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If an argument is out of range or has no effect. If `validation` returns a value
-            that is neither a number nor a text. If `batches` ends. On TensorFlow, the end of
-            `batches` causes an error of another type.
+            that is neither a number nor a text. If `validation` returns no `"loss"`, but `patience`
+            or `keep_best` is given. If `batches` ends. On TensorFlow, the end of `batches` causes
+            an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -155,7 +156,8 @@ def fit(
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
-        measure = _measuring(validation, [*reporters, history])
+        needs_loss = patience is not None or keep_best > 0
+        measure = _measuring(validation, [*reporters, history], needs_loss)
         save = _saving(folder, keep_checkpoints, history, keep_best)
         stack.enter_context(distribution.fitting())
         model.fit(
@@ -249,7 +251,9 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
     raise ValueError(f"`batches` must yield batches without end. Received: {count} batches")
 
 
-def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
+def _measuring(
+    validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
+) -> Action:
     """Returns a function for `AtCheckpoint` that validates a model.
 
     If the optimizer keeps EMA weights, the function validates the model with the EMA weights.
@@ -261,6 +265,11 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
             return
         with ema_as_weights(model):
             found = _numbers_and_texts(measure(model, step))
+        if needs_loss and "loss" not in found:
+            raise ValueError(
+                "`patience` and `keep_best` need a `validation` that returns a number as `loss`. "
+                f"Received: validation results {sorted(found)}"
+            )
         logs.update({f"val_{name}": value for name, value in found.items()})
         for reporter in reporters:
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})

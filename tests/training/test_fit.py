@@ -167,6 +167,14 @@ def test_validation_that_returns_no_numbers_is_refused(tmp_path, found):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("needs_loss", [{"patience": 1}, {"keep_best": 1}])
+def test_early_stopping_without_a_validation_loss_is_refused(tmp_path, needs_loss):
+    arguments = {"validation": lambda model, step: {"score": float(step)}, **needs_loss}
+    with pytest.raises(ValueError, match=r"number as `loss`. Received: .* \['score'\]"):
+        fit_quietly(new_model(), tmp_path, **arguments)
+    assert names(tmp_path) == []
+
+
 def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0}
     arguments = {
