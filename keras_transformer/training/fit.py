@@ -92,10 +92,10 @@ def fit(
         keep_checkpoints: Number of newest checkpoints to keep.
         keep_best: Also keeps this number of checkpoints with the lowest validation losses. Defaults
             to 0.
-        validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary. Each value of the dictionary is a number, a Markdown text, or an array or
-            tensor with one number. Validation runs at each checkpoint. Defaults to None: no
-            validation.
+        validation: A sequence of batches for `model.evaluate`, such as `[(x, y)]`, or a function of
+            (model, step) that returns a dictionary. Each value of the dictionary is a number, a
+            Markdown text, or an array or tensor with one number. Validation runs at each
+            checkpoint. Defaults to None: no validation.
         patience: Stops training after this many checkpoints without a lower validation loss. This
             loss is the value of `"loss"` in the results of `validation`. Defaults to None: no early
             stopping.
@@ -195,8 +195,7 @@ def _check(
             "`patience` and `keep_best` need `validation`. "
             f"Received: validation=None, patience={patience}, keep_best={keep_best}"
         )
-    if not (validation is None or callable(validation) or len(validation)):
-        raise ValueError(f"`validation` must have batches. Received: validation={validation}")
+    _check_validation(validation)
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
@@ -212,6 +211,18 @@ def _check(
             raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
     if keep_best < 0:
         raise ValueError(f"`keep_best` must be at least 0. Received: keep_best={keep_best}")
+
+
+def _check_validation(validation: Any) -> None:
+    if validation is None or callable(validation):
+        return
+    first = next(iter(validation), None) if hasattr(validation, "__len__") else None
+    if not isinstance(first, tuple):
+        raise ValueError(
+            "`validation` must be a function or a sequence of batches. Each batch is a tuple: for "
+            "arrays x and y, pass validation=[(x, y)]. Received: validation of type "
+            f"{type(validation).__name__}, first batch of type {type(first).__name__}"
+        )
 
 
 def _begin(

@@ -240,7 +240,10 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
         ({"patience": 1}, "need `validation`"),
         ({"keep_best": 1}, "need `validation`"),
         ({"keep_best": -1, "validation": [(X, Y)]}, "`keep_best` must be at least 0"),
-        ({"validation": []}, "`validation` must have batches"),
+        ({"validation": []}, "sequence of batches.* first batch of type NoneType"),
+        ({"validation": (X, Y)}, r"pass validation=\[\(x, y\)\]. .* first batch of type ndarray"),
+        ({"validation": ({"x": X}, Y)}, "sequence of batches.* first batch of type dict"),
+        ({"validation": iter([(X, Y)])}, "sequence of batches.* type list_iterator"),
     ],
 )
 def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):
