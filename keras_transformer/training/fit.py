@@ -100,9 +100,10 @@ def fit(
             loss is the value of `"loss"` in the results of `validation`. Defaults to None: no early
             stopping.
         callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
-            saving. Their argument `logs` contains results such as `val_loss`. The state of
-            callbacks is not saved. If a callback stops training within an optimizer step, `fit`
-            first completes this step.
+            saving. Their argument `logs` contains results such as `val_loss`. Its `loss` and
+            metrics of training are means over the steps since the last report, so they depend on
+            `report_every`. The state of callbacks is not saved. If a callback stops training within
+            an optimizer step, `fit` first completes this step.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
