@@ -44,8 +44,9 @@ def command(run: Path, **arguments: Any) -> None:
     The command translates some sentences of the run with the export and with the model, and
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
-    search options and --shortlist. The format onnx supports only the beam size and the length
-    penalty. The format ctranslate2 supports no search options.
+    search options and --shortlist. The format onnx supports only the beam size, the length penalty
+    and the maximum length. If the recipe has other search options, set them to their defaults. The
+    format ctranslate2 supports no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model

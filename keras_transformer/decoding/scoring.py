@@ -20,7 +20,7 @@ class PairScores(NamedTuple):
 
 
 def score_pairs(
-    model: Any, source_ids: Any, target_ids: Any, labels: Any, *, pad_id: int = 0
+    model: Any, source_ids: Any, target_ids: Any, labels: Any, *, pad_id: int | None = None
 ) -> PairScores:
     """Scores existing translations, all tokens at once (teacher forcing).
 
@@ -38,12 +38,14 @@ def score_pairs(
         source_ids: int tensor `(B, S)`, padded at the end: pieces and eos.
         target_ids: int tensor `(B, T)`, padded at the end: bos and pieces.
         labels: int tensor `(B, T)`, padded at the end: pieces and eos.
-        pad_id: Id of padding. Defaults to 0.
+        pad_id: Id of padding. Defaults to None: `model.pad_id`, or 0 if the model has no `pad_id`.
 
     Returns:
         `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability here as in the
         search, except for rounding errors.
     """
+    if pad_id is None:
+        pad_id = getattr(model, "pad_id", 0)
     labels = ops.convert_to_tensor(labels, dtype="int32")
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
     inputs = {name: ops.convert_to_tensor(ids, dtype="int32") for name, ids in inputs.items()}

@@ -194,9 +194,10 @@ class Translator(BaseTranslator):
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )
-        # With sampling, a batch has at most as many hypotheses as with beam search.
+        # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
+        # rounded up, because a batch has at least one sentence.
         beams = self.options.beam_size
-        tokens_per_batch = self.tokens_per_batch * beams // max(beams, strategy.num_beams)
+        tokens_per_batch = -(-self.tokens_per_batch * beams // max(beams, strategy.num_beams))
         lengths = [len(part.ids) for part in parts]
         plan = self._search.plan(len(parts), strategy)
         longest = self.max_length

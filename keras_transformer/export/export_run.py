@@ -11,6 +11,8 @@ from keras_transformer.run import Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx"]
 
+_ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
+
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
 
@@ -41,7 +43,8 @@ def export_run(
         quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None: float32.
         shortlist: Whether a SavedModel translates with `Run.shortlist()`. Defaults to False.
         **search: Search options that replace those of the recipe. A SavedModel accepts all fields
-            of `SearchOptions`. ONNX accepts `beam_size` and `length_penalty`. CTranslate2 accepts
+            of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`; all
+            other fields must have their defaults, in `search` or in the recipe. CTranslate2 accepts
             no search options.
 
     Raises:
@@ -91,19 +94,34 @@ def _export_onnx(
 ) -> Exported:
     from keras_transformer.export.onnx import export_onnx
 
+    options = run.recipe.evaluation.search_options(**search)
+    _check_onnx_search(options)
     directory = _free_directory(run, output, "onnx", quantization)
-    settings = run.recipe.evaluation
-    recipes = {"beam_size": settings.beam_size, "length_penalty": settings.length_penalty}
     parts = (run.model(), run.tokenizer(), directory, quantization)
-    comparison = export_onnx(*parts, run_sentences(run, SENTENCES), **{**recipes, **search})
+    supported = {name: getattr(options, name) for name in _ONNX_SEARCH}
+    comparison = export_onnx(*parts, run_sentences(run, SENTENCES), **supported)
     return Exported(directory, str(comparison))
+
+
+def _check_onnx_search(options: SearchOptions) -> None:
+    """Raises `UserError` if an option that the ONNX export does not support has an effect."""
+    defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
+    refused = [name for name, x in options if name not in ignored and x != getattr(defaults, name)]
+    if refused:
+        received = ", ".join(f"{name}={getattr(options, name)}" for name in refused)
+        flags = (f"--{name.replace('_', '-')} {getattr(defaults, name)}" for name in refused)
+        raise UserError(
+            f"the format onnx supports only the search options {', '.join(_ONNX_SEARCH)}. To "
+            f"export without the others, replace those of the recipe: {' '.join(flags)}. To export "
+            f"with them, use the format saved_model. Received: {received}"
+        )
 
 
 # Maps each format to its exporter, and to the options that the exporter takes.
 _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
     "saved_model": (_export_saved_model, ("shortlist", *SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),
-    "onnx": (_export_onnx, ("quantization", "beam_size", "length_penalty")),
+    "onnx": (_export_onnx, ("quantization", *sorted({*SearchOptions.model_fields} - {"n_best"}))),
 }
 
 

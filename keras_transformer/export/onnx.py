@@ -47,6 +47,7 @@ def export_onnx(
     sentences: Sequence[str] | None = None,
     beam_size: int = 4,
     length_penalty: float = 0.6,
+    max_length: int | None = None,
 ) -> Comparison:
     """Writes a model as two ONNX models, and compares translations before and after the export.
 
@@ -101,6 +102,8 @@ def export_onnx(
         sentences: Source sentences for the comparison. Defaults to None: random sentences.
         beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
         length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.
+        max_length: Default `max_length` of `OnnxTranslator`. Defaults to None: 50 tokens more than
+            the source.
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
@@ -131,6 +134,7 @@ def export_onnx(
         "quantization": quantization,
         "beam_size": beam_size,
         "length_penalty": length_penalty,
+        "search_max_length": max_length,
     }
     with atomic_write(directory) as partial:
         partial.mkdir()
@@ -217,7 +221,8 @@ def _compare(
     from keras_transformer.export.onnx_translator import OnnxTranslator
 
     exported = OnnxTranslator(directory)
-    options = SearchOptions(beam_size=exported.beam_size, length_penalty=exported.length_penalty)
+    names = ("beam_size", "length_penalty", "max_length")
+    options = SearchOptions(**{name: getattr(exported, name) for name in names})
     translator = Translator(in_float32(model), tokenizer, options, overlong="truncate")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation, as in `compare`

@@ -122,7 +122,8 @@ class OnnxTranslator:
         length_penalty: Exponent alpha of the length penalty ((5 + n) / 6) ** alpha for n tokens (Wu
             et al. 2016), at least 0. Defaults to the exported value.
         max_length: Maximum number of tokens of a translation, including eos. The largest value is
-            `max_length` in `config.json`. Defaults to None: 50 tokens more than the source.
+            `max_length` in `config.json`. Defaults to the exported value, or to 50 tokens more than
+            the source if that value is None.
         tokens_per_batch: Maximum number of source tokens in a batch, including padding. Default:
             1024.
         num_threads: Number of threads per operation. Defaults to 0: one thread per core.
@@ -145,7 +146,7 @@ class OnnxTranslator:
         config = self.model.config
         self.beam_size = config["beam_size"] if beam_size is None else beam_size
         self.length_penalty = config["length_penalty"] if length_penalty is None else length_penalty
-        self.max_length = max_length
+        self.max_length = config.get("search_max_length") if max_length is None else max_length
         self.tokens_per_batch = tokens_per_batch
         self._check()
         self._source, self._target = (
@@ -329,7 +330,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-length",
         type=int,
-        help="maximum tokens of a translation; default: source length plus 50",
+        help="maximum tokens of a translation; default: the exported value, or source length plus "
+        "50 if none was exported",
     )
     parser.add_argument(
         "--threads", type=int, default=0, help="number of threads; default: 0, one per core"

@@ -76,16 +76,37 @@ def _seed_generator_states(model: Any) -> list[Any]:
 
 
 class StopAfter(StepCallback):
-    """Ends training after `steps` optimizer steps, even in the middle of an epoch."""
+    """Ends training after `steps` optimizer steps, even in the middle of an epoch.
+
+    If another callback stops training between two micro-batches of an optimizer step, training
+    first completes this step. `StopAfter` must come after that callback.
+    """
+
+    async_safe = True  # otherwise, Keras would wait for the device after each batch
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
         self.steps = steps
+        self._completes = self._stops = False
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._trained = model  # on JAX, `self.model` also copies the training state to the model
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_begin(batch)
-        if self.step == self.steps and (batch + 1) % self.accumulation_steps == 0:
-            self.model.stop_training = True
+        self._completes = (batch + 1) % self.accumulation_steps == 0
+        if self._completes and (self._stops or self.step == self.steps):
+            self._trained.stop_training = True
+        self._postpone_stop()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._postpone_stop()
+
+    def _postpone_stop(self) -> None:
+        # Keras may call `on_train_batch_end` in a thread, when the next batch has begun.
+        if self._trained.stop_training and not self._completes:
+            self._stops, self._trained.stop_training = True, False
 
 
 class StepReports(StepCallback):

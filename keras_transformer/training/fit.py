@@ -67,7 +67,8 @@ def fit(
     After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
     checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
     those of an uninterrupted training. The optimizer's state also comes from the checkpoint, and so
-    does its learning rate, unless that is a schedule.
+    does its learning rate, unless that is a schedule. If the optimizer has `use_ema`, `model` has
+    the EMA weights at the end.
 
     Example:
 
@@ -91,16 +92,18 @@ def fit(
         keep_checkpoints: Number of newest checkpoints to keep.
         keep_best: Also keeps this number of checkpoints with the lowest validation losses. Defaults
             to 0.
-        validation: Batches for `model.evaluate`, or a function of (model, step) that returns a
-            dictionary. Each value of the dictionary is a number, a Markdown text, or an array or
-            tensor with one number. Validation runs at each checkpoint. Defaults to None: no
-            validation.
+        validation: A sequence of batches for `model.evaluate`, such as `[(x, y)]`, or a function of
+            (model, step) that returns a dictionary. Each value of the dictionary is a number, a
+            Markdown text, or an array or tensor with one number. Validation runs at each
+            checkpoint. Defaults to None: no validation.
         patience: Stops training after this many checkpoints without a lower validation loss. This
             loss is the value of `"loss"` in the results of `validation`. Defaults to None: no early
             stopping.
         callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
-            saving. Their argument `logs` contains results such as `val_loss`. The state of
-            callbacks is not saved.
+            saving. Their argument `logs` contains results such as `val_loss`. Its `loss` and
+            metrics of training are means over the steps since the last report, so they depend on
+            `report_every`. The state of callbacks is not saved. If a callback stops training within
+            an optimizer step, `fit` first completes this step.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
@@ -122,8 +125,9 @@ def fit(
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If an argument is out of range or has no effect. If `validation` returns a value
-            that is neither a number nor a text. If `batches` ends. On TensorFlow, the end of
-            `batches` causes an error of another type.
+            that is neither a number nor a text. If `validation` returns no `"loss"`, but `patience`
+            or `keep_best` is given. If `batches` ends. On TensorFlow, the end of `batches` causes
+            an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -140,6 +144,8 @@ def fit(
                 f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
         if step == steps or history.is_over(patience):
+            with distribution.fitting():  # as at the end of `model.fit`: EMA weights
+                model.optimizer.finalize_variable_values(model.trainable_variables)
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
         counting = {"start_step": step, "accumulation_steps": accumulation}
@@ -151,7 +157,8 @@ def fit(
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
-        measure = _measuring(validation, [*reporters, history])
+        needs_loss = patience is not None or keep_best > 0
+        measure = _measuring(validation, [*reporters, history], needs_loss)
         save = _saving(folder, keep_checkpoints, history, keep_best)
         stack.enter_context(distribution.fitting())
         model.fit(
@@ -162,7 +169,6 @@ def fit(
             shuffle=False,
             verbose=0,
             callbacks=[
-                StopAfter(steps, **counting),
                 Reseed(seed, distribution, **counting),
                 *bars,
                 StepReports(reporters, tokens, report_every, distribution, **counting),
@@ -171,6 +177,7 @@ def fit(
                 *callbacks,
                 AtCheckpoint(distribution.on_chief(save, local), **counting),
                 AtCheckpoint(_stopping(history, patience, distribution)),
+                StopAfter(steps, **counting),
             ],
         )
     return history
@@ -189,8 +196,7 @@ def _check(
             "`patience` and `keep_best` need `validation`. "
             f"Received: validation=None, patience={patience}, keep_best={keep_best}"
         )
-    if not (validation is None or callable(validation) or len(validation)):
-        raise ValueError(f"`validation` must have batches. Received: validation={validation}")
+    _check_validation(validation)
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
@@ -206,6 +212,18 @@ def _check(
             raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
     if keep_best < 0:
         raise ValueError(f"`keep_best` must be at least 0. Received: keep_best={keep_best}")
+
+
+def _check_validation(validation: Any) -> None:
+    if validation is None or callable(validation):
+        return
+    first = next(iter(validation), None) if hasattr(validation, "__len__") else None
+    if not isinstance(first, tuple):
+        raise ValueError(
+            "`validation` must be a function or a sequence of batches. Each batch is a tuple: for "
+            "arrays x and y, pass validation=[(x, y)]. Received: validation of type "
+            f"{type(validation).__name__}, first batch of type {type(first).__name__}"
+        )
 
 
 def _begin(
@@ -245,7 +263,9 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
     raise ValueError(f"`batches` must yield batches without end. Received: {count} batches")
 
 
-def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any]) -> Action:
+def _measuring(
+    validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
+) -> Action:
     """Returns a function for `AtCheckpoint` that validates a model.
 
     If the optimizer keeps EMA weights, the function validates the model with the EMA weights.
@@ -257,6 +277,11 @@ def _measuring(validation: Sequence[Any] | Measure | None, reporters: list[Any])
             return
         with ema_as_weights(model):
             found = _numbers_and_texts(measure(model, step))
+        if needs_loss and "loss" not in found:
+            raise ValueError(
+                "`patience` and `keep_best` need a `validation` that returns a number as `loss`. "
+                f"Received: validation results {sorted(found)}"
+            )
         logs.update({f"val_{name}": value for name, value in found.items()})
         for reporter in reporters:
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})

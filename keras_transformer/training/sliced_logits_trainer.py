@@ -39,8 +39,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     Args:
         model: A functional model with `states`, `output_weights()` and `pad_id`, such as a
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
-        loss: A `MaskedCrossentropy` with mean or sum reduction. Defaults to
-            `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
+        loss: A `MaskedCrossentropy` with mean or sum reduction and the `pad_id` of `model`.
+            Defaults to `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
         logits_mebibytes: Memory, in MiB, for the logits that are computed at a time. With few
             tokens at a time, the loss is slow. So the loss takes at least `d_model` tokens at a
             time, even if their logits need more memory. Defaults to 16.
@@ -61,10 +61,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        ValueError: If the reduction of `loss` is not a mean or a sum, or if `logits_mebibytes` or
-            `r_drop` is negative or infinite. `compile` raises ValueError if a loss or metrics are
-            given. Training and evaluation raise ValueError if the output matrix of `model` is
-            quantized, for example by `quantize("int8")`.
+        ValueError: If the reduction of `loss` is not a mean or a sum, if its `pad_id` is not the
+            model's, or if `logits_mebibytes` or `r_drop` is negative or infinite. `compile` raises
+            ValueError if a loss or metrics are given. Training and evaluation raise ValueError if
+            the output matrix of `model` is quantized, for example by `quantize("int8")`.
     """
 
     def __init__(
@@ -82,6 +82,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
             raise ValueError(
                 "`loss.reduction` must be 'mean_with_sample_weight' or 'sum'. "
                 f"Received: loss.reduction={loss.reduction!r}"
+            )
+        if loss.pad_id != model.pad_id:
+            raise ValueError(
+                "`loss.pad_id` must be `model.pad_id`, otherwise padding counts as tokens. "
+                f"Received: loss.pad_id={loss.pad_id}, model.pad_id={model.pad_id}"
             )
         if not (0 <= logits_mebibytes < math.inf and 0 <= r_drop < math.inf):
             raise ValueError(

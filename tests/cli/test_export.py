@@ -22,6 +22,7 @@ def test_options_reach_the_exporter_and_the_comparison_is_shown(run, monkeypatch
         "format": "onnx",
         "output": Path("there"),
         "quantization": None,
+        "shortlist": False,
         "beam_size": 3,
     }
 

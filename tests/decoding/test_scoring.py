@@ -30,7 +30,7 @@ def test_scores_are_the_log_softmax_of_the_logits(variant):
     model = small_model(variant)
     inputs = inputs_of(model)
     labels = labels_of(inputs["target_ids"], model.pad_id)
-    found = score(model, *inputs.values(), labels, pad_id=model.pad_id)
+    found = score(model, *inputs.values(), labels)
     logits = to_numpy(model(inputs)).astype("float64")
     exponentials = np.exp(logits)
     probabilities = exponentials / exponentials.sum(axis=-1, keepdims=True)

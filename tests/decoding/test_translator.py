@@ -239,6 +239,12 @@ def test_samples_depend_on_seed_and_index_alone():
     assert translator.sample(sentences, options, seed=8) != samples
 
 
+def test_a_sentence_may_have_more_samples_than_a_batch_has_tokens():
+    translator = new_translator(PrefixModel(14), beam_size=1, tokens_per_batch=2)
+    options = SamplingOptions(num_samples=3, max_length=4)
+    assert [len(samples) for samples in translator.sample(["1", "22222"], options)] == [3, 3]
+
+
 def test_samples_follow_the_distribution():
     probabilities = {BOS: {A: 0.75, A + 1: 0.25}, A: {EOS: 1.0}, A + 1: {EOS: 1.0}}
     translator = new_translator(BigramModel(probabilities, 14))

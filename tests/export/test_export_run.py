@@ -79,6 +79,33 @@ def test_onnx_takes_type_place_and_search(run, tmp_path):
     assert not (run / "onnx").exists()
 
 
+def test_onnx_takes_the_maximum_length_of_the_recipe(run):
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("evaluation:", "evaluation:\n  max_length: 2"))
+    succeeds(run, "--format", "onnx")
+    translator = OnnxTranslator(run / "onnx")
+    assert translator.translate(["a b c d e"]) == Run.open(run).translator().translate(
+        ["a b c d e"]
+    )
+    assert translator.max_length == 2
+
+
+def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
+    path = run / "recipe.yaml"
+    text = path.read_text().replace("min_length: 1", "min_length: 14")
+    text = text.replace("length_penalty_form: wu", "length_penalty_form: power")
+    path.write_text(text)
+    error = fails(run, "--format", "onnx")
+    defaults = "--min-length 1 --length-penalty-form wu"
+    assert f"replace those of the recipe: {defaults}. " in error
+    assert error.endswith("Received: min_length=14, length_penalty_form=power")
+    assert not (run / "onnx").exists()
+    succeeds(run, "--format", "onnx", *defaults.split())
+    assert "Received: coverage_penalty=1.0" in fails(
+        *(run, "--format", "onnx", *defaults.split(), "--coverage-penalty", 1)
+    )
+
+
 def test_ctranslate2_is_compared_on_the_validation_text(run):
     shown = succeeds(run, "--format", "ctranslate2")
     assert shown.startswith(f"{run / 'ctranslate2'}: 100.0% of 32 translations equal the model's; ")

@@ -84,6 +84,28 @@ def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, ac
     assert_same_bits(resumed, whole)
 
 
+@pytest.mark.parametrize("micro_batches, step", [(3, 1), (4, 2), (7, 3)])
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
+def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batches, step, hook):
+    def optimizer():
+        return keras.optimizers.Adam(0.1, gradient_accumulation_steps=3)
+
+    class Stop(keras.callbacks.Callback):
+        count = 0
+
+        def stop(self, batch, logs=None):
+            self.count += 1
+            self.model.stop_training |= self.count == micro_batches
+
+    setattr(Stop, hook, Stop.stop)
+    whole, resumed = new_model(optimizer()), new_model(optimizer())
+    fit_quietly(whole, tmp_path / "whole")
+    fit_quietly(new_model(optimizer()), tmp_path / "parts", callbacks=[Stop()])
+    assert names(tmp_path / "parts")[-1] == f"step-0000000{step}"
+    fit_quietly(resumed, tmp_path / "parts")
+    assert_same_bits(resumed, whole)
+
+
 def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
     fit_quietly(new_model(), tmp_path, steps=3)
     fit_quietly(new_model(), tmp_path, steps=6)
@@ -91,6 +113,15 @@ def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
     finished = new_model()
     fit_quietly(finished, tmp_path, steps=6)
     assert int(finished.optimizer.iterations) == 6
+
+
+def test_a_finished_script_leaves_the_ema_weights_again(tmp_path):
+    optimizer = {"learning_rate": 0.1, "use_ema": True, "ema_momentum": 0.9}
+    models = [new_model(keras.optimizers.SGD(**optimizer)) for _ in range(2)]
+    for model in models:
+        fit_quietly(model, tmp_path)
+    for first, second in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(second, first)
 
 
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
@@ -133,6 +164,14 @@ def test_validation_may_return_arrays_and_tensors_of_one_number(tmp_path, number
 def test_validation_that_returns_no_numbers_is_refused(tmp_path, found):
     with pytest.raises(ValueError, match="must return a dictionary of numbers and texts"):
         fit_quietly(new_model(), tmp_path, validation=lambda model, step: found)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("needs_loss", [{"patience": 1}, {"keep_best": 1}])
+def test_early_stopping_without_a_validation_loss_is_refused(tmp_path, needs_loss):
+    arguments = {"validation": lambda model, step: {"score": float(step)}, **needs_loss}
+    with pytest.raises(ValueError, match=r"number as `loss`. Received: .* \['score'\]"):
+        fit_quietly(new_model(), tmp_path, **arguments)
     assert names(tmp_path) == []
 
 
@@ -201,7 +240,10 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
         ({"patience": 1}, "need `validation`"),
         ({"keep_best": 1}, "need `validation`"),
         ({"keep_best": -1, "validation": [(X, Y)]}, "`keep_best` must be at least 0"),
-        ({"validation": []}, "`validation` must have batches"),
+        ({"validation": []}, "sequence of batches.* first batch of type NoneType"),
+        ({"validation": (X, Y)}, r"pass validation=\[\(x, y\)\]. .* first batch of type ndarray"),
+        ({"validation": ({"x": X}, Y)}, "sequence of batches.* first batch of type dict"),
+        ({"validation": iter([(X, Y)])}, "sequence of batches.* type list_iterator"),
     ],
 )
 def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):

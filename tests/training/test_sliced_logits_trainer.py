@@ -200,3 +200,8 @@ def test_float16_scales_the_loss():
 def test_loss_must_be_a_mean_or_a_sum():
     with pytest.raises(ValueError, match=r"loss\.reduction=None"):
         SlicedLogitsTrainer(new_model(), MaskedCrossentropy(reduction=None))
+
+
+def test_the_padding_of_the_loss_must_be_that_of_the_model():
+    with pytest.raises(ValueError, match=r"loss\.pad_id=0, model\.pad_id=5"):
+        SlicedLogitsTrainer(new_model("all_at_once"), new_loss())
