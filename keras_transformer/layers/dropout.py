@@ -52,10 +52,13 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
-        seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
-        seed = ops.cast(seed, "int32")
-        is_kept = keep_mask(seed, self.rate, ops.shape(inputs))
+        is_kept = keep_mask(self.next_seed(), self.rate, ops.shape(inputs))
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
+
+    def next_seed(self) -> Any:
+        """Returns the seed of the next dropout mask, int32 `(2,)`: `fixed_seed`, if set."""
+        seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
+        return ops.cast(seed, "int32")
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

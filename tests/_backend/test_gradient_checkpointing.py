@@ -46,7 +46,7 @@ def train_one(kind, **options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"attention_pattern": FullAttention(2)}],
+    [{}, {"attention_pattern": FullAttention(2), "attention_dropout_rate": 0.5}],
     ids=["no_pattern", "pattern"],
 )
 def test_gradients_are_the_same_under_dropout(options):

@@ -77,7 +77,7 @@ class FullAttention(AttentionPattern):
             use_scale,
             self.block_size,
             dropout.rate if drops else 0.0,
-            ops.cast(dropout.seed_generator.next(), "int32") if drops else None,
+            dropout.next_seed() if drops else None,
         )
 
     def allows(self, distance: Any) -> Any:
