@@ -29,6 +29,8 @@ class ConfiguredLayer(keras.layers.Layer):
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
         for name in config.keys() & _OBJECTS:
+            # If a model is being saved, Keras adds the id of a shared object to the second config.
+            keras.saving.serialize_keras_object(config[name])
             config[name] = keras.saving.serialize_keras_object(config[name])
         return {**super().get_config(), **config}
 
