@@ -67,6 +67,7 @@ class EncoderLayer(ConfiguredLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
