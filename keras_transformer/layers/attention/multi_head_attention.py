@@ -15,6 +15,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     Dense,
+    check_sizes,
     initializer_config,
     int8_matmul,
     is_default_int8,
@@ -76,6 +77,7 @@ class MultiHeadAttention(ConfiguredLayer):
         attention weights `(B, H, T, S)`.
 
     Raises:
+        ValueError: If a size is not an integer of at least 1.
         ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
         ValueError: If an `attention_pattern` is combined with a position encoding that has a
             `score_bias`.
@@ -98,6 +100,9 @@ class MultiHeadAttention(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        given = {"d_k": d_k, "d_v": d_v}
+        given = {name: size for name, size in given.items() if size is not None}
+        check_sizes(d_model=d_model, num_heads=num_heads, **given)
         if d_k is None and d_model % num_heads:
             raise ValueError(
                 "`num_heads` must divide `d_model` if `d_k` is not given. "
