@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import keras
@@ -29,6 +30,8 @@ class ConfiguredLayer(keras.layers.Layer):
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
         for name in config.keys() & _OBJECTS:
+            # If a model is being saved, Keras adds the id of a shared object to the second config.
+            keras.saving.serialize_keras_object(config[name])
             config[name] = keras.saving.serialize_keras_object(config[name])
         return {**super().get_config(), **config}
 
@@ -49,6 +52,13 @@ class ConfiguredLayer(keras.layers.Layer):
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config(config)
         apply_layer_changes(self, config.get("changes", {}))
+
+
+def check_sizes(**sizes: Any) -> None:
+    """Raises `ValueError` if a size is not an integer of at least 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:

@@ -38,6 +38,9 @@ class Dropout(keras.layers.Dropout):
     Returns:
         A float tensor of the same shape and dtype as `inputs`.
 
+    Raises:
+        ValueError: If `rate` is out of range, or if `noise_shape` is given.
+
     Attributes:
         fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
 
@@ -48,14 +51,22 @@ class Dropout(keras.layers.Dropout):
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(rate, seed=seed, **kwargs)
+        if rate == 1 or self.noise_shape is not None:
+            raise ValueError(
+                "`rate` must be less than 1, and `noise_shape` is not supported. "
+                f"Received: rate={rate}, noise_shape={self.noise_shape}"
+            )
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
-        seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
-        seed = ops.cast(seed, "int32")
-        is_kept = keep_mask(seed, self.rate, ops.shape(inputs))
+        is_kept = keep_mask(self.next_seed(), self.rate, ops.shape(inputs))
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
+
+    def next_seed(self) -> Any:
+        """Returns the seed of the next dropout mask, int32 `(2,)`: `fixed_seed`, if set."""
+        seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
+        return ops.cast(seed, "int32")
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

@@ -10,6 +10,7 @@ from keras_transformer.layers.attention.multi_head_attention import MultiHeadAtt
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     LayerNormalization,
+    check_sizes,
     initializer_config,
 )
 from keras_transformer.layers.feed_forward import FeedForward
@@ -67,6 +68,7 @@ class EncoderLayer(ConfiguredLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
@@ -160,7 +162,7 @@ class Encoder(ConfiguredLayer):
     For call arguments and result, see `EncoderLayer`.
 
     Raises:
-        ValueError: If `num_layers` is less than 1.
+        ValueError: If `num_layers` is not an integer of at least 1.
 
     Attributes:
         layers: List of the layers. Each argument of a layer is also an attribute of the stack.
@@ -185,8 +187,7 @@ class Encoder(ConfiguredLayer):
         **options: Any,
     ) -> None:
         super().__init__(name=name, dtype=dtype, trainable=trainable)
-        if num_layers < 1:
-            raise ValueError(f"`num_layers` must be at least 1. Received: num_layers={num_layers}")
+        check_sizes(num_layers=num_layers)
         self.supports_masking = True
         self.num_layers = num_layers
         options = {**options, "dtype": self.dtype_policy}

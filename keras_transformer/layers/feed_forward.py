@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import ConfiguredLayer, Dense, initializer_config
+from keras_transformer.layers.base import ConfiguredLayer, Dense, check_sizes, initializer_config
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -39,6 +39,7 @@ class FeedForward(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sizes(d_model=d_model, d_ff=d_ff)
         self.supports_masking = True
         self.d_model = d_model
         self.d_ff = d_ff

@@ -77,22 +77,24 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the losses of all tokens, including padding, float32 (B, T)."""
-        return token_crossentropy(y_true, y_pred, self.label_smoothing)
+        return token_crossentropy(y_true, y_pred, self.pad_id, self.label_smoothing)
 
     def get_config(self) -> dict[str, Any]:
         own = {"label_smoothing": self.label_smoothing, "pad_id": self.pad_id}
         return {**own, "reduction": self.reduction, "name": self.name}
 
 
-def token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
+def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: float = 0.0) -> Any:
     """Computes the cross-entropy in nats, float32 (B, T), of labels (B, T) and logits (B, T, V).
 
     In the smoothed target distribution, the label has the probability 1 - ε + ε/V. Every other
     token has the probability ε/V. The loss for logits z and label y is
-    logsumexp(z) - (1 - ε) z_y - ε mean(z).
+    logsumexp(z) - (1 - ε) z_y - ε mean(z). For padding, y is 0, because `pad_id` may be outside
+    the vocabulary.
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
+    labels = ops.where(ops.equal(labels, pad_id), 0, labels)
     label_logits = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)  # (B, T, 1)
     expected = ops.squeeze(label_logits, axis=-1)
     if label_smoothing:
@@ -151,6 +153,7 @@ def sliced_crossentropy(
         unsmoothed cross-entropy (nats) and the number of correct predictions. Only the smoothed
         loss has a gradient.
     """
+    labels = ops.where(weights > 0, labels, 0)  # padding may be labelled outside the vocabulary
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(weights), 1e-30)
     data = (labels, weights / largest, slice_size, label_smoothing, r_drop)

@@ -105,7 +105,7 @@ class Perplexity(TokenMean):
         super().__init__(pad_id=pad_id, name=name, dtype=dtype)
 
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
-        return token_crossentropy(y_true, y_pred)
+        return token_crossentropy(y_true, y_pred, self.pad_id)
 
     def result(self) -> Any:
         return ops.exp(super().result())

@@ -3,6 +3,7 @@
 import jax
 import keras
 import numpy as np
+import pytest
 from jax import numpy as jnp
 from support.contract import to_numpy
 
@@ -11,7 +12,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     checkpointable,
     gradient_checkpointing,
 )
-from keras_transformer.layers import DecoderLayer
+from keras_transformer.layers import DecoderLayer, FullAttention
 from keras_transformer.training.callbacks import Reseed
 
 D = 6
@@ -25,12 +26,12 @@ class Checkpointed(keras.Model):
             return super().call(inputs, training=training)
 
 
-def train_one(kind):
+def train_one(kind, **options):
     """Loss and weights of a model after a step; a rate of 1 makes of their change the gradient."""
     keras.utils.set_random_seed(5)
     inputs = {name: keras.Input((None, D), name=name) for name in ("x", "memory")}
     mask = keras.Input((None,), dtype="bool", name="mask")
-    layer = DecoderLayer(D, num_heads=2, d_ff=4, dropout_rate=0.5, name="decoder_layer")
+    layer = DecoderLayer(D, num_heads=2, d_ff=4, dropout_rate=0.5, name="decoder_layer", **options)
     outputs = layer(inputs["x"], memory=inputs["memory"], memory_padding_mask=mask)
     model = kind({**inputs, "mask": mask}, outputs)
     model.compile(keras.optimizers.SGD(1.0), "mse")
@@ -43,9 +44,14 @@ def train_one(kind):
     return float(loss), [to_numpy(weight) for weight in model.weights]
 
 
-def test_gradients_are_the_same_under_dropout():
-    loss, weights = train_one(keras.Model)
-    again, others = train_one(Checkpointed)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"attention_pattern": FullAttention(2), "attention_dropout_rate": 0.5}],
+    ids=["no_pattern", "pattern"],
+)
+def test_gradients_are_the_same_under_dropout(options):
+    loss, weights = train_one(keras.Model, **options)
+    again, others = train_one(Checkpointed, **options)
     np.testing.assert_allclose(again, loss, rtol=1e-6)
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5)

@@ -110,6 +110,22 @@ def test_every_option_reaches_every_layer():
         Encoder(1, D, H, F, no_such_option=1)
 
 
+@pytest.mark.parametrize("shape", [(None, D - 1), (D,)], ids=["other_width", "one_axis"])
+def test_inputs_of_another_shape_are_refused(shape):
+    for layer in (EncoderLayer(D, H, F), DecoderLayer(D, H, F, use_memory=False), make_layer()):
+        with pytest.raises(ValueError, match="incompatible with the layer"):
+            layer(keras.Input(shape))
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"num_heads": 0}, {"num_heads": -2}, {"d_model": 0}, {"d_ff": 2.5}], ids=str
+)
+def test_sizes_that_cannot_be_are_refused(sizes):
+    (name, size), *_ = sizes.items()
+    with pytest.raises(ValueError, match=f"`{name}` must be an integer.*Received: {name}={size}"):
+        EncoderLayer(**{"d_model": D, "num_heads": H, "d_ff": F, **sizes})
+
+
 def test_a_stack_of_nothing_is_refused():
     with pytest.raises(ValueError, match="Received: num_layers=0"):
         Encoder(0, D, H, F)

@@ -280,7 +280,7 @@ def test_unknown_position_encoding_is_refused():
         ("local", None, "is required for.*attention_pattern='local', attention_window=None"),
         ("full", 3, "other patterns. Received: attention_pattern='full', attention_window=3"),
         (None, 3, "other patterns. Received: attention_pattern=None, attention_window=3"),
-        ("strided", 0, "`stride` must be at least 1. Received: stride=0"),
+        ("strided", 0, "`stride` must be an integer of at least 1. Received: stride=0"),
     ],
 )
 def test_patterns_have_the_windows_that_they_need(pattern, window, message):

@@ -7,7 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 from support.gradients import gradients_of
 
-from keras_transformer.training import MaskedCrossentropy
+from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.training.crossentropy import sliced_crossentropy
 
 B, T, V = 3, 5, 7
@@ -93,6 +93,29 @@ def test_pad_id_says_what_padding_is(labels, logits):
     expected = losses[labels != V - 1].mean()
     loss = MaskedCrossentropy(pad_id=V - 1)
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pad_id", [-100, V + 3])
+def test_pad_id_may_be_outside_the_vocabulary(labels, logits, pad_id):
+    outside = np.where(labels == 0, pad_id, labels)
+    expected = value(MaskedCrossentropy(0.1), labels, logits)
+    loss = value(MaskedCrossentropy(0.1, pad_id=pad_id), outside, logits)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    for metric in (Perplexity, MaskedAccuracy):
+        found = metric(pad_id=pad_id)(outside, logits)
+        np.testing.assert_allclose(to_numpy(found), to_numpy(metric()(labels, logits)), rtol=1e-6)
+    embeddings = np.eye(V, dtype="float32")
+    found, expected = (
+        sliced_crossentropy(
+            ops.convert_to_tensor(logits.reshape(-1, V)),
+            ops.convert_to_tensor(embeddings),
+            ops.convert_to_tensor(y.reshape(-1)),
+            ops.convert_to_tensor((labels.reshape(-1) != 0).astype("float32")),
+            slice_size=4,
+        )
+        for y in (outside, labels)
+    )
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-6)
 
 
 def test_no_reduction_keeps_one_value_a_token(labels, logits):

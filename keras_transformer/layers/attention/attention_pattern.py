@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import check_sizes
+
 # Maps names to classes. The file of each class adds the class.
 ATTENTION_PATTERNS: dict[str, Any] = {}
 
@@ -72,7 +74,7 @@ class AttentionPattern:
         A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
 
     Raises:
-        ValueError: If a size is less than 1.
+        ValueError: If a size is not an integer of at least 1.
 
     Attributes:
         needs_window: Whether the pattern has a window or stride. The window or stride must be the
@@ -82,9 +84,7 @@ class AttentionPattern:
     needs_window = False
 
     def __post_init__(self) -> None:
-        for name, size in self.get_config().items():
-            if size < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        check_sizes(**self.get_config())
 
     def __call__(
         self,

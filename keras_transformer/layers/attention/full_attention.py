@@ -77,7 +77,7 @@ class FullAttention(AttentionPattern):
             use_scale,
             self.block_size,
             dropout.rate if drops else 0.0,
-            dropout.seed_generator.next() if drops else None,
+            dropout.next_seed() if drops else None,
         )
 
     def allows(self, distance: Any) -> Any:
@@ -95,10 +95,10 @@ class _Rules(NamedTuple):
 
     block_size: int
     num_keys: Any
-    is_real: Any
     use_causal_mask: bool
     dropout_rate: float
-    seed: Any
+    is_real: Any = None
+    seed: Any = None
 
 
 def blockwise_attention(
@@ -135,19 +135,23 @@ def blockwise_attention(
     if padding_mask is not None:
         is_real = ops.cast(_pad(ops.cast(padding_mask, "int32")[:, None, :, None], added), "bool")
         is_real = ops.swapaxes(is_real, -1, -2)
-    rules = _Rules(block_size, num_keys, is_real, use_causal_mask, dropout_rate, seed)
+    given = {name: x for name, x in (("is_real", is_real), ("seed", seed)) if x is not None}
 
+    # These tensors are arguments, because `attend` must not capture tensors if JAX traces it twice.
     @custom_gradient
-    def attend(query: Any, key: Any, value: Any) -> Any:
+    def attend(query: Any, key: Any, value: Any, *tensors: Any) -> Any:
+        named = dict(zip(given, tensors, strict=True))
+        rules = _Rules(block_size, num_keys, use_causal_mask, dropout_rate, **named)
         output, largest, total = _forward(query, key, value, rules)
 
         def gradient(*arguments: Any, upstream: Any = None) -> Any:
             upstream = arguments[-1] if upstream is None else upstream
-            return _backward(query, key, value, output, largest, total, upstream, rules)
+            gradients = _backward(query, key, value, output, largest, total, upstream, rules)
+            return *gradients, *(None for _ in tensors)
 
         return output, gradient
 
-    heads = attend(query, _pad(key, added), _pad(value, added))
+    heads = attend(query, _pad(key, added), _pad(value, added), *given.values())
     return ops.cast(heads, value.dtype)
 
 
@@ -227,7 +231,7 @@ def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
     """Applies dropout. Forward and backward pass use the same dropout mask for a block."""
     if not rules.dropout_rate:
         return weights
-    seed = ops.cast(rules.seed, "int32") + ops.stack([ops.cast(block, "int32"), 0])
+    seed = rules.seed + ops.stack([ops.cast(block, "int32"), 0])
     is_kept = keep_mask(seed, rules.dropout_rate, ops.shape(weights))
     return ops.where(is_kept, weights * (1.0 / (1.0 - rules.dropout_rate)), 0.0)
 

@@ -9,12 +9,12 @@ from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     both_masks,
-    causal_mask,
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     Dense,
+    check_sizes,
     initializer_config,
     int8_matmul,
     is_default_int8,
@@ -63,8 +63,7 @@ class MultiHeadAttention(ConfiguredLayer):
             the Keras mask of `key`, if any.
         attention_mask: bool tensor, True = may attend. A 3-D mask is `(B, T, S)`. A 2-D or 4-D
             mask must be broadcastable to `(B, H, T, S)`. Defaults to None.
-        use_causal_mask: For self-attention: whether position t attends only to positions up to t.
-            Defaults to False.
+        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         return_attention_weights: Whether to also return the attention weights. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
 
@@ -76,6 +75,7 @@ class MultiHeadAttention(ConfiguredLayer):
         attention weights `(B, H, T, S)`.
 
     Raises:
+        ValueError: If a size is not an integer of at least 1.
         ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
         ValueError: If an `attention_pattern` is combined with a position encoding that has a
             `score_bias`.
@@ -98,6 +98,9 @@ class MultiHeadAttention(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        given = {"d_k": d_k, "d_v": d_v}
+        given = {name: size for name, size in given.items() if size is not None}
+        check_sizes(d_model=d_model, num_heads=num_heads, **given)
         if d_k is None and d_model % num_heads:
             raise ValueError(
                 "`num_heads` must divide `d_model` if `d_k` is not given. "
@@ -178,11 +181,11 @@ class MultiHeadAttention(ConfiguredLayer):
                 training=training,
             )
             return self.output_projection(self._join_heads(heads))
-        if self._needs_distance:
+        if self._needs_distance or use_causal_mask:
             queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
-            allowed, bias = self._by_distance(queries[:, None] - keys, allowed)
-        if use_causal_mask:
-            allowed = both_masks(allowed, causal_mask(ops.shape(query)[1]))
+            distance = queries[:, None] - keys
+            allowed, bias = self._by_distance(distance, allowed)
+            allowed = both_masks(allowed, distance >= 0) if use_causal_mask else allowed
         if padding_mask is not None:
             allowed = both_masks(allowed, padding_mask[:, None, None, :])
         queries = self._rotate(self._split_heads(self.query_projection(query)))

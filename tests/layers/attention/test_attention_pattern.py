@@ -125,6 +125,15 @@ def test_dropout_acts_on_the_weights_in_training_only(pattern, x):
     assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
 
 
+@pytest.mark.parametrize("num_keys", [2, 5])
+def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
+    layers = [make_layer(pattern) for pattern in (None, FullAttention())]
+    one, other = (
+        to_numpy(layer(x[:, :3], key=x[:, :num_keys], use_causal_mask=True)) for layer in layers
+    )
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["local", "strided"])
 def test_sparse_patterns_are_of_one_sequence(name, x):
     with pytest.raises(ValueError, match=r"is for self-attention.*7 queries, 5 keys"):

@@ -26,6 +26,7 @@ def test_distances_up_to_the_window_are_allowed():
     assert to_numpy(LocalAttention(2).allows(np.arange(-3, 4))).tolist() == [0, 1, 1, 1, 1, 1, 0]
 
 
-def test_a_window_of_zero_is_refused():
-    with pytest.raises(ValueError, match="Received: window=0"):
-        LocalAttention(0)
+@pytest.mark.parametrize("window", [0, 2.5])
+def test_a_window_that_is_no_positive_integer_is_refused(window):
+    with pytest.raises(ValueError, match=f"Received: window={window}"):
+        LocalAttention(window)

@@ -1,12 +1,13 @@
 """Buckets of distances against those of T5, one number at a time."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 from support import reference
 from support.contract import assert_layer_contract, to_numpy
 
-from keras_transformer.layers import MultiHeadAttention, RelativePositionBias
+from keras_transformer.layers import EncoderLayer, MultiHeadAttention, RelativePositionBias
 
 B, T, D, H = 2, 5, 12, 3
 
@@ -51,3 +52,16 @@ def test_a_decoder_gets_a_table_of_its_own():
 def test_buckets_that_cannot_be_are_refused(num_buckets, max_distance):
     with pytest.raises(ValueError, match=f"num_buckets={num_buckets}, max_distance={max_distance}"):
         RelativePositionBias(H, num_buckets=num_buckets, max_distance=max_distance)
+
+
+def test_layers_that_share_a_table_share_it_when_loaded(tmp_path):
+    bias, inputs = RelativePositionBias(H), keras.Input((None, D))
+    x = inputs
+    for _ in range(3):
+        x = EncoderLayer(D, H, 4, position_encoding=bias)(x)
+    model = keras.Model(inputs, x)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len({id(layer.position_encoding) for layer in loaded.layers[1:]}) == 1
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
