@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from keras_transformer.recipe import Generator, Recipe, load_recipe
 
 if TYPE_CHECKING:
     from keras_transformer.data.corpus import Pair
+    from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
     from keras_transformer.decoding.long_sentences import Overlong
     from keras_transformer.decoding.shortlist import Shortlist
@@ -50,7 +52,8 @@ class Run:
         shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
         .lock             locked while a process trains
-        .write.lock       locked while a process writes model.keras, .ctranslate2 or scores.json
+        .write.lock       locked while a process writes model.keras, .ctranslate2,
+                          shortlist.npz or scores.json
 
     Example:
 
@@ -75,6 +78,7 @@ class Run:
         self.model_path = self.directory / "model.keras"
         self.logs_dir = self.directory / "logs"
         self.scores_path = self.directory / "scores.json"
+        self.shortlist_path = self.directory / "shortlist.npz"
         self._older: set[Path] | None = None
 
     @classmethod
@@ -104,7 +108,7 @@ class Run:
     def _check_is_free(self) -> None:
         """Raises `UserError` if a folder without a recipe has a file that a run would replace."""
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
-        places += [self.model_path, self.logs_dir, self.scores_path]
+        places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
         if self.recipe.data.generator is not None:
             places.append(self.directory / "text")
         found = [path.name for path in places if os.path.lexists(path)]
@@ -223,8 +227,8 @@ class Run:
         if engine == "keras":
             from keras_transformer.decoding.translator import Translator
 
-            shortlist = self.shortlist() if use_shortlist else None
             parts = (self.model(), self.tokenizer(), options, overlong)
+            shortlist = self.shortlist() if use_shortlist else None
             return Translator(*parts, shortlist=shortlist)
         if engine != "ctranslate2":
             raise ValueError(
@@ -247,25 +251,46 @@ class Run:
         The first time, the shortlist is learned from the training text and kept in `shortlist.npz`.
 
         Raises:
-            UserError: If the run has no tokenizer, or its training text is missing.
+            UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
+                is damaged or cannot be written.
         """
-        from keras_transformer.data.token_store import TokenStore
         from keras_transformer.decoding.shortlist import Shortlist
 
-        path, tokenizer = self.directory / "shortlist.npz", self.tokenizer()
-        if path.exists() and (kept := Shortlist.load(path)).fingerprint == tokenizer.fingerprint:
-            return kept
-        print(f"Learning the shortlist of {self.directory}; this is done once.", file=sys.stderr)
-        folder = self.store_dir / "train"
+        path, tokenizer = self.shortlist_path, self.tokenizer()
+
+        def kept() -> Shortlist | None:
+            found = Shortlist.load(path) if path.exists() else None
+            return found if found and found.fingerprint == tokenizer.fingerprint else None
+
+        if shortlist := kept():
+            return shortlist
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{self.directory} must be writable, because {path.name} is kept there; translate "
+                "without a shortlist, or use a copy of the run"
+            )
         with self.writing():
-            if folder.is_dir():
-                store = TokenStore(folder)
-            else:
-                length = self.recipe.data.max_length
-                store = TokenStore.build(folder, self.pairs("train"), tokenizer, length)
-            shortlist = Shortlist.learn(store, tokenizer)
+            if shortlist := kept():  # Another process may have learned it.
+                return shortlist
+            print(f"Learning the shortlist of {self.directory}; done once.", file=sys.stderr)
+            with self._training_store(tokenizer) as store:
+                shortlist = Shortlist.learn(store, tokenizer)
             shortlist.save(path)
         return shortlist
+
+    @contextmanager
+    def _training_store(self, tokenizer: "Tokenizer") -> "Iterator[TokenStore]":
+        """Yields the training text as token ids: the run's store, or a temporary one."""
+        from keras_transformer.data.token_store import TokenStore
+
+        folder = self.store_dir / "train"
+        if folder.is_dir() and (fingerprint := self.fingerprints().get("train")):
+            if (store := TokenStore(folder)).fingerprint == fingerprint:
+                yield store
+                return
+        with tempfile.TemporaryDirectory() as temporary:
+            text = self.pairs("train")
+            yield TokenStore.build(temporary, text, tokenizer, self.recipe.data.max_length)
 
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
@@ -375,7 +400,7 @@ class Run:
             raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing `model.keras`, its conversion or `scores.json`.
+        """Returns the lock for writing the model, its conversion, the shortlist or the scores.
 
         Acquiring the lock waits for other writers.
 

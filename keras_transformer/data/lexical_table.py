@@ -7,7 +7,7 @@ import numpy as np
 from keras_transformer.data.token_store import SIDES
 
 # Maximum number of pairs of a source token and a target token in the same pair of sentences that
-# are learned from. They need about 40 bytes each. In a longer text, sentences are chosen evenly.
+# are learned from. They need about 75 bytes each. In a longer text, sentences are chosen evenly.
 MOST_TOKEN_PAIRS = 50_000_000
 ITERATIONS = 5
 

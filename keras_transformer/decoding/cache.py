@@ -64,10 +64,9 @@ class LimitedVocabulary(NamedTuple):
         """Returns the token ids of `columns`, int32 `(B, N)`."""
         return take_columns(self.token_ids, columns)
 
-    def logits(self, states: Any, pad_id: int) -> Any:
+    def logits(self, states: Any, num_beams: Any, pad_id: int) -> Any:
         """Returns the logits `(B, N, K)` of hidden states `(B * N, D)`; padding has -infinity."""
-        batch, width, _ = ops.shape(self.weights)
-        states = ops.reshape(states, (batch, -1, width))
+        states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
         logits = ops.cast(ops.matmul(states, self.weights), "float32")
         return ops.where((self.token_ids != pad_id)[:, None], logits, IMPOSSIBLE)
 

@@ -78,6 +78,15 @@ class Ensemble:
     @property
     def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
         """Calls each model's `limit_vocabulary`; AttributeError if a model has no such method."""
+        sizes = {
+            model.target_vocabulary_size or model.vocabulary_size
+            for model in self.models
+            if hasattr(model, "vocabulary_size")
+        }
+        if len(sizes) > 1:
+            raise ValueError(
+                f"All models must have the same target vocabulary. Received: {sorted(sizes)}"
+            )
         return self._of_each("limit_vocabulary")
 
     def _of_each(self, name: str) -> Callable[..., Cache]:

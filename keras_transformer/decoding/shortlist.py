@@ -9,6 +9,8 @@ is sorted and contains all ids up to the largest of pad, bos and eos. So these h
 the shortlist as in the vocabulary.
 """
 
+import math
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from keras_transformer.decoding.steps import Request, SearchResult, take_columns
 from keras_transformer.errors import UserError
 
 _LARGEST = np.iinfo(np.int32).max
+_MOST_BYTES = 2**30  # of the arrays of a file; `save` writes 12 MB for 100,000 source tokens
 _IDS = ("prefix_ids", "forbidden_ids", "required_ids")
 
 
@@ -54,14 +57,32 @@ class Shortlist(NamedTuple):
             tokenizer: The `Tokenizer` of the store.
             num_frequent: Number F of the most frequent target tokens. Defaults to 100.
             num_translations: Number M of translations of each source token. Defaults to 30.
+
+        Raises:
+            ValueError: If one of the numbers is below 0.
         """
+        if num_frequent < 0 or num_translations < 0:
+            raise ValueError(
+                "`num_frequent` and `num_translations` must be at least 0. Received: "
+                f"num_frequent={num_frequent}, num_translations={num_translations}"
+            )
         sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
         counts, translations = lexical_table(store, *sizes, num_translations)
         frequent = np.argsort(-counts, kind="stable")[:num_frequent].astype("int32")
         return cls(frequent, translations, tokenizer.fingerprint)
 
     def check(self, tokenizer: Any) -> None:
-        """Raises a ValueError if the shortlist was learned with another tokenizer."""
+        """Raises a ValueError if the shortlist is damaged or was learned with another tokenizer."""
+        targets = tokenizer.target_vocabulary_size
+        is_sound = (
+            self.frequent.ndim == 1
+            and len(self.translations) == tokenizer.source_vocabulary_size
+            and self.frequent.min(initial=0) >= 0
+            and self.translations.min(initial=0) >= -1
+            and max(x.max(initial=0) for x in self[:2]) < targets
+        )
+        if not is_sound:
+            raise ValueError("`shortlist` must have ids of the tokenizer's vocabularies")
         if self.fingerprint != tokenizer.fingerprint:
             raise ValueError(
                 "`shortlist` must be learned with the translator's tokenizer. Received: a "
@@ -87,16 +108,32 @@ class Shortlist(NamedTuple):
             UserError: If the file is missing or damaged.
         """
         try:
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > _MOST_BYTES:
+                raise ValueError(f"{size:,} bytes")
             with np.load(path, allow_pickle=False) as arrays:
-                return cls(arrays["frequent"], arrays["translations"], str(arrays["fingerprint"]))
+                loaded = cls(arrays["frequent"], arrays["translations"], str(arrays["fingerprint"]))
+            if loaded.frequent.dtype != np.int32 or loaded.translations.dtype != np.int32:
+                raise ValueError("ids must be int32")
         except FileNotFoundError:
             raise UserError(f"{path} does not exist") from None
+        except PermissionError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
         except Exception as error:
             raise UserError(f"{path} is damaged: remove it") from error
+        return loaded
 
 
 def check_limits_vocabulary(model: Any) -> None:
-    """Raises a ValueError if a model does not support shortlists."""
+    """Raises a ValueError if a model, or a model of an ensemble, does not support shortlists."""
+    for member in getattr(model, "models", [model]):
+        embedding = getattr(member, "target_embedding", None)
+        if getattr(embedding, "scale", None) is not None:
+            raise ValueError(
+                "A shortlist needs a token embedding that is not quantized. Received: a model "
+                "whose token embedding is int8"
+            )
     if not hasattr(model, "limit_vocabulary"):
         raise ValueError(
             "A shortlist needs a model with `limit_vocabulary`. "
@@ -113,7 +150,7 @@ def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
     fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
     specials = ops.arange(num_specials, dtype="int32") + ops.zeros((batch, 1), "int32")
     given = [request.shortlist, *fields.values()]
-    ids = ops.concatenate([specials, *(ops.reshape(x, (batch, -1)) for x in given)], axis=1)
+    ids = ops.concatenate([specials, *map(_rows, given)], axis=1)
     shortlist = unique_ids(ids, pad_id)
     columns = {name: _columns(x, shortlist) for name, x in fields.items()}
     return request._replace(shortlist=shortlist, **columns)
@@ -137,7 +174,11 @@ def with_token_ids(result: SearchResult, shortlist: Any) -> SearchResult:
 def _columns(ids: Any, shortlist: Any) -> Any:
     """Returns the first column of `shortlist` `(B, K)` with each id of `ids`, int32 `(B, ...)`."""
     count = ops.shape(shortlist)[1]
-    shape = ops.shape(ids)
-    is_id = ops.reshape(ids, (shape[0], -1, 1)) == shortlist[:, None]
+    is_id = _rows(ids)[..., None] == shortlist[:, None]
     columns = ops.where(is_id, ops.arange(count, dtype="int32"), count)
-    return ops.reshape(ops.min(columns, axis=-1), shape)
+    return ops.reshape(ops.min(columns, axis=-1), (-1, *ids.shape[1:]))
+
+
+def _rows(ids: Any) -> Any:
+    """Returns `ids` `(B, ...)` as rows `(B, M)`. Only B may be known at run time alone."""
+    return ids if len(ids.shape) == 2 else ops.reshape(ids, (-1, math.prod(ids.shape[1:])))

@@ -230,14 +230,8 @@ class Transformer(Recompiling, keras.Model):
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         """Returns a cache with which `step` predicts only `token_ids` (see `Searchable`).
 
-        Raises:
-            ValueError: If the token embedding is quantized.
+        Search refuses a token embedding that is quantized.
         """
-        if self.target_embedding.scale is not None:
-            raise ValueError(
-                "A shortlist needs a token embedding that is not quantized. Received: a model "
-                "whose token embedding is int8"
-            )
         matrix = self.target_embedding.embeddings
         vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
         return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
@@ -260,7 +254,7 @@ class Transformer(Recompiling, keras.Model):
         x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
         x, cache, weights = self.decoder.step(x, cache, position)
         if vocabulary is not None:
-            logits = vocabulary.logits(x, self.pad_id)
+            logits = vocabulary.logits(x, ops.shape(token_ids)[1], self.pad_id)
         else:
             logits = self.target_embedding(x, reverse=True)
             shape = (-1, ops.shape(token_ids)[1], logits.shape[-1])

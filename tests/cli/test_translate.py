@@ -393,3 +393,4 @@ def test_the_shortlist_is_learned_once(run):
     assert fails(*translate, input="one\n") == f"{path} is damaged: remove it"
     path.unlink()
     assert succeeds(*translate, input="one two\n\nnine\n") == found  # from the text
+    assert not (run / "store").exists()

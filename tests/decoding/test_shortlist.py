@@ -8,7 +8,15 @@ from support.parallel_text import SENTENCES
 from support.searching import beam_search, sample
 from support.small_models import small_model
 
-from keras_transformer import Ensemble, ForbiddenWords, Request, Tokenizer, TokenStore, Translator
+from keras_transformer import (
+    Ensemble,
+    ForbiddenWords,
+    Request,
+    SearchOptions,
+    Tokenizer,
+    TokenStore,
+    Translator,
+)
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
@@ -107,8 +115,9 @@ def test_what_a_shortlist_cannot_be_used_with_is_refused():
         search(BigramModel({}, V), request, max_length=5)
     model = Transformer(V, num_layers=1, d_model=12, num_heads=3, d_ff=11)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="a token embedding that is not quantized"):
-        search(model, request, max_length=5)
+    for quantized in (model, Ensemble([model])):
+        with pytest.raises(ValueError, match="a token embedding that is not quantized"):
+            search(quantized, request, max_length=5)
 
 
 def test_duplicates_become_padding_at_the_end():
@@ -165,6 +174,63 @@ def test_a_translation_does_not_depend_on_its_batch(tokenizer, shortlist, model)
     together = translator.translate(sentences)
     assert together == [translator.translate([sentence])[0] for sentence in sentences]
     assert together != Translator(model, tokenizer).translate(sentences)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
+    sentences = [source for source, _ in SENTENCES[:3]]
+    options = SearchOptions(beam_size=beam_size, max_length=20)
+    translator = Translator(model, tokenizer, options, shortlist=shortlist)
+    constraints = {
+        "prefixes": ["ein", "", ""],
+        "required": [[], ["park"], []],
+        "forbidden": [[], [], ["buch"]],
+    }
+    first, second, third = translator.translate(sentences, **constraints)
+    assert first.startswith("ein") and "park" in second and "buch" not in third
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"frequent": np.array([-1, 5], "int32")},
+        {"frequent": np.array([120], "int32")},
+        {"frequent": np.array([[5]], "int32")},
+        {"translations": np.zeros((10, 3), "int32")},
+        {"translations": np.full((120, 3), 120, "int32")},
+        {"translations": np.full((120, 3), -2, "int32")},
+    ],
+)
+def test_ids_outside_the_vocabularies_are_refused(tokenizer, shortlist, model, changes):
+    with pytest.raises(ValueError, match="ids of the tokenizer's vocabularies"):
+        Translator(model, tokenizer, shortlist=shortlist._replace(**changes))
+
+
+def test_a_hostile_file_is_refused(tmp_path, shortlist, monkeypatch):
+    path = tmp_path / "shortlist.npz"
+    for changes in (
+        {"frequent": np.array([5], "int64")},
+        {"translations": np.array(["a"])},
+        {"frequent": np.array([{}], object)},
+    ):
+        np.savez(path, **shortlist._replace(**changes)._asdict())
+        with pytest.raises(UserError, match="is damaged: remove it"):
+            Shortlist.load(path)
+    shortlist.save(path)
+    monkeypatch.setattr("keras_transformer.decoding.shortlist._MOST_BYTES", 100)
+    with pytest.raises(UserError, match="is damaged: remove it"):
+        Shortlist.load(path)
+
+
+def test_an_ensemble_of_other_vocabularies_is_refused(model, tokenizer, shortlist):
+    other = Transformer(130, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=64)
+    with pytest.raises(ValueError, match="must have the same target vocabulary"):
+        Translator(Ensemble([model, other]), tokenizer, shortlist=shortlist)
+
+
+def test_numbers_below_0_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="must be at least 0"):
+        Shortlist.learn(None, tokenizer, num_frequent=-1)
 
 
 def test_a_shortlist_of_another_tokenizer_is_refused(tokenizer, shortlist, model):
