@@ -52,8 +52,7 @@ class Run:
         shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
         .lock             locked while a process trains
-        .write.lock       locked while a process writes model.keras, .ctranslate2,
-                          shortlist.npz or scores.json
+        .write.lock       locked while a process writes the model, a conversion, shortlist or scores
 
     Example:
 

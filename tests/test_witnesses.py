@@ -126,12 +126,12 @@ def with_sine_and_cosine_swapped(self, embeddings, offset=0):
     return embeddings + ops.reshape(table, (-1, embeddings.shape[-1]))
 
 
-def showing_one_token_of_the_future(length):
+def showing_one_token_of_the_future(length, key_length):
     positions = ops.arange(length)
     return (positions[None, :] <= positions[:, None] + 1)[None]
 
 
-def hiding_the_token_itself(length):
+def hiding_the_token_itself(length, key_length):
     positions = ops.arange(length)
     return (positions[None, :] < positions[:, None])[None]
 

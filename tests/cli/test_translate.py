@@ -98,9 +98,9 @@ def test_options_reach_the_translator(run, monkeypatch):
     seen = {}
 
     class Recorder(decoding.Translator):
-        def __init__(self, model, tokenizer, options, overlong):
+        def __init__(self, model, tokenizer, options, overlong, **others):
             seen.update(options.model_dump(), overlong=overlong)
-            super().__init__(model, tokenizer, options, overlong)
+            super().__init__(model, tokenizer, options, overlong, **others)
 
     monkeypatch.setattr(decoding, "Translator", Recorder)
     given = {

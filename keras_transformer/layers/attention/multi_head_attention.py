@@ -9,6 +9,7 @@ from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     both_masks,
+    causal_mask,
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.base import (
@@ -181,11 +182,11 @@ class MultiHeadAttention(ConfiguredLayer):
                 training=training,
             )
             return self.output_projection(self._join_heads(heads))
-        if self._needs_distance or use_causal_mask:
+        if self._needs_distance:
             queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
-            distance = queries[:, None] - keys
-            allowed, bias = self._by_distance(distance, allowed)
-            allowed = both_masks(allowed, distance >= 0) if use_causal_mask else allowed
+            allowed, bias = self._by_distance(queries[:, None] - keys, allowed)
+        if use_causal_mask:
+            allowed = both_masks(allowed, causal_mask(ops.shape(query)[1], ops.shape(key)[1]))
         if padding_mask is not None:
             allowed = both_masks(allowed, padding_mask[:, None, None, :])
         queries = self._rotate(self._split_heads(self.query_projection(query)))

@@ -31,18 +31,19 @@ def padding_mask(ids: Any, pad_id: int = 0) -> Any:
     return ops.not_equal(ids, pad_id)
 
 
-def causal_mask(length: Any) -> Any:
+def causal_mask(length: Any, key_length: Any = None) -> Any:
     """Returns a mask that lets each position attend to itself and to earlier positions (§3.2.3).
 
     Args:
-        length: Number of positions T, an int or a 0-d int tensor.
+        length: Number of queries T, an int or a 0-d int tensor.
+        key_length: Number of keys S, an int or a 0-d int tensor. Defaults to None: T.
 
     Returns:
-        A bool tensor of shape `(1, T, T)`, True where the key (column) is not later than the query
+        A bool tensor of shape `(1, T, S)`, True where the key (column) is not later than the query
         (row).
     """
-    positions = ops.arange(length)
-    return ops.expand_dims(positions[None, :] <= positions[:, None], 0)
+    keys = ops.arange(length if key_length is None else key_length)
+    return ops.expand_dims(keys[None, :] <= ops.arange(length)[:, None], 0)
 
 
 def both_masks(mask: Any, other: Any) -> Any:
