@@ -39,8 +39,8 @@ def checkpointable(call: Call) -> Call:
     """Decorates a layer's `call` so that gradient checkpointing can recompute its activations.
 
     Args:
-        call: Method that returns one tensor. Gradients are computed with respect to its float
-            arguments. In this method, only `keras_transformer.layers.Dropout` may draw random
+        call: Method that returns one tensor. Gradients are computed with respect to the method's
+            float arguments. In this method, only `keras_transformer.layers.Dropout` may draw random
             numbers.
     """
 

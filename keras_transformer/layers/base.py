@@ -44,7 +44,7 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**{**config, **objects})
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """Returns input shapes and the result of `layer_changes`, to pass to `build_from_config`."""
+        """Returns the input shapes and layer changes that `build_from_config` takes."""
         config = super().get_build_config()
         changes = layer_changes(self)
         return {**config, "changes": changes} if config and changes else config

@@ -21,9 +21,7 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies the result of `layer_changes` for one layer to another layer of equal config.
-
-    The other layer must be built.
+    """Applies the result of `layer_changes` for one layer to a built layer of equal config.
 
     Raises:
         ValueError: If `changes` contains a sublayer that the layer does not have.

@@ -161,8 +161,8 @@ class Audit:
     def readings(self, pair: Pair) -> list[Reading]:
         """Returns a `Reading` for each model file and each backend of the pair that loaded it.
 
-        The files are the original file, which only the backend of this process loads, and the files
-        that the pair saved.
+        The files are those that the pair saved. If the pair contains the backend of this process,
+        that backend also has a `Reading` of the original file.
         """
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
         found, here = [], keras.config.backend()
@@ -179,9 +179,9 @@ class Audit:
     def parting(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
         """Finds the layer call that makes two backends differ. Returns its path and differences.
 
-        For the check "outputs", this is the first call whose outputs differ although its inputs
-        agree. For "gradients" and "training step", this is the innermost call whose own training
-        step differs. Returns None if there is no such call.
+        For the check "outputs", this call is the first whose outputs differ although its inputs
+        agree. For "gradients" and "training step", this call is the innermost whose own training
+        step differs. Returns None if no such call was found.
         """
         try:
             one, other = (self._walk(name) for name in pair)

@@ -94,9 +94,9 @@ def conformance(
     - "save and load" loads on each backend the files that all backends saved. The outputs must not
       change.
 
-    For each failure, this function looks for the layer call that causes the failure. For outputs,
-    this is the first call whose outputs differ although its inputs agree. The function writes a
-    folder with this layer, its inputs and a script `reproduce.py`.
+    For each failure, this function looks for the layer call that causes the failure. For
+    "outputs", this call is the first whose outputs differ although its inputs agree. The function
+    writes a folder with the layer, its inputs and a script `reproduce.py`.
 
     Example:
 

@@ -36,7 +36,7 @@ class Probe(keras.Model):
         arguments: Call arguments that the layer gets by position.
         named: Call arguments that the layer gets by name.
         is_training: The argument `training` of the call.
-        seed: Seed of the random numbers. They are the same on all backends.
+        seed: Seed of the random numbers. The numbers are the same on all backends.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def fitting_size(size: int, length: Any) -> Any:
 
 
 def split_blocks(x: Any, size: Any) -> Any:
-    """Splits `x` `(B, H, T, K)` into M zero-padded blocks `(B, H, M, size, K)`."""
+    """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
     batch, heads, length, width = ops.shape(x)
     # If the length is symbolic, there is a single block of this length (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0

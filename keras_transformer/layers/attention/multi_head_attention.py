@@ -385,7 +385,7 @@ class MultiHeadAttention(ConfiguredLayer):
             mask: A bool mask, or None.
 
         Returns:
-            A tuple of the combined mask and the score bias. Both can be None.
+            A tuple of the combined mask and the score bias. The mask and the bias can be None.
         """
         if self.attention_pattern is not None:
             mask = both_masks(mask, self.attention_pattern.allows(distance))
