@@ -50,7 +50,7 @@ class Run:
         shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
         .lock             locked while a process trains
-        .write.lock       locked while a process writes the model, a conversion, shortlist or scores
+        .write.lock       locked while a process writes model.keras, .ctranslate2 or scores.json
 
     Example:
 
@@ -250,7 +250,7 @@ class Run:
         The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
 
         Raises:
-            UserError: If the run has no tokenizer, or if the training text is missing.
+            UserError: If the run has no tokenizer, or its training text is missing.
         """
         from keras_transformer.data.token_store import TokenStore
         from keras_transformer.decoding.shortlist import Shortlist
