@@ -435,7 +435,10 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the shape of `results[rows]`. Copies the padding from there."""
+    """Pads `values` `(R, ...)` to the shape of `results[rows]`.
+
+    The padding has the values of `results[rows]`.
+    """
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)
