@@ -1,4 +1,4 @@
-"""Atomic writing of files, and safe reading of files from unknown sources."""
+"""Writes files atomically, and safely reads files from unknown sources."""
 
 import copy
 import errno
@@ -27,13 +27,13 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Writes a file or folder under a temporary name, flushes it, and renames it to `path`.
 
-    If `path` is a symbolic link, the target of the link is replaced and the link is kept. A new
-    file has the permissions of the replaced file. If `path` is an existing folder, the folder must
-    be empty.
+    If `path` is a symbolic link, the target of the link is replaced and the link is kept. The
+    new file gets the permissions of the file that it replaces. If `path` is an existing folder, the
+    folder must be empty.
 
     Yields:
-        The temporary path, in the folder of `path` and with the same suffix. If a killed process
-        left a file at the temporary path, that file is removed first.
+        The temporary path, which has the folder and the suffix of `path`. If a killed process left
+        a file at the temporary path, that file is removed first.
 
     Raises:
         UserError: If the disk is full. A full disk leaves the old content of `path` unchanged.
@@ -118,11 +118,11 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """Reads the configuration of a `.keras` file; rejects files that would fill the memory.
+    """Reads the configuration of a `.keras` file, and rejects files that would fill the memory.
 
     Call this function before `keras.saving.load_model`, which does not check sizes. `config.json`
-    and `metadata.json` must have at most 4 MiB each. No file in the archive may be larger than the
-    size that the archive states for this file.
+    and `metadata.json` must have at most 4 MiB each. Each file in the archive must have at most the
+    number of bytes that its zip header states.
 
     Raises:
         UserError: If the archive is damaged or a file in it is too large.
@@ -181,7 +181,7 @@ def _partial_name(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder; does nothing if there is none."""
+    """Removes a file or a folder. Does nothing if `path` does not exist."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

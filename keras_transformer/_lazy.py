@@ -1,4 +1,4 @@
-"""Imports the modules of a package when their names are first used (PEP 562)."""
+"""Imports a module of a package when one of its public names is first used (PEP 562)."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package.
+    """Returns a function that a package can define as its `__getattr__`.
 
-    `modules` contains the full name of the module of each public name of the package.
+    `modules` maps each public name of the package to the full name of the module that defines it.
     """
 
     def get(name: str) -> Any:

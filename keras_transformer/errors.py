@@ -1,4 +1,4 @@
-"""The exception class for problems that the user can fix, and a check for out-of-memory errors."""
+"""Defines the exception for problems that the user can fix, and detects out-of-memory errors."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Translation recipes: validated YAML files, with the settings of the paper as defaults."""
+"""Reads and validates recipes, which are YAML files. The defaults are the paper's settings."""
 
 import difflib
 import re
@@ -30,7 +30,7 @@ class _Section(BaseModel):
 
 
 class TextPair(_Section):
-    """The files of one split: two line-aligned files or one TSV file, as plain text or .gz."""
+    """The text of one split: two line-aligned files or one TSV file. Files may be gzipped."""
 
     source: str = Field(description="Name or path of the source file, or of the TSV file.")
     target: str | None = Field(
@@ -66,7 +66,7 @@ class Download(_Section):
 
 
 class Generator(_Section):
-    """Sizes of the splits of generated text (numbers and dates in words)."""
+    """Number of generated sentence pairs per split. The pairs are numbers and dates in words."""
 
     train: int = Field(40_000, gt=0, le=_MOST, description="Training pairs.")
     validation: int = Field(500, gt=0, le=_MOST, description="Validation pairs.")
@@ -124,7 +124,7 @@ class TokenizerSettings(_Section):
 
 
 class ModelSettings(_Section):
-    """A preset and other settings. A setting that is not None replaces the preset's value."""
+    """Settings of the model. A setting that is not None replaces the value of the preset."""
 
     architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
     preset: Literal["tiny", "base", "big"] = Field(
@@ -213,7 +213,7 @@ class ModelSettings(_Section):
 
 
 class Training(_Section):
-    """Optimization (§5.3, §5.4) and checkpoints. All steps are optimizer steps."""
+    """Settings of optimization (§5.3, §5.4) and checkpoints. All steps are optimizer steps."""
 
     initial_run: Path | None = Field(
         None,
@@ -316,7 +316,7 @@ class Training(_Section):
 
 
 class Evaluation(SearchOptions):
-    """Checkpoint averaging, search options and scoring of the finished model."""
+    """Settings of checkpoint averaging, and of search and scoring with the finished model."""
 
     average_last: int = Field(
         5,
@@ -386,7 +386,7 @@ class Recipe(_Section):
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Lists the keys whose values differ, such as "training.steps (1000 and 2000)".
+        """Lists keys whose values differ in two recipes, such as "training.steps (1000 and 2000)".
 
         Ignores `data.directory`, `training.distribution` and `training.model_shards`.
         """

@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
+"""Reads and writes the folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
 import hashlib
 import itertools
@@ -62,7 +62,7 @@ class Run:
     ```
 
     Args:
-        directory: The folder.
+        directory: The folder of the run.
         recipe: The recipe of the run.
     """
 
@@ -105,7 +105,7 @@ class Run:
         return run
 
     def _check_is_free(self) -> None:
-        """Raises `UserError` if a folder without a recipe has a file that a run would replace."""
+        """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
         places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
         if self.recipe.data.generator is not None:
@@ -153,7 +153,8 @@ class Run:
         """Opens an existing run to continue it.
 
         Raises:
-            UserError: If the recipes differ. The message lists the keys that differ.
+            UserError: If `recipe` differs from the run's recipe. The message lists the keys that
+                differ.
         """
         run = cls.open(directory)
         if differences := run.recipe.differences(recipe):
@@ -179,8 +180,8 @@ class Run:
         """Loads the finished model for inference.
 
         Raises:
-            UserError: If the model is missing or damaged, is of a kind that cannot translate, or
-                was trained with another tokenizer.
+            UserError: If the model is missing or damaged, if it is not a translation model, or if
+                it was trained with a tokenizer other than the run's.
         """
         model = load_model(self.model_path)
         if not hasattr(model, "init_cache"):
@@ -207,20 +208,22 @@ class Run:
         >>> translator.translate(["twenty-six"])
 
         Args:
-            options: The options of beam search. Defaults to None: those of the recipe.
+            options: The options of beam search. Defaults to None, which means the search options of
+                the recipe.
             overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
             engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
-                `CTranslate2Translator`, which starts and translates faster on CPUs, does not import
-                Keras, and does not support all options. It needs a conversion of the model, which
-                is made the first time and kept in the run's folder. Defaults to `"keras"`.
+                `CTranslate2Translator`, which starts and translates faster on CPUs. It does not
+                import Keras and does not support all options. The first call with `"ctranslate2"`
+                converts the model and keeps the conversion in the run's folder. Defaults to
+                `"keras"`.
             use_shortlist: Whether to translate with `Run.shortlist()`, which makes the engine
                 `"keras"` faster. Defaults to False.
 
         Raises:
-            UserError: If the model is missing, or the engine does not support an option or the
-                model.
-            ValueError: If a length in `options` exceeds the model's maximum, or if the engine
-                `"ctranslate2"` is to use the shortlist.
+            UserError: If the model is missing, or if the engine does not support the model or an
+                option.
+            ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
+                maximum, or if `use_shortlist` is True with the engine `"ctranslate2"`.
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
@@ -245,9 +248,9 @@ class Run:
         return ctranslate2.CTranslate2Translator(converted(self), options, overlong)
 
     def shortlist(self) -> "Shortlist":
-        """Returns the target tokens that each sentence may be translated with.
+        """Returns the `Shortlist`, which limits the target tokens of each translation.
 
-        The first time, the shortlist is learned from the training text and kept in `shortlist.npz`.
+        The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
 
         Raises:
             UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
@@ -315,7 +318,10 @@ class Run:
             )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns a fingerprint (SHA-256) of the text and the tokenizer of each encoded split."""
+        """Returns a dict from each encoded split to the fingerprint of its text and tokenizer.
+
+        The fingerprint is a SHA-256. It also depends on the maximum length of a sentence.
+        """
         if not self.fingerprints_path.exists():
             return {}
         try:
@@ -338,7 +344,10 @@ class Run:
         return read_parallel(*self.text(split))
 
     def text(self, split: Split) -> TextFiles:
-        """Returns the two files of a split, or a TSV file and None. Generates files if needed."""
+        """Returns the source and target file of a split, or its TSV file and None.
+
+        Generates or downloads the files if needed.
+        """
         data = self.recipe.data
         if data.generator is None:
             return self._files_of_recipe(split)
@@ -401,7 +410,7 @@ class Run:
     def writing(self) -> FileLock:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores.
 
-        Acquiring the lock waits for other writers.
+        A process that acquires the lock waits until no other process has the lock.
 
         Raises:
             UserError: If a folder has the name of the lock file.
@@ -412,7 +421,7 @@ class Run:
         return FileLock(path)
 
     def _files_of_recipe(self, split: Split) -> TextFiles:
-        """Returns the files of a split. Downloads missing files if the recipe gives no folder."""
+        """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
         pair = getattr(self.recipe.data, split)
         source = self._locate(pair.source)
         return source, None if pair.target is None else self._locate(pair.target)
@@ -466,10 +475,10 @@ def checkpoint_folders(directory: str | Path) -> list[Path]:
 
 
 def load_model(path: str | Path) -> Any:
-    """Loads a .keras file of a model of this package.
+    """Loads a model of this package from a .keras file.
 
     Raises:
-        UserError: If the file is missing or damaged, or its configuration is too large.
+        UserError: If the file is missing or damaged, or if the model's configuration is too large.
     """
     import keras
 

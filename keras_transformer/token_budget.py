@@ -1,4 +1,4 @@
-"""The search for the largest number of tokens per batch that fits into memory.
+"""Searches for the largest number of tokens per batch that fits into memory.
 
 To save memory, the process that runs this search does not import Keras. This module is therefore
 outside the package `training`, which imports Keras.
@@ -24,12 +24,15 @@ _MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
-    """Memory and time of a training step, or None if the memory was not sufficient.
+    """Memory and time of a training step with a tested number of tokens per batch.
+
+    If the step did not fit into memory, `mebibytes`, `seconds` and `tokens_per_s` are None.
 
     Attributes:
         tokens: The tested value of `training.tokens_per_batch`.
         shape: Number of sentence pairs, source length and target length of the batch.
-        mebibytes: Peak memory in MiB, of the process on a CPU, or of the device on a GPU.
+        mebibytes: Peak memory in MiB. On a CPU, it is the memory of the process. On a GPU, it is
+            the memory of the device.
         seconds: Duration of an optimizer step in seconds.
         tokens_per_s: Target tokens per second.
     """
@@ -57,8 +60,8 @@ def find_token_budget(
 
     Args:
         recipe: The recipe. If the recipe uses several devices, the result is for one device.
-        memory: Limit in MiB for the main memory of the process. Defaults to None: the available
-            memory. On a GPU, the step must also fit into the memory of the device.
+        memory: Limit in MiB for the main memory of the process. Defaults to None, which means the
+            available memory. On a GPU, the step must also fit into the memory of the device.
         report: Function that is called with every `Try`.
 
     Raises:
@@ -83,10 +86,10 @@ def find_token_budget(
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Returns a number within 10 % of the largest number for which `fits` is True.
+    """Returns a number within 10 % of the largest number for which `fits` returns True.
 
-    Returns None if `smallest` does not fit. Doubles the number until it does not fit, then bisects.
-    Assumes that if a number fits, all smaller numbers also fit.
+    Returns None if `fits(smallest)` is False. Doubles the number until `fits` returns False, then
+    bisects. Assumes that if a number fits, all smaller numbers also fit.
     """
     tokens = max(FIRST_TRY, smallest)
     if fits(tokens):
@@ -115,14 +118,14 @@ def longest_lengths(recipe: Recipe) -> tuple[int, int]:
 
 
 def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
-    """Returns rows, source length and target length of the batch that needs most memory."""
+    """Returns batch size, source length and target length of the batch that needs most memory."""
     source, target = longest_lengths(recipe)
     rows = tokens // target
     return (rows - rows % 8 if rows > 8 else rows), source, target
 
 
 def available_mebibytes() -> float:
-    """Returns the available memory of the machine or, if smaller, of its container, in MiB.
+    """Returns the available memory in MiB of the machine, or of its container if that is less.
 
     Without `/proc/meminfo`, the machine's total memory counts as available.
     """

@@ -18,10 +18,11 @@ def use_compilation_cache() -> None:
 
     On other backends, the function does nothing.
 
-    The folder is `XDG_CACHE_HOME` or `~/.cache`. Processors with other features have a folder of
-    their own, because programs for one may crash on another. If the folder cannot be written, the
-    cache stays off. The function changes nothing if JAX's own setting names a folder
-    (`JAX_COMPILATION_CACHE_DIR`) or turns the cache off (`JAX_ENABLE_COMPILATION_CACHE=false`).
+    The user's cache folder is `XDG_CACHE_HOME` or `~/.cache`. Each type of processor has its own
+    subfolder, because a program for one processor may crash on another. If the process cannot write
+    to the folder, the cache stays off. The function changes nothing if a setting of JAX names a
+    cache folder (`JAX_COMPILATION_CACHE_DIR`) or turns the cache off
+    (`JAX_ENABLE_COMPILATION_CACHE=false`).
     """
     if keras.config.backend() != "jax":
         return
@@ -47,7 +48,7 @@ def use_compilation_cache() -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Removes programs without a time stamp. If there is one, JAX writes no more programs."""
+    """Removes programs without a time stamp. One such program keeps JAX from writing others."""
     for program in folder.glob("*-cache"):
         stamp = program.with_name(program.name.removesuffix("-cache") + "-atime")
         # Another process may be writing the stamp of a program that is less than a minute old.
@@ -56,13 +57,13 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 def _cache_home() -> Path:
-    """Returns `XDG_CACHE_HOME` if it is an absolute path, as its specification requires."""
+    """Returns `XDG_CACHE_HOME` if it is an absolute path (XDG standard), otherwise `~/.cache`."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return folder if folder.is_absolute() else Path.home() / ".cache"
 
 
 def _processor() -> str:
-    """Returns a name for the processor that differs if its features differ."""
+    """Returns a hash of the processor's model name and features, as a hexadecimal string."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

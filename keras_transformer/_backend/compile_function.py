@@ -29,7 +29,7 @@ def compile_function(
         function: Function that uses `keras.ops` and returns tensors in any nested structure.
         model: Model that is passed as the first argument of `function`.
         donated: Zero-based indices of the `tensors` that the caller will not use again. JAX reuses
-            the memory of these tensors for the results. Defaults to none.
+            the memory of these tensors for the results. Defaults to ().
 
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
@@ -57,10 +57,10 @@ class CompiledFunctions:
     Args:
         model: As in `compile_function`.
         *functions: Pairs `(function, donated)`, as in `compile_function`.
-        any_shape: If True, TensorFlow makes one graph, without XLA, for all shapes of the first
-            tensor and for all sizes of the first axis of the other tensors. A small model then
-            takes 3 times as long per batch, but a new shape causes no delay. On the other backends,
-            the argument has no effect. Defaults to False.
+        any_shape: If True, TensorFlow makes one graph without XLA. In this graph, all axes of the
+            first tensor and the first axis of each other tensor may vary in size. A small model
+            then takes 3 times as long per batch, but a new shape causes no delay. On the other
+            backends, the argument has no effect. Defaults to False.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
             `BatchPlan.batches()`. All batches have the same nested structure, dtypes and ranks.
         model: The functional model that takes the batches. If a model is given, only two kinds of
             axes may vary in size: the batch axis, and axes whose size is None in an input or output
-            of the model. Defaults to None: all axes may vary.
+            of the model. Defaults to None, which lets all axes vary.
 
     Returns:
         A `tf.data.Dataset` on TensorFlow, otherwise a generator. The result can be iterated only

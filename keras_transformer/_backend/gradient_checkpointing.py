@@ -1,4 +1,4 @@
-"""Gradient checkpointing: recomputes activations in the backward pass instead of storing them."""
+"""Recomputes activations in the backward pass instead of storing them (checkpointing)."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +39,9 @@ def checkpointable(call: Call) -> Call:
     """Decorates a layer's `call` so that gradient checkpointing can recompute its activations.
 
     Args:
-        call: Method that returns one tensor. The method's float arguments get gradients. In this
-            method, only `keras_transformer.layers.Dropout` may draw random numbers.
+        call: Method that returns one tensor. Gradients are computed with respect to the method's
+            float arguments. In this method, only `keras_transformer.layers.Dropout` may draw random
+            numbers.
     """
 
     @functools.wraps(call)
@@ -98,7 +99,7 @@ def _tied_to(x: Any, seeds: Sequence[Any]) -> list[Any]:
 
 
 def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function`, which takes tensors, so that its activations are not stored."""
+    """Wraps a function of tensors so that its activations are not stored."""
     if keras.config.backend() == "torch":
         from torch.utils.checkpoint import checkpoint
 

@@ -1,4 +1,4 @@
-"""Operations that differ by backend: affine maps, attention kernels, loops."""
+"""Contains operations that differ by backend, such as affine maps, attention and loops."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ def fused_attention(
     """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
 
     PyTorch has a fused kernel for every device. The PyTorch kernel takes a padding mask or a causal
-    mask. For both masks together, the kernel would need a mask of shape `(B, 1, T, S)`. JAX has a
+    mask, but not both. Both masks together would require a mask of shape `(B, 1, T, S)`. JAX has a
     fused kernel for half precision on GPUs and TPUs. The JAX kernel takes no padding mask.
     TensorFlow has no fused kernel. Values and keys must have the same width.
 
@@ -125,7 +125,8 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
 
     Args:
         count: Number of iterations, an int or an int32 tensor.
-        body: Takes the index (int32 tensor) and the loop's tensors; returns the loop's new tensors.
+        body: Function of the index (int32 tensor) and the loop's tensors. It returns the loop's new
+            tensors.
         begin: The loop's tensors before the first iteration.
 
     Returns:
@@ -147,9 +148,9 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
 
 
 def of_unknown_shape(tensor: Any) -> Any:
-    """In a TensorFlow graph, makes the sizes of the first axis and of all empty axes unknown.
+    """In a TensorFlow graph, makes the sizes of the first axis and of axes of size 0 unknown.
 
-    A loop can change unknown sizes. On other backends, returns the tensor unchanged.
+    TensorFlow lets a loop change only unknown sizes. Other backends return the tensor unchanged.
     """
     if keras.config.backend() != "tensorflow":
         return tensor

@@ -1,4 +1,4 @@
-"""Functions that let this process keep freed memory, or stop Keras from importing TensorFlow."""
+"""Lets this process keep freed memory, and prevents Keras from importing TensorFlow."""
 
 import ctypes
 import platform

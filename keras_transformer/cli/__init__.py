@@ -65,7 +65,8 @@ class _Commands(click.Group):
 class _QuietTensorFlow:
     """Import finder that hides what TensorFlow's libraries write to stderr when they are loaded.
 
-    TF_CPP_MIN_LOG_LEVEL does not hide these lines. If the import fails, the lines are shown.
+    The environment variable TF_CPP_MIN_LOG_LEVEL does not hide this output. If the import of
+    TensorFlow fails, the output is shown.
     """
 
     def find_spec(self, name: str, *_: Any) -> Any:
@@ -86,7 +87,10 @@ class _QuietTensorFlow:
 
 @contextmanager
 def _hidden_stderr() -> Iterator[None]:
-    """Hides what is written to the file descriptor 2, also by C++; shows it after an exception."""
+    """Hides output to stderr (file descriptor 2), including output of C++ code.
+
+    If the `with` block raises an exception, the output is shown.
+    """
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)

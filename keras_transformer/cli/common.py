@@ -1,4 +1,4 @@
-"""Code that several commands share: arguments, options, input, output and progress."""
+"""Contains the arguments, options, input, output and progress bar that several commands share."""
 
 import math
 import os
@@ -79,9 +79,10 @@ scores_option = click.option(
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Counts and validates the lines of `files`; returns None if a file can be read only once.
+    """Returns the number of `lines` in `files`, or None if a file can be read only once.
 
-    A pipe and standard input can be read only once. In `files`, None is standard input.
+    Reading the lines also validates them. A pipe and standard input can be read only once. In
+    `files`, None means standard input.
     """
     if not all(file is not None and file.is_file() for file in files):
         return None
@@ -129,7 +130,10 @@ def warning_lines() -> Iterator[None]:
 
 
 def progress_bar(total: int | None, output: Path | None) -> Any:
-    """Returns a progress bar on stderr, hidden if `total` is None or results go to a terminal."""
+    """Returns a progress bar on stderr.
+
+    It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
+    """
     from tqdm import tqdm
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())

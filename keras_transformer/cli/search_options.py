@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of the option classes in `decoding/options.py`.
+"""Makes command-line options from the fields of the option classes in `decoding/options.py`.
 
 If the user omits an option, the value of the option is None here. The recipe or the option class
 then provides the value.

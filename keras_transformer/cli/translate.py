@@ -236,7 +236,7 @@ def translate_lines(
 ) -> Iterator[str]:
     """Translates the lines in chunks, and yields the output text of each chunk.
 
-    If `mbr` is set, yields one text for each sentence: the sample with minimum Bayes risk. For
+    If `mbr` is set, the translation of a sentence is the sample with minimum Bayes risk. For
     `progress`, see `Translator.translate`.
 
     Raises:

@@ -1,7 +1,7 @@
 """Reads text files, encodes their text and makes batches.
 
-Each module is imported when one of its names is first used. So translation, which only
-needs to read lines, starts faster.
+Each module is imported when one of its public names is first used. So programs that only read
+lines start faster.
 """
 
 from typing import TYPE_CHECKING

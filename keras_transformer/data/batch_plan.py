@@ -29,7 +29,11 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rows of a batch for one process: parts `begin` to `end` - 1 of `parts` equal parts."""
+    """The rows of every batch that one process gets, if several processes train together.
+
+    Each batch is split into `parts` equal parts. The process gets the parts `begin` to `end` - 1,
+    counted from 0.
+    """
 
     begin: int = 0
     end: int = 1
@@ -37,11 +41,12 @@ class Shard(NamedTuple):
 
 
 class BatchPlan:
-    """Groups sentences of similar length into batches of similar numbers of tokens (§5.1).
+    """Groups sentences of similar length into batches with similar numbers of tokens (§5.1).
 
-    The sentences of a step depend only on the seed and the step. So any process can compute any
-    step in any order. Each pass over the data uses every sentence exactly once, in a new order.
-    Batches have few different shapes, so that the training step is compiled only a few times.
+    The sentences of a step depend only on the seed and the step. So each process can compute
+    the batches of any step, in any order. Each pass over the data uses every sentence exactly once,
+    in a new order. Batches have few different shapes, so that the training step is compiled only a
+    few times.
 
     Example:
 
@@ -52,9 +57,9 @@ class BatchPlan:
 
     Args:
         store: The encoded text.
-        tokens_per_batch: Maximum number of target tokens of a micro-batch, eos and padding
-            included. A micro-batch may have up to twice as many source tokens.
-        seed: Random seed of the order, an integer >= 0. Defaults to 0.
+        tokens_per_batch: Maximum number of target tokens of a micro-batch, including eos and
+            padding. A micro-batch may have up to twice as many source tokens.
+        seed: Random seed of the order of the sentences, an integer >= 0. Defaults to 0.
         accumulation_steps: Number of micro-batches per optimizer step. Defaults to 1.
         length_multiple: Sentences are padded to a multiple of this number of tokens. Defaults to 8.
         shuffle: If False, every pass has the same order, with the shortest batches first. Defaults
@@ -62,7 +67,8 @@ class BatchPlan:
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
             All parts of a batch have the same number of rows. Some rows may contain only padding.
-            The sample weights are the same as without `shard`. Defaults to None: all rows.
+            The sample weights are the same as without `shard`. Defaults to None, which means all
+            rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -107,7 +113,7 @@ class BatchPlan:
 
     @property
     def steps_per_pass(self) -> float:
-        """Number of optimizer steps per pass over the data, not always an integer.
+        """Number of optimizer steps per pass over the data, which may not be an integer.
 
         If the number is not an integer, some steps contain micro-batches of two passes over the
         data.
@@ -115,7 +121,7 @@ class BatchPlan:
         return self.batches_per_pass / self.accumulation_steps
 
     def tokens(self, step: int) -> int:
-        """Returns the number of real target tokens of a step: pieces and eos, without padding."""
+        """Returns the number of target tokens of a step, including eos but not padding."""
         slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]
         return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
 
@@ -124,15 +130,15 @@ class BatchPlan:
 
         Args:
             step: Optimizer step, counted from 0.
-            micro: Micro-batch of that step, in `range(accumulation_steps)`.
+            micro: Index of the micro-batch in the step, in `range(accumulation_steps)`.
 
         Returns:
-            `(inputs, labels, sample_weight)`: inputs `{"source_ids": int32 (B, S), "target_ids":
-            int32 (B, T)}`, labels int32 (B, T), sample_weight float32 (B, T). Rows without a
-            sentence contain only padding. The weight of padding is 0. The weight of a real token is
-            `accumulation_steps` divided by the number of real target tokens of the whole step. With
-            these weights and a loss that sums over tokens, the mean gradient of the micro-batches
-            is the gradient of the step's mean loss per real token.
+            A tuple `(inputs, labels, sample_weight)`. The dict `inputs` contains `source_ids`,
+            int32 (B, S), and `target_ids`, int32 (B, T). The array `labels` is int32 (B, T). The
+            array `sample_weight` is float32 (B, T). Rows without a sentence contain only padding.
+            The weight of padding is 0. The weight of any other token is `accumulation_steps`
+            divided by `tokens(step)`. With these weights and a loss that sums over tokens, the mean
+            gradient of the micro-batches is the gradient of the step's mean loss per target token.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
@@ -234,7 +240,7 @@ def evaluation_batches(
         length_multiple: As in `BatchPlan`.
 
     Returns:
-        Batches like those of `BatchPlan.batch`, but the weight of each real token is 1.
+        Batches as `BatchPlan.batch` returns them, but all tokens except padding have the weight 1.
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
     return [
@@ -244,7 +250,10 @@ def evaluation_batches(
 
 
 class _Slot(NamedTuple):
-    """A micro-batch: its shape, and the positions `begin` to `end` - 1 of its pairs in `_order`."""
+    """The shape of a micro-batch, and the positions of its sentence pairs.
+
+    The pairs are at the positions `begin` to `end` - 1 of the order that `_order` returns.
+    """
 
     shape: BatchShape
     begin: int
@@ -262,7 +271,7 @@ def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: f
 
 
 def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Returns the pieces and eos of `pairs`: int32, padded to the given shape."""
+    """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32."""
     ids = np.full(shape, PAD_ID, np.int32)
     lengths = store.lengths(side, pairs)
     rows = ids[: len(pairs)]
@@ -279,10 +288,10 @@ def choose_buckets(
 ) -> tuple[list[Width], np.ndarray]:
     """Chooses the lengths that sentence pairs are padded to, so that there is little padding.
 
-    A width is a source length and a target length. The search starts with one width that every pair
-    fits into. It repeatedly adds the width that saves the most padding, until there are
-    `max_shapes` widths. Then it tries to improve each width except the widest: it removes the
-    width, and adds the best width instead.
+    A width is a pair of a source length and a target length. The search starts with one width that
+    every sentence pair fits into. It repeatedly adds the width that saves the most padding, until
+    there are `max_shapes` widths. Then it replaces each width except the widest by the width that
+    saves the most padding.
 
     Args:
         source_lengths: Number of source tokens of each pair, int (pairs,).
@@ -291,8 +300,8 @@ def choose_buckets(
         max_shapes: Maximum number of widths.
 
     Returns:
-        The widths, narrowest first, and an array uint8 (pairs,): for each pair, the index of the
-        narrowest width that the pair fits into. Every pair fits into the last width.
+        The widths, narrowest first, and an array, uint8 (pairs,). The array contains the index of
+        the narrowest width that each pair fits into. Every pair fits into the last width.
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -323,8 +332,8 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
     """Returns at most `max_shapes` cells of a grid (the corners), cheapest first.
 
     Cell (i, j) stands for a width: the i-th possible source length and the j-th possible target
-    length. `counts` are the numbers of pairs in each cell. `sums` are the costs of one pair that is
-    padded to the lengths of the cell.
+    length. `counts[i, j]` is the number of sentence pairs in cell (i, j). `sums[i, j]` is the cost
+    of one pair that is padded to the lengths of cell (i, j).
     """
     widest = (sums.shape[0] - 1, sums.shape[1] - 1)
     corners = [widest]
@@ -338,7 +347,7 @@ def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Adds the cell that saves the most padding to `corners`, if any cell saves padding."""
+    """Returns `corners` plus the cell that saves the most padding, if any cell saves padding."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)

@@ -49,13 +49,14 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
         target_path: File with one target sentence per line. Defaults to None.
 
     Returns:
-        An iterable of (source, target) that can be iterated over repeatedly. Pairs with an empty
-        line are included. `TokenStore.build` drops and counts such pairs.
+        An iterable of (source, target) pairs that can be iterated over repeatedly. Pairs with an
+        empty line are included. `TokenStore.build` drops and counts such pairs.
 
     Raises:
-        CorpusError: While iterating, if a file cannot be read or is not UTF-8. Also if a line is
-            longer than 1 MiB, the files have different numbers of lines, or a TSV line does not
-            have two fields. The message names the file and the line.
+        CorpusError: While iterating, if a file cannot be read or is not UTF-8. The message names
+            the file and, if a line is invalid, the number of the line.
+        CorpusError: While iterating, if a line is longer than 1 MiB, if the files have different
+            numbers of lines, or if a TSV line does not have two fields.
     """
     return _ParallelText(source_path, target_path)
 
@@ -140,7 +141,7 @@ def _text(line: bytes, number: int, name: str | Path) -> str:
 
 
 def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
-    """Yields the lines of a file with their line ends; skips a byte order mark.
+    """Yields the lines of a file with their line ends, without a byte order mark.
 
     If a line has more than `_LONGEST_LINE` bytes, raises `CorpusError` without reading the whole
     line.
@@ -160,19 +161,19 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Opens a file for reading bytes; decompresses a gzip file, even without the suffix .gz."""
+    """Opens a file for reading bytes. Decompresses a gzip file, even without the suffix .gz."""
     file = path.open("rb")
     return gzip.open(file) if file.peek(2)[:2] == _GZIP_MAGIC else file  # type: ignore[return-value]
 
 
 class _End(NamedTuple):
-    """The last item of a queue, with the exception that ended the iteration, or None."""
+    """The last item of a queue. `error` is the exception that ended the iteration, or None."""
 
     error: BaseException | None
 
 
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
-    """Yields the items in lists. Each list has the items that have arrived, from 1 to `most` items.
+    """Yields lists of the items that have arrived. Each list has from 1 to `most` items.
 
     While the caller works on a list, a thread reads up to `most` further items into a queue. So a
     line that a user types is processed immediately, and a file is processed in long lists. If
@@ -196,7 +197,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
 
 def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threading.Event) -> None:
-    """Puts all items and then an `_End` into a queue; stops early if `is_abandoned` is set."""
+    """Puts all items and then an `_End` into a queue. Stops early if `is_abandoned` is set."""
     try:
         for item in items:
             _put(arrived, item, is_abandoned)

@@ -25,15 +25,16 @@ def lexical_table(
 
     Args:
         store: A `TokenStore`.
-        source_vocabulary_size: Number V of source tokens.
-        target_vocabulary_size: Number of target tokens W.
+        source_vocabulary_size: Number V of tokens in the source vocabulary.
+        target_vocabulary_size: Number W of tokens in the target vocabulary.
         num_translations: Number M of translations of each source token.
         most_token_pairs: Maximum number of pairs of tokens to learn from. Defaults to 50 million.
 
     Returns:
-        A tuple of the number of occurrences of each target token, int64 `(W,)`, and the ids of the
-        M most probable translations of each source token, best first, int32 `(V, M)`, padded with
-        -1.
+        A tuple `(counts, table)`. The array `counts` contains the number of occurrences of each
+        target token, int64 `(W,)`. The array `table` contains the ids of the M most probable
+        translations of each source token, best first, int32 `(V, M)`. Rows of fewer than M
+        translations are padded with -1.
 
     Source: Brown et al. 1993, §4.1.
     """

@@ -1,4 +1,4 @@
-"""Generates sentence pairs without a corpus: numbers and dates in the words of two languages."""
+"""Generates sentence pairs that are numbers and dates, written in words of two languages."""
 
 import copy
 import datetime
@@ -40,7 +40,7 @@ def generate_pairs(
     Args:
         count: Number of pairs, at most 1,146,097. All pairs are different, and in random order.
         source_language: Code of a language that num2words and Babel support, such as "en" or "ko".
-        target_language: Code of the other language. Both packages must support this language too.
+        target_language: Code of another language that num2words and Babel support, such as "de".
         seed: Random seed, an integer >= 0.
 
     Returns:
@@ -48,8 +48,8 @@ def generate_pairs(
         "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
 
     Raises:
-        UserError: If there are fewer than `count` different pairs, if num2words or Babel is not
-            installed, or if a language is not supported.
+        UserError: If `count` is out of range, if num2words or Babel is not installed, or if a
+            language is not supported.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise UserError(
@@ -104,7 +104,7 @@ class _Writer:
         )
 
     def _write_field(self, field: str, date: datetime.date) -> str:
-        """Writes one field of a date; `field` is a format code such as "EEEE" for the weekday."""
+        """Writes one field of a date. `field` is a format code such as "EEEE" for the weekday."""
         from babel.dates import format_date
 
         if field.startswith("d"):
@@ -129,7 +129,7 @@ class _Writer:
 
 
 def _converter(language: str) -> Any:
-    """Returns num2words' converter of a language.
+    """Returns the converter of num2words for a language.
 
     The returned copy has no words for numbers above NUMBERS, so it is four times as fast.
     """

@@ -1,4 +1,4 @@
-"""Stores parallel text as token ids in memory-mapped files, to encode the text only once."""
+"""Stores the token ids of parallel text in memory-mapped files. Text is encoded only once."""
 
 import hashlib
 import itertools
@@ -30,9 +30,10 @@ class TokenStore:
     """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
     The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
-    without bos and eos. The files `source.offsets` and `target.offsets` contain the start of each
-    sentence and the end of the last sentence as int64. All numbers are little-endian. The file
-    `meta.json` contains the SHA-256 of the other files. Opening a store verifies the SHA-256.
+    without bos and eos. The files `source.offsets` and `target.offsets` contain the position of
+    each sentence's first piece, then the total number of pieces, as int64. All numbers are
+    little-endian. The file `meta.json` contains the SHA-256 of each other file. Opening a store
+    verifies every SHA-256.
 
     Example:
 
@@ -75,10 +76,10 @@ class TokenStore:
         progress: bool = True,
         fingerprint: str | None = None,
     ) -> "TokenStore":
-        """Encodes parallel text, unless the folder already contains the result.
+        """Encodes parallel text, or opens the store if the folder already contains the result.
 
-        Pairs with an empty sentence or a sentence that is too long are dropped and counted. The
-        memory needed does not depend on the size of the text. If the folder has a store of another
+        Drops and counts pairs in which a sentence is empty or too long. The required memory does
+        not depend on the size of the text. If the folder has a store of another
         text, tokenizer or maximum length, that store is replaced when the new store is complete.
 
         Args:
@@ -88,15 +89,15 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to None:
-                any fingerprint is accepted.
+            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to None,
+                which means any fingerprint.
 
         Returns:
             The store.
 
         Raises:
-            UserError: If no pair is left, the disk is full, the folder contains other files, or the
-                fingerprint is not `fingerprint`.
+            UserError: If no pair is left, the disk is full, or the folder contains other files.
+            UserError: If the fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
         """
         if isinstance(pairs, Iterator):
             raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
@@ -152,7 +153,7 @@ class TokenStore:
 
     @property
     def report(self) -> str:
-        """One line: the number of kept pairs, and the number of dropped pairs for each reason."""
+        """One line of text with the number of kept pairs, and of dropped pairs for each reason."""
         kept, dropped = f"{self._size:,} pairs kept", sum(self.dropped.values())
         return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
 
@@ -260,7 +261,7 @@ class _SideWriter(ExitStack):
 def _encode(
     chunk: list[Pair], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
 ) -> list[tuple[list[int], list[int]]]:
-    """Returns the ids of the kept pairs; counts the other pairs in `dropped`, by reason."""
+    """Returns the ids of the kept pairs. Counts the other pairs in `dropped`, by reason."""
     sources = tokenizer.encode_source([source for source, _ in chunk])
     targets = tokenizer.encode_target([target for _, target in chunk])
     kept = []

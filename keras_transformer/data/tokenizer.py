@@ -37,7 +37,8 @@ class Tokenizer:
 
     Args:
         source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.
-        target_model: Bytes of the target language's model. Defaults to None: a joint vocabulary.
+        target_model: Bytes of the target language's model. Defaults to None, which means a joint
+            vocabulary.
 
     Raises:
         UserError: If a model is damaged, or has other ids for pad, unk, bos or eos.
@@ -77,9 +78,9 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
-            UserError: If the text is empty. Also if the text has too few different words, or too
-                many different characters, for the vocabulary size. The message then names a
-                possible size.
+            UserError: If the text is empty.
+            UserError: If `vocabulary_size` is too large for the words of the text, or smaller than
+                the number of different characters. The message names a possible size.
         """
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         options["normalization_rule_name"] = normalization
@@ -115,7 +116,7 @@ class Tokenizer:
         """Writes `tokenizer.json`, `source.model` and, if `joint` is False, `target.model`.
 
         Args:
-            directory: A new or empty folder. If writing fails, no folder is left.
+            directory: A new or empty folder. If writing fails, the folder is unchanged.
         """
         models = dict(zip(["source.model", "target.model"], self._models, strict=False))
         summary = {
@@ -137,7 +138,7 @@ class Tokenizer:
 
     @property
     def target_model(self) -> bytes:
-        """The SentencePiece model of the target; equals `source_model` if `joint` is True."""
+        """The SentencePiece model of the target. It equals `source_model` if `joint` is True."""
         return self._models[-1]
 
     @property
@@ -187,7 +188,7 @@ class Tokenizer:
         return [BOS_ID, *pieces], [*pieces, EOS_ID]
 
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Converts ids to target sentences; omits pad, bos and eos, and writes "⁇" for unk."""
+        """Converts ids to target sentences. Omits pad, bos and eos, and writes "⁇" for unk."""
         return self._target.decode([[int(id) for id in sentence] for sentence in ids])
 
 
@@ -261,7 +262,7 @@ def _explain(error: Exception, vocabulary_size: int) -> UserError:
 
 
 def _inside(directory: Path, name: str) -> Path:
-    """Returns a file's path; rejects names and symbolic links that lead out of `directory`."""
+    """Returns a file's path. Rejects names and symbolic links that lead out of `directory`."""
     path = directory / name
     if not is_plain_name(name) or path.resolve().parent != directory.resolve():
         raise ValueError(f"{_SUMMARY} must name files in its own folder. Received: {name!r}")

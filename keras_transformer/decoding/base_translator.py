@@ -1,4 +1,4 @@
-"""`BaseTranslator`: what all translators share. It does not need Keras."""
+"""Defines `BaseTranslator`, the base class of all translators. It does not need Keras."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +24,9 @@ Progress = bool | Callable[[int], Any]
 
 
 class BaseTranslator(ABC):
-    """Base class of `Translator` and `CTranslate2Translator`: splits and joins sentences.
+    """Base class of `Translator` and `CTranslate2Translator`.
+
+    The class splits long sentences and joins the translations of their parts.
 
     Args:
         tokenizer: The `Tokenizer` that the model was trained with.
@@ -65,14 +67,14 @@ class BaseTranslator(ABC):
 
         Args:
             sentences: Any number of strings, of any lengths. Blank strings are translated to "".
-            prefixes: The required beginning of each translation; "" allows any beginning. See
-                `TargetConstraints`. Defaults to None.
-            required: For each sentence a list of words that its translation must contain. Defaults
-                to None.
-            forbidden: For each sentence a list of words that its translation must not contain.
-                Defaults to None.
-            progress: True to show a progress bar, or a function that is called with the number of
-                sentences in each finished batch. Defaults to False.
+            prefixes: The required beginning of each translation. The string "" allows any
+                beginning. See `TargetConstraints`. Defaults to None.
+            required: One list of words per sentence. The translation of the sentence must contain
+                these words. Defaults to None.
+            forbidden: One list of words per sentence. The translation of the sentence must not
+                contain any of these words. Defaults to None.
+            progress: Whether to show a progress bar. If `progress` is a function, it is called
+                after each batch, with the number of sentences in the batch. Defaults to False.
 
         Returns:
             One string per sentence, in the same order.
@@ -102,8 +104,8 @@ class BaseTranslator(ABC):
             prefixes: As in `translate`.
             required: As in `translate`.
             forbidden: As in `translate`.
-            alignments: Whether to align the words of source and translations, see `word_alignment`.
-                Defaults to False.
+            alignments: Whether to align the words of each translation with the words of its source,
+                see `word_alignment`. Defaults to False.
             progress: As in `translate`.
 
         Returns:
@@ -137,8 +139,8 @@ class BaseTranslator(ABC):
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.
 
-        The lines that have arrived, at most 1,024, are translated together. A line that arrives
-        alone is translated immediately. At most a few thousand lines are in memory.
+        The lines that have already arrived are translated together, up to 1,024 at a time. A line
+        that arrives alone is translated immediately. At most a few thousand lines are in memory.
 
         Example:
 
@@ -170,7 +172,7 @@ class BaseTranslator(ABC):
         return options
 
     def _limit(self, source_length: int, options: DecodingOptions) -> int:
-        """Returns the maximum length of the translation of a source of `source_length` tokens."""
+        """Returns the maximum length of a translation if its source has `source_length` tokens."""
         default = min(source_length + EXTRA_LENGTH, self.max_length)
         return options.max_length or max(default, options.min_length)
 
@@ -183,7 +185,7 @@ class BaseTranslator(ABC):
         constraints: TargetConstraints,
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the `options.n_best` hypotheses of each part of `count` sentences."""
+        """Returns `options.n_best` hypotheses for each of the `parts` of `count` sentences."""
 
     @abstractmethod
     def _align(
@@ -199,7 +201,7 @@ def num_sentences(parts: list[SourcePart]) -> int:
 
 @contextmanager
 def counted_progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
-    """Yields a function; call it with the number of sentences after each finished batch."""
+    """Yields a function to call after each batch with the number of sentences in the batch."""
     if callable(progress):
         yield progress
         return
@@ -210,9 +212,10 @@ def counted_progress(progress: Progress, total: int) -> Iterator[Callable[[int],
 def whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the k-th hypotheses of all parts of a sentence, for each sentence and each k.
+    """Joins the hypotheses of parts into hypotheses of `count` whole sentences.
 
-    The result of a sentence without parts is `blank`.
+    Hypothesis k of a sentence joins hypothesis k of each of its parts. The hypotheses of a sentence
+    without parts are `blank`.
     """
     of_sentence: list[list[int]] = [[] for _ in range(count)]
     for index, part in enumerate(parts):

@@ -74,14 +74,16 @@ class BeamState(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Finds the best-scoring translations by beam search with N beams (§6.1); N = 1 is greedy.
+    """Finds the translations with the best scores by beam search with N beams (§6.1).
+
+    With N = 1, the search is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
     hypotheses. If one of the N best candidates ends with eos, this candidate is finished. The N
-    best candidates without eos are the next live hypotheses. The search of a sentence ends when N
-    hypotheses are finished. The search also ends when no live hypothesis can become one of the
+    best candidates without eos become the next live hypotheses. The search of a sentence ends when
+    N hypotheses are finished. The search also ends when no live hypothesis can become one of the
     `n_best` results. A further token never raises the log-probability of a hypothesis. So the final
-    score of a live hypothesis is at most its present log-probability, divided by the length penalty
+    score of a live hypothesis is at most its present log-probability divided by the length penalty
     of the maximum length. At the maximum length, all candidates are finished, even without eos. So
     each sentence has a result.
 
@@ -89,8 +91,8 @@ class BeamSearch:
     `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
     candidates with equal scores.
 
-    If `num_beam_groups` is above 1, each group of beams is a separate search. In every step, the
-    groups choose tokens one after another. A token's log-probability is reduced by
+    If `num_beam_groups` is above 1, the beams of each group are searched separately. In every step,
+    the groups choose tokens one after another. A token's log-probability is reduced by
     `diversity_penalty` for each beam of an earlier group that chose the token in the same step.
     Hypotheses of different groups can be equal.
 
@@ -155,7 +157,7 @@ class BeamSearch:
     def advance(
         self, model: Any, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
-        """Decodes one token per hypothesis; returns the new state and the model's new cache."""
+        """Decodes one token per hypothesis, and returns the new state and the model's new cache."""
         live, position = state.live, state.position
         coverage_penalty = self.options.coverage_penalty
         last = ops.take(live.ids, position, axis=-1)
@@ -172,7 +174,7 @@ class BeamSearch:
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Calls `_candidates` and `_select` for each group of beams; joins the results."""
+        """Calls `_candidates` and `_select` for each group of beams, and joins the results."""
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
@@ -198,9 +200,9 @@ class BeamSearch:
     def _count_chosen(
         self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
     ) -> Any:
-        """Counts how many of the `size` best candidates end with each token, float32 `(B, 1, V)`.
+        """Counts how often each token is the new token of the `size` best candidates.
 
-        Candidates that end with eos are not counted.
+        Candidates that end with eos are ignored. Returns float32 `(B, 1, V)`.
         """
         tokens = ops.take(candidates.ids, position, axis=-1)
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
@@ -226,7 +228,7 @@ class BeamSearch:
     def _candidates(
         self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
     ) -> Candidates:
-        """Continues the live hypotheses.
+        """Returns the best continuations of the live hypotheses by one token.
 
         `penalties` `(B, 1, V)` are subtracted from the log-probabilities of the next tokens.
         """
@@ -250,7 +252,10 @@ class BeamSearch:
     def _select_single(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Does the same as `_select` for one beam: the first finished hypothesis is the result."""
+        """Does the same as `_select` for one beam.
+
+        The first finished hypothesis is the result.
+        """
         position, totals = state.position + 1, candidates.log_probabilities
         is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
         ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
@@ -270,8 +275,8 @@ class BeamSearch:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
         `bonus` is float32 `(B, N)` and at most 0. It is added to the scores of newly finished
-        hypotheses. Returns the next state, and the index `(B, N)` of the beam that each live
-        hypothesis continues.
+        hypotheses. Returns the next state, and for each live hypothesis the index of the beam that
+        it continues, int32 `(B, N)`.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
@@ -302,7 +307,7 @@ class BeamSearch:
 
 
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
-    """Returns the length penalty of `length` tokens (with eos), float32.
+    """Returns the length penalty of a hypothesis with `length` tokens (eos included), float32.
 
     The search divides the log-probability of a hypothesis by the length penalty.
 
@@ -316,17 +321,21 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
-    """Returns the coverage score, float32 `(B, N)`: 0 if the whole source is covered, else below 0.
+    """Returns the coverage score of each hypothesis, float32 `(B, N)`, at most 0.
 
-    The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
-    the total attention to each source token. `padding_mask` `(B, S)` is True for real tokens.
+    The score is the sum of log(min(coverage, 1)) over the source tokens. It is 0 if every source
+    token has a coverage of at least 1. `coverage` `(B, N, S)` is the total attention to each source
+    token. `padding_mask` `(B, S)` is True for real tokens.
     """
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 
 
 def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """Returns initial log-probabilities: 0 for each group's first beam, else minus infinity."""
+    """Returns the log-probabilities of all beams before the first step, float32 `(B, N)`.
+
+    The first beam of each group has the log-probability 0. All other beams have minus infinity.
+    """
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
     log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
@@ -358,7 +367,7 @@ def _most_probable(
 
 
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
-    """Returns the log-probabilities, descending, and the indices of the N candidates to keep."""
+    """Chooses N candidates. Returns their log-probabilities, descending, and their indices."""
     if banks is None:
         return ops.top_k(log_probabilities, beam_size)
     chosen = allocate_beams(log_probabilities, banks, beam_size)
@@ -380,9 +389,10 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 
 def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """Returns all candidates as `Finished`; unfinished candidates have the score minus infinity.
+    """Returns all candidates as `Finished`. Unfinished candidates have the score minus infinity.
 
-    Removing candidates by slicing is slower: XLA would sort all scores to find the largest.
+    Removing candidates by slicing would be slower, because XLA would sort all scores to find the
+    largest score.
     """
     log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = log_probabilities / divisor + take_columns(bonus, candidates.parents)
@@ -398,7 +408,7 @@ def _merge_finished(parts: Sequence[Finished], n_best: Any) -> Finished:
 
 
 def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:
-    """Sets the values after the first `beam_sizes` beams to minus infinity."""
+    """Sets the values of unused beams, from beam `beam_sizes` on, to minus infinity."""
     if beam_sizes is None:
         return log_probabilities
     columns = ops.arange(ops.shape(log_probabilities)[1], dtype="int32")

@@ -7,12 +7,14 @@ import numpy as np
 
 
 class Shapes(NamedTuple):
-    """The sizes that batches of a search may have. Each combination of sizes is compiled.
+    """The sizes that batches of a search may have.
+
+    The search is compiled once for each combination of sizes that occurs.
 
     Attributes:
-        factor: Each size is this number of times as large as the next smaller size.
+        factor: Ratio of each size to the next smaller size.
         smallest_width: Smallest width of a batch of sources, in tokens.
-        first_stage: Length of the hypotheses in the first stage of a search, in tokens.
+        first_stage: Maximum length of the hypotheses in the first stage of a search, in tokens.
     """
 
     factor: int
@@ -40,13 +42,13 @@ class LengthBatch(NamedTuple):
 def length_batches(
     lengths: Sequence[int], tokens_per_batch: int, longest: int, shapes: Shapes = MANY_SHAPES
 ) -> Iterator[LengthBatch]:
-    """Sorts sequences by length, longest first, and groups them into batches of few shapes.
+    """Sorts sequences by length, longest first, and groups them into batches.
 
-    The width of a batch is its number of positions per row: one of the widths of `shapes` (8, 16,
-    32, ... for `MANY_SHAPES`), or `longest` if that is smaller. A batch has as many rows as
-    `tokens_per_batch` allows, but at least one. Some rows can be empty. A short list of sequences
-    would leave many rows empty. So the first 4 batches have a further limit: the number of
-    remaining sequences, rounded up to a power of `shapes.factor`.
+    The batches have only a few different shapes. The width of a batch is its number of positions
+    per row. It is one of the widths of `shapes` (8, 16, 32, ... for `MANY_SHAPES`), but at most
+    `longest`. A batch has as many rows as `tokens_per_batch` allows, but at least one. Some rows
+    can be empty. A short list of sequences would leave many rows empty. So the first 4 batches have
+    at most as many rows as there are remaining sequences, rounded up to a power of `shapes.factor`.
 
     The first batch has the longest sequences. So if the memory is too small, the first batch fails.
 
@@ -84,11 +86,12 @@ def pair_batches(
     longest: int,
     pad_id: int,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Groups sources with N targets each into batches, and pads each batch to one length S.
+    """Groups sources, each with N targets, into batches of padded arrays.
 
     Yields:
-        For each batch: the indices of its sources, the source ids as int32 `(B, S)`, and the target
-        ids as int32 `(B, N, S)`. The last rows may contain only padding.
+        Tuples `(indices, source_ids, target_ids)`, one per batch. `indices` are the indices of the
+        sources. `source_ids` are int32 `(B, S)`, and `target_ids` are int32 `(B, N, S)`. The last
+        rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):
@@ -99,7 +102,7 @@ def pair_batches(
 
 
 def smallest_power(factor: int, number: int, first: int = 1) -> int:
-    """Returns the smallest of `first`, `first * factor`, ... that is at least `number`."""
+    """Returns the first number in `first`, `first * factor`, ... that is at least `number`."""
     while first < number:
         first *= factor
     return first

@@ -1,4 +1,4 @@
-"""The decoding cache: the tensors that a model keeps between two decoding steps."""
+"""Defines the decoding cache, which holds a model's tensors between two decoding steps."""
 
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ from keras_transformer.decoding.steps import IMPOSSIBLE, take_columns
 
 
 class Cache(NamedTuple):
-    """The decoding cache of a model: three nested structures of tensors.
+    """The decoding cache of a model. Each field is a nested structure of tensors.
 
-    With the shapes below, search can reorder hypotheses and remove finished sentences. So models
-    need no code for these operations.
+    Search relies on the shapes below to reorder hypotheses and to remove finished sentences. So
+    models need no code for these operations.
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along
@@ -28,12 +28,15 @@ class Cache(NamedTuple):
     shared: Any = ()
 
     def reorder(self, beams: Any) -> "Cache":
-        """Returns a cache whose beam n is the old beam `beams[:, n]`; `beams` is int `(B, N)`."""
+        """Returns a cache whose beam n is the old beam `beams[:, n]`, for int `beams` `(B, N)`."""
         beam = keras.tree.map_structure(lambda x: take_columns(x, beams), self.beam)
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns a cache of the sentences with indices `rows`, int `(M,)`; `batch` is B."""
+        """Returns a cache with only the sentences at the indices `rows`, int `(M,)`.
+
+        `batch` is the number of sentences B in this cache.
+        """
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))
@@ -46,9 +49,10 @@ class Cache(NamedTuple):
 
 
 class LimitedVocabulary(NamedTuple):
-    """The K tokens that a step may predict for each sentence; column k stands for token k of them.
+    """The K tokens that a step may predict for each sentence.
 
-    A model keeps it in `Cache.sentence`.
+    Column k of the logits belongs to token k of these tokens. A model keeps its `LimitedVocabulary`
+    in `Cache.sentence`.
     """
 
     token_ids: Any  # int32 `(B, K)`, padded at the end
@@ -56,16 +60,19 @@ class LimitedVocabulary(NamedTuple):
 
     @classmethod
     def of(cls, token_ids: Any, matrix: Any, dtype: str) -> "LimitedVocabulary":
-        """Takes the rows `token_ids` of the output matrix `(V, D)`."""
+        """Creates a `LimitedVocabulary` from the rows `token_ids` of the output matrix `(V, D)`."""
         weights = ops.cast(ops.take(matrix, token_ids, axis=0), dtype)
         return cls(token_ids, ops.swapaxes(weights, 1, 2))
 
     def ids(self, columns: Any) -> Any:
-        """Returns the token ids of `columns`, int32 `(B, N)`."""
+        """Converts `columns` of the logits, int `(B, N)`, to token ids, int32 `(B, N)`."""
         return take_columns(self.token_ids, columns)
 
     def logits(self, states: Any, num_beams: Any, pad_id: int) -> Any:
-        """Returns the logits `(B, N, K)` of hidden states `(B * N, D)`; padding has -infinity."""
+        """Returns the logits, float32 `(B, N, K)`, of hidden states `(B * N, D)`.
+
+        The logits of padding are minus infinity.
+        """
         states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
         logits = ops.cast(ops.matmul(states, self.weights), "float32")
         return ops.where((self.token_ids != pad_id)[:, None], logits, IMPOSSIBLE)
@@ -76,8 +83,8 @@ class FixedKeyValues(NamedTuple):
 
     Each position has N slots. A slot holds the key and value of one hypothesis. When search
     reorders hypotheses, keys and values stay in their slots. The mask that `take_slots` returns
-    tells which slots belong to each hypothesis. With these shapes, XLA updates keys and values in
-    place and multiplies them without transposing. In cross-attention, `key` is `(B, H, K, S)` and
+    tells which slots belong to each hypothesis. The shapes of `key` and `value` let XLA update them
+    in place and multiply them without transposing. In cross-attention, `key` is `(B, H, K, S)` and
     `value` is `(B, H, S, K_v)`.
     """
 
@@ -86,13 +93,13 @@ class FixedKeyValues(NamedTuple):
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "FixedKeyValues":
-        """Returns keys and values of zeros; `rows` is B * H, and `num_slots` is L * N."""
+        """Returns keys and values of zeros, where `rows` is B * H and `num_slots` is L * N."""
         shapes = (rows, d_k, num_slots), (rows, num_slots, d_v)
         return cls(*(ops.zeros(shape, dtype) for shape in shapes))
 
     @property
     def key_is_transposed(self) -> bool:
-        """Whether `key` has the features before the slots, with shape `(B * H, K, L * N)`."""
+        """Whether `key` has the shape `(B * H, K, L * N)` instead of `(B * H, L * N, K)`."""
         return True
 
     def open_position(self, slots: Any) -> Any:
@@ -100,7 +107,7 @@ class FixedKeyValues(NamedTuple):
         return slots
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
-        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)`; `start` is their first slot."""
+        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
         return FixedKeyValues(
             ops.slice_update(self.key, (0, 0, start), ops.swapaxes(keys, -1, -2)),
             ops.slice_update(self.value, (0, start, 0), values),
@@ -114,10 +121,10 @@ class FixedKeyValues(NamedTuple):
 class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step.
 
-    A SavedModel uses `GrowingKeyValues`, because a SavedModel runs without XLA. Without XLA, every
-    write to `FixedKeyValues` would copy all keys and values, and attention would also read
-    positions that are not decoded yet. The methods and shapes are the same as in `FixedKeyValues`,
-    except that `key` is `(B * H, L * N, K)`.
+    Graphs without XLA use `GrowingKeyValues`, for example in a SavedModel. Without XLA, every write
+    to `FixedKeyValues` would copy all keys and values, and attention would also read positions that
+    are not decoded yet. The methods and shapes are the same as in `FixedKeyValues`, except that
+    `key` is `(B * H, L * N, K)`.
     """
 
     key: Any
@@ -125,7 +132,7 @@ class GrowingKeyValues(NamedTuple):
 
     @classmethod
     def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "GrowingKeyValues":
-        """Returns empty keys and values, which `write` extends; `num_slots` is not used."""
+        """Returns keys and values for 0 slots. `write` adds slots. `num_slots` is not used."""
         return cls(*(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v)))
 
     @property
@@ -136,7 +143,7 @@ class GrowingKeyValues(NamedTuple):
         return pad(slots, 2, 1, -1)
 
     def write(self, keys: Any, values: Any, start: Any) -> "GrowingKeyValues":
-        """Appends the keys and values; `start` is not used."""
+        """Appends the keys and values. `start` is not used."""
         pairs = (self.key, keys), (self.value, values)
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
 
@@ -146,7 +153,7 @@ class GrowingKeyValues(NamedTuple):
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
-    """Returns the initial `slots` for `take_slots`: int32 `(B, N, L)`, all -1.
+    """Returns the initial `slots` for `take_slots`, int32 `(B, N, L)` with -1 everywhere.
 
     L is `max_length`. If `max_length` is None, L is 0 at first and grows, as in `GrowingKeyValues`.
     """

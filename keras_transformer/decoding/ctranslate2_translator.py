@@ -1,4 +1,4 @@
-"""`CTranslate2Translator`: translates strings with CTranslate2, without Keras."""
+"""Defines `CTranslate2Translator`, which translates strings with CTranslate2, without Keras."""
 
 import os
 from collections import defaultdict
@@ -39,13 +39,15 @@ _MOST_CONFIG_BYTES = 64 * 1024
 class CTranslate2Translator(BaseTranslator):
     """Translates lists of sentences on the CPU with a model that `export_ctranslate2` wrote.
 
-    The methods `translate`, `translate_nbest` and `stream` are those of `Translator`. They find the
-    same translations and scores as `Translator`, except for ties, rounding, and the difference that
-    `export_ctranslate2` describes. `Run.translator(engine="ctranslate2")` converts a run's model
-    and returns a `CTranslate2Translator`.
+    The methods `translate`, `translate_nbest` and `stream` work as in `Translator`. They find the
+    same translations and scores, except for ties, rounding errors, and a difference in the
+    probabilities. `export_ctranslate2` describes this difference.
+    `Run.translator(engine="ctranslate2")` converts a run's model and returns a
+    `CTranslate2Translator`.
 
-    CTranslate2 returns only `beam_size` of the hypotheses that it finished. This is enough to find
-    the best hypothesis with any length penalty, and the `n_best` with the form `"power"`.
+    CTranslate2 returns only `beam_size` of its finished hypotheses. These hypotheses include the
+    best one for any length penalty. With the form `"power"` of the length penalty, they include all
+    `n_best` best hypotheses.
 
     Example:
 
@@ -54,15 +56,16 @@ class CTranslate2Translator(BaseTranslator):
 
     Args:
         directory: Folder that `export_ctranslate2` wrote.
-        options: As for `Translator`. The options in `REFUSED_OPTIONS` must have their defaults. If
-            `n_best` is above 1, `length_penalty_form` must be `"power"` or `length_penalty` 0.
-            Defaults to `SearchOptions()`.
+        options: As for `Translator`. The options in `REFUSED_OPTIONS` must have their default
+            values. If `n_best` is above 1, `length_penalty_form` must be `"power"`, or
+            `length_penalty` must be 0. Defaults to `SearchOptions()`.
         overlong: As for `Translator`. Defaults to `"split"`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
-            not have an option, or defines it in another way.
-        ValueError: If `overlong` is unknown, or if `options.max_length` exceeds the model's.
+            not support the given options.
+        ValueError: If `overlong` is unknown, or if `options.max_length` exceeds the maximum length
+            of the model.
     """
 
     def __init__(
@@ -121,10 +124,11 @@ class CTranslate2Translator(BaseTranslator):
         options: SearchOptions,
         found: list[list[Hypothesis]],
     ) -> None:
-        """Searches translations of `parts` at the `indices`, and stores them in `found`.
+        """Translates the `parts` at the `indices`, and stores the hypotheses in `found`.
 
-        CTranslate2 takes one maximum length for all sentences. If a hypothesis has at least as many
-        tokens as the sentence's own maximum, the sentence is searched again with this maximum.
+        CTranslate2 takes one maximum length for all sentences of a batch. If a hypothesis reaches
+        its sentence's own maximum length, the sentence is translated again with this maximum
+        length.
         """
         limits = {index: self._limit(len(parts[index].ids), options) for index in indices}
         longest = max(limits.values())
@@ -176,12 +180,15 @@ class CTranslate2Translator(BaseTranslator):
         return [self._target_pieces[id] for id in ids]
 
     def _log_probability(self, source: list[str], prefix: list[str]) -> float:
-        """Returns the log-probability of a prefix; CTranslate2's scores do not include it."""
+        """Returns the log-probability of a prefix, which CTranslate2's scores do not include."""
         (scored,) = self._model.score_batch([source], [prefix], max_input_length=0)
         return sum(scored.log_probs[: len(prefix)])
 
     def _hypotheses(self, result: Any, forced: float, options: SearchOptions) -> list[Hypothesis]:
-        """Returns the best hypotheses; `forced` is added to all log-probabilities."""
+        """Returns the best hypotheses.
+
+        `forced`, the log-probability of the prefix, is added to all log-probabilities.
+        """
         found = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
             length = len(pieces)
@@ -223,7 +230,7 @@ def import_ctranslate2() -> Any:
 
 
 def check_options(options: SearchOptions) -> None:
-    """Raises a UserError if CTranslate2 does not have an option, or defines it in another way."""
+    """Raises a UserError if CTranslate2 does not support the values of the options."""
     defaults = SearchOptions()
     refused = {
         name: (getattr(options, name), getattr(defaults, name))

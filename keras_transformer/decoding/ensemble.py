@@ -1,4 +1,4 @@
-"""`Ensemble`: decodes with several models as if they were one model."""
+"""Defines `Ensemble`, which decodes with several models as if they were one model."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ class Ensemble:
     >>> result = compile_function(search, ensemble)(source_ids, max_length=60)
 
     Args:
-        models: At least one model. Each model implements `Searchable` (`models/protocol.py`).
+        models: One or more models. Each model implements `Searchable` (`models/protocol.py`).
 
     Attributes:
         models: The models.
@@ -50,7 +50,11 @@ class Ensemble:
 
     @property
     def source_attention(self) -> Callable[[Any, Any], Any]:
-        """Averages the models' `source_attention`; AttributeError if a model has no such method."""
+        """Function that averages the results of the models' `source_attention`.
+
+        Raises:
+            AttributeError: If a model has no method `source_attention`.
+        """
         attentions = [model.source_attention for model in self.models]
         return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
 
@@ -63,7 +67,7 @@ class Ensemble:
         return min(model.max_length for model in self.models)
 
     def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
-        """Returns a `Cache` whose fields are lists with one entry per model; see `Searchable`."""
+        """Returns a `Cache` whose fields are lists with one entry per model (see `Searchable`)."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     @property
@@ -72,12 +76,21 @@ class Ensemble:
 
     @property
     def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Calls each model's `extend_cache`; AttributeError if a model has no such method."""
+        """Function that calls each model's `extend_cache`.
+
+        Raises:
+            AttributeError: If a model has no method `extend_cache`.
+        """
         return self._of_each("extend_cache")
 
     @property
     def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
-        """Calls each model's `limit_vocabulary`; AttributeError if a model has no such method."""
+        """Function that calls each model's `limit_vocabulary`.
+
+        Raises:
+            AttributeError: If a model has no method `limit_vocabulary`.
+            ValueError: If the models' target vocabularies have different sizes.
+        """
         sizes = {
             model.target_vocabulary_size or model.vocabulary_size
             for model in self.models
@@ -101,7 +114,7 @@ class Ensemble:
     def step(
         self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
-        """Predicts the next token of every beam; see `Searchable.step`.
+        """Predicts the next token of every beam (see `Searchable.step`).
 
         The logits are the logarithms of the mean probabilities. The returned attention weights are
         the mean of the models' attention weights.

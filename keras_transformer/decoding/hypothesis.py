@@ -20,9 +20,10 @@ class Hypothesis:
     Attributes:
         text: The translation.
         ids: Token ids of the translation, without eos.
-        score: The value used to rank hypotheses. Beam search: the log-probability divided by
-            the length penalty, plus the coverage penalty. Sampling: the log-probability. Minimum
-            Bayes risk: the mean chrF against all samples.
+        score: The value used to rank hypotheses. In beam search, it is the log-probability divided
+            by the length penalty, plus the coverage penalty. In sampling, it is the
+            log-probability. In minimum Bayes risk decoding, it is the mean chrF against all
+            samples.
         log_probability: Log-probability in nats, eos included.
         length: Number of tokens, eos included.
         alignment: Sorted pairs of word indices (source, target), counted from 0. None if alignments
@@ -39,10 +40,10 @@ class Hypothesis:
 
 
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence; returns a single part unchanged.
+    """Joins the translations of the parts of one sentence. A single part is returned unchanged.
 
-    Texts are joined with a space. Scores, log-probabilities and lengths are summed. The alignments
-    of the parts must count source words from the beginning of the sentence.
+    Texts are joined with a space. Scores, log-probabilities and lengths are summed. The source
+    words in the alignments must be counted from the beginning of the whole sentence.
     """
     if len(parts) == 1:
         return parts[0]
@@ -88,7 +89,7 @@ def word_alignment(
 def align_words(
     attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
 ) -> tuple[tuple[int, int], ...]:
-    """Does the same as `word_alignment`, but takes the word index of each piece."""
+    """Does the same as `word_alignment`, but takes the word index of each piece as input."""
     if not of_source.size or not of_target.size:
         return ()
     between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))

@@ -1,4 +1,4 @@
-"""Encodes sentences for a model; splits or truncates sentences that are too long for it."""
+"""Encodes sentences for a model, and splits or truncates sentences that are too long."""
 
 import re
 import warnings
@@ -29,7 +29,7 @@ class SourcePart(NamedTuple):
 def source_parts(
     sentences: Sequence[str], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[SourcePart]:
-    """Encodes sentences; splits or truncates every sentence of `max_length` pieces or more.
+    """Encodes sentences, and splits or truncates each sentence of `max_length` pieces or more.
 
     Returns the parts in the order of the text. A blank sentence has no parts.
     """
@@ -49,7 +49,7 @@ def source_parts(
 def _shortened(
     text: str, pieces: list[int], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[tuple[str, list[int]]]:
-    """Splits or truncates `text` to fit into the model; returns each part with its pieces."""
+    """Splits or truncates `text` to fit into the model, and returns each part with its pieces."""
     most = max_length - 1  # One position is for eos.
     if overlong == "split":
         parts = split_overlong(

@@ -1,4 +1,7 @@
-"""Declares the options of search, for Python, the command line, recipes and exports."""
+"""Declares the options of beam search and sampling, in Python and on the command line.
+
+Recipes and exports use the same options.
+"""
 
 from typing import Any, Literal, Self
 
@@ -10,7 +13,10 @@ _MOST_TOKENS = 1_000_000
 
 
 def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
-    """Returns the number whose power divides the log-probability of `length` tokens (with eos)."""
+    """Returns the base of the length penalty for `length` tokens (eos included).
+
+    The length penalty is this base to the power of the option `length_penalty`.
+    """
     return (5.0 + length) / 6.0 if form == "wu" else length
 
 

@@ -1,13 +1,13 @@
 """Finds translations that contain required token sequences, by dynamic beam allocation.
 
 Nothing is stored between steps. Each step searches each hypothesis for the required sequences. A
-sequence is met if it occurs in the hypothesis. If a sequence is not met, it is in progress when the
+sequence is met if it occurs in the hypothesis. A sequence that is not met is in progress if the
 hypothesis ends with the first k tokens of the sequence. If several k are possible, the largest k
-counts. Sequences may overlap. One occurrence meets equal sequences.
+counts. Sequences may overlap. If some sequences are equal, one occurrence meets all of them.
 
-The bank of a hypothesis is a number of tokens: all tokens of the sequences that are met, plus the
-largest k of the sequences in progress. Only hypotheses with the same bank compete with each other.
-So hypotheses with more of the required tokens stay in the beam, even if they are less probable.
+The bank of a hypothesis is the number of tokens of all met sequences, plus the largest k of the
+sequences in progress. Only hypotheses with the same bank compete with each other. So hypotheses
+with more of the required tokens stay in the beam, even if they are less probable.
 
 Shape letters: C required sequences per sentence, W tokens per sequence (padded at the end), M
 candidates per sentence.
@@ -31,7 +31,7 @@ from keras_transformer.decoding.token_rules import NO_TOKEN, last_tokens
 
 
 class Candidates(NamedTuple):
-    """The M candidates per sentence: live (not finished) hypotheses with one more token."""
+    """The M candidates per sentence, each a live (not finished) hypothesis with one more token."""
 
     ids: Any  # int32 `(B, M, 1 + L)`
     # float32 `(B, M)`; descending if no tokens are required; minus infinity = no candidate
@@ -53,11 +53,11 @@ def constrained_candidates(
 ) -> Candidates:
     """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
-    There are M = 2N + N + NC candidates. The first 2N are the most probable continuations of all
-    hypotheses. The next N are the most probable continuation of each hypothesis. The last NC
-    continue each hypothesis with the next token of each sequence that is not met. A hypothesis
-    cannot end with eos before all sequences are met. For a sentence without required
-    sequences, `allocate_beams` chooses the N most probable continuations.
+    There are M = 2N + N + N * C candidates. The first 2N candidates are the 2N most probable
+    continuations over all N hypotheses. The next N candidates are the most probable continuation of
+    each hypothesis. The last N * C candidates continue each hypothesis with the next token of each
+    sequence that is not met. A hypothesis cannot end with eos before all sequences are met. For a
+    sentence without required sequences, `allocate_beams` chooses the N most probable continuations.
 
     `live_ids` and `live_log_probabilities` are fields of `Live`. `next_tokens`, float32 `(B, N,
     V)`, are log-probabilities. `required_ids` are int32 `(B, C, W)`. Empty sequences are ignored.
@@ -84,11 +84,11 @@ def constrained_candidates(
 
 
 def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
-    """Chooses N candidates of each sentence, in turn from each bank.
+    """Chooses N candidates of each sentence, one from each bank in turn.
 
-    For the meaning of a bank, see the top of this file. First the function takes the most probable
-    candidate of each bank, from the highest bank to the lowest. Then it takes the second most
-    probable candidate of each bank, and so on. Banks with too few candidates are skipped.
+    The docstring of this module defines banks. First the function takes the most probable candidate
+    of each bank, from the highest bank to the lowest. Then it takes the second most probable
+    candidate of each bank, and so on. Banks with too few candidates are skipped.
 
     `log_probabilities` and `banks` are `(B, M)`. Candidates with the log-probability minus infinity
     are chosen last. Returns int32 indices `(B, N)`, sorted by descending log-probability.
@@ -112,7 +112,10 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
 
 
 def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the next missing token of each sequence, int32 `(B, N, C)`; -1 for met sequences."""
+    """Returns the next missing token of each sequence, int32 `(B, N, C)`.
+
+    For met sequences, the result is -1.
+    """
     lengths = count_tokens(required_ids, pad_id)
     met = _met_tokens(ids, position, required_ids, lengths)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
@@ -121,7 +124,7 @@ def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int
 
 
 def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
-    """Returns the bank of each hypothesis (see the top of this file), int32 `(B, M)`.
+    """Returns the bank of each hypothesis (see the module's docstring), int32 `(B, M)`.
 
     `ids`, int32 `(B, M, 1 + L)`, are the tokens of the hypotheses, bos first.
     """
@@ -139,7 +142,8 @@ def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
     """Returns how many tokens of each sequence are met, int32 `(B, N, C)`.
 
-    The number is the length of a met sequence, k for a sequence in progress, and otherwise 0.
+    For a met sequence, the number is the length of the sequence. For a sequence in progress, it is
+    k (see the module's docstring). Otherwise, it is 0.
     """
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]
@@ -152,7 +156,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any
 
 
 def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns a mask `(B, N, C)`, True where a sequence occurs in a hypothesis or has no tokens."""
+    """Returns a bool mask `(B, N, C)`, True if a sequence occurs in a hypothesis or is empty."""
     width = required_ids.shape[-1]
     longest = ops.shape(ids)[-1]
     ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)
@@ -166,7 +170,10 @@ def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
 
 
 def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
-    """Returns log-probabilities, parents and tokens `(B, M)` of candidates, duplicates included."""
+    """Returns the log-probabilities, parents and new tokens of the candidates, each `(B, M)`.
+
+    The candidates can include duplicates.
+    """
     beams = totals.shape[1]
     best, best_tokens = best_token(totals)
     is_required = required != NO_TOKEN
@@ -188,7 +195,7 @@ def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_duplicate(keys: Any) -> Any:
-    """Returns a bool mask `(B, M)`: True where an earlier column of `keys` has the same key."""
+    """Returns a bool mask `(B, M)`, True where an earlier column of `keys` has the same key."""
     columns = ops.arange(keys.shape[1], dtype="int32")
     is_before = columns < columns[:, None]
     return ops.any(ops.logical_and(keys[:, :, None] == keys[:, None, :], is_before), axis=-1)

@@ -47,13 +47,13 @@ class Sampling:
 
     Each step applies the token rules to the model's log-probabilities and divides the results by
     the temperature. The step keeps the `top_k` most probable tokens and renormalizes their
-    probabilities. Of these tokens, the step keeps the nucleus: the most probable tokens, until
-    their probabilities add up to `top_p`. Tokens as probable as the last kept token are also kept.
-    The probabilities are renormalized again, and added up in the order of ids. The step chooses the
-    first token whose cumulative probability exceeds the random number. So the same random numbers
-    give the same samples on every backend and in every batch. Only rounding errors can change the
-    choice of a token. The probability of a change is about 1e-7 times the number of tokens in the
-    nucleus.
+    probabilities. Of these tokens, the step keeps the nucleus, which is the smallest set of most
+    probable tokens whose probabilities add up to at least `top_p`. If other tokens are exactly as
+    probable as the last token in the nucleus, the step keeps them too. The step then renormalizes
+    the probabilities and adds them up in the order of token ids. The step chooses the first token
+    whose cumulative probability exceeds the random number. So the same random numbers give the same
+    samples on every backend and in every batch. Only rounding errors can change the choice of a
+    token. The probability of a change is about 1e-7 times the number of tokens in the nucleus.
 
     Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
     vocabulary would be several times slower.
@@ -113,7 +113,7 @@ class Sampling:
     def advance(
         self, model: Any, request: Request, state: SampleState, cache: Cache
     ) -> tuple[SampleState, Cache]:
-        """Draws one token per sample; returns the new state and the model's new cache."""
+        """Draws one token per sample, and returns the new state and the model's new cache."""
         options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))
         last = ops.take(state.ids, state.position, axis=-1)
         logits, cache = model.step(last, cache, state.position)
@@ -148,18 +148,18 @@ class Sampling:
 def random_numbers(
     seed: int, indices: Sequence[int], num_samples: int, max_length: int
 ) -> np.ndarray:
-    """Draws the random numbers that sampling uses to choose tokens: one per token of each sample.
+    """Draws one random number per token of each sample. Sampling uses them to choose the tokens.
 
     The random numbers of a sample depend only on the seed, the index of the sentence and the index
-    of the sample. With more samples, a larger `max_length` or other sentences, the random numbers
-    of the sample stay the same. The numbers come from the raw output of the Philox generator, which
-    is the same in all releases of NumPy.
+    of the sample. More samples, a larger `max_length` or other sentences do not change the random
+    numbers of a sample. The numbers come from the raw output of the Philox generator, which is the
+    same in all releases of NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
-        indices: The index of each sentence in the whole text, integers from 0 to 2**64 - 1.
-        num_samples: Samples N per sentence.
-        max_length: Maximum number of tokens L of a sample.
+        indices: Indices of the sentences in the whole text, integers from 0 to 2**64 - 1.
+        num_samples: Number N of samples per sentence.
+        max_length: Maximum number L of tokens per sample.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
@@ -178,9 +178,10 @@ def random_numbers(
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Returns unnormalized probabilities `(B, N, V)`: 1 for the best token, 0 for excluded tokens.
+    """Returns unnormalized probabilities `(B, N, V)`.
 
-    If every log-probability of a hypothesis is minus infinity, its probabilities are all 0.
+    The most probable token gets the value 1, and excluded tokens get the value 0. If every
+    log-probability of a hypothesis is minus infinity, its values are all 0.
     """
     highest = ops.max(log_probabilities, axis=-1, keepdims=True)
     weights = ops.exp(log_probabilities - ops.where(highest > IMPOSSIBLE, highest, 0.0))
@@ -197,7 +198,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 
 
 def _nucleus_border(weights: Any, top_p: float) -> Any:
-    """Returns the smallest of the `weights` in the nucleus, `(B, N, 1)`, with float32 precision.
+    """Returns the smallest weight in the nucleus, `(B, N, 1)`, with float32 precision.
 
     `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. The weights
     in the nucleus add up to at least `top_p` times the sum of all weights.
@@ -223,11 +224,12 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
-    """Returns the tokens, int32 `(B, N)`, at which cumulative probabilities first exceed `numbers`.
+    """Returns the first tokens, int32 `(B, N)`, whose cumulative probabilities exceed `numbers`.
 
-    The function first adds up the sums of blocks of `weights` `(B, N, V)` to find the block of the
-    token. Then the function adds up the weights in the chosen block. With a single float32 sum over
-    the vocabulary, tokens less probable than the rounding error of the sum would never be chosen.
+    `weights` `(B, N, V)` are divided into blocks. First the function adds up the sums of the blocks
+    to find the block of the token. Then the function adds up the weights in this block. With a
+    single float32 sum over the vocabulary, tokens less probable than the rounding error of the sum
+    would never be chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]

@@ -22,7 +22,7 @@ class PairScores(NamedTuple):
 def score_pairs(
     model: Any, source_ids: Any, target_ids: Any, labels: Any, *, pad_id: int | None = None
 ) -> PairScores:
-    """Scores existing translations, all tokens at once (teacher forcing).
+    """Scores all tokens of existing translations in a single pass (teacher forcing).
 
     `compile_function` can compile this function on every backend. Scoring needs memory for the
     logits and at most one more float32 tensor of the same size.
@@ -35,13 +35,14 @@ def score_pairs(
 
     Args:
         model: A `Transformer`, or any Keras model with the same inputs and output.
-        source_ids: int tensor `(B, S)`, padded at the end: pieces and eos.
-        target_ids: int tensor `(B, T)`, padded at the end: bos and pieces.
-        labels: int tensor `(B, T)`, padded at the end: pieces and eos.
-        pad_id: Id of padding. Defaults to None: `model.pad_id`, or 0 if the model has no `pad_id`.
+        source_ids: int tensor `(B, S)` of pieces and eos, padded at the end.
+        target_ids: int tensor `(B, T)` of bos and pieces, padded at the end.
+        labels: int tensor `(B, T)` of pieces and eos, padded at the end.
+        pad_id: Id of padding. Defaults to None, which means `model.pad_id`, or 0 if the model has
+            no `pad_id`.
 
     Returns:
-        `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability here as in the
+        `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability as in the
         search, except for rounding errors.
     """
     if pad_id is None:
@@ -70,9 +71,9 @@ class PairScore(NamedTuple):
 class Scorer:
     """Scores existing translations with a trained model.
 
-    Pairs are grouped into batches of few shapes, as in `Translator`. The tokenizer may encode a
-    translation as other pieces than beam search chose. If the pieces are the same, the translation
-    gets the same log-probability as in beam search.
+    Sentence pairs are grouped into batches of a few different shapes, as in `Translator`. The
+    tokenizer may encode a translation as other pieces than those that beam search chose. If the
+    pieces are the same, the translation gets the same log-probability as in beam search.
 
     Example:
 
@@ -80,7 +81,8 @@ class Scorer:
     >>> perplexity = np.exp(-sum(s.log_probability for s in scores) / sum(s.length for s in scores))
 
     Args:
-        model: A `Transformer`, or any Keras model with the same inputs, output and `max_length`.
+        model: A `Transformer`, or any Keras model with the same inputs and output and an attribute
+            `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
         tokens_per_batch: Maximum number of source tokens in a batch, padding included. The same
             maximum applies to the target tokens. Defaults to 1024.
@@ -103,7 +105,8 @@ class Scorer:
         Args:
             sentences: Any number of strings.
             translations: One string per sentence, in the same order.
-            progress: Function called with the number of pairs in each finished batch, or None.
+            progress: Function that is called after each batch, with the number of pairs in the
+                batch. Defaults to None.
 
         Returns:
             One `PairScore` per pair, in the same order.

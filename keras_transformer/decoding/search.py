@@ -65,19 +65,19 @@ def search(
     Args:
         model: A model that implements `Searchable` (`models/protocol.py`).
         request: int tensor `(B, S)`, the source ids, or a `Request`.
-        max_length: Maximum length L of a hypothesis in tokens, eos included. In a TensorFlow graph
-            without XLA, where loops may change shapes, L can be a 0-d int tensor.
+        max_length: Maximum length L of a hypothesis in tokens, eos included. L can be a 0-d int
+            tensor in a TensorFlow graph without XLA, because loops may change shapes there.
         options: `SearchOptions` for beam search or `SamplingOptions` for sampling. Defaults to
             `SearchOptions()`. If `options.max_length` is also set, the smaller limit applies.
         rules: Token rules, such as `ForbiddenWords`. They apply after the rules that `options` turn
             on. If the rules allow no token for a hypothesis, the hypothesis is dropped. Defaults to
-            none.
+            no rules.
         bos_id: Id of the beginning of a sentence. Defaults to 2.
         eos_id: Id of the end of a sentence. Defaults to 3.
         beam_size: Number of beams as a 0-d int tensor, if the number is known only at run time.
             With `beam_size`, the search returns `beam_size` hypotheses and requires
-            `request.beam_sizes`. Defaults to None: `options.beam_size` beams and `options.n_best`
-            hypotheses.
+            `request.beam_sizes`. Defaults to None, which means `options.beam_size` beams and
+            `options.n_best` hypotheses.
 
     Returns:
         A `SearchResult`.
@@ -100,7 +100,10 @@ def make_strategy(
     eos_id: int = 3,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns `BeamSearch` for `SearchOptions`, `Sampling` for `SamplingOptions`; see `search`."""
+    """Returns a `BeamSearch` for `SearchOptions` or a `Sampling` for `SamplingOptions`.
+
+    For the arguments, see `search`.
+    """
     if not isinstance(options, SearchOptions | SamplingOptions):
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
@@ -128,7 +131,7 @@ class StagedSearch:
     def __call__(
         self, request: Request, strategy: Strategy, max_length: int, shapes: Shapes = MANY_SHAPES
     ) -> SearchResult:
-        """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
+        """Runs the search for a request of NumPy arrays, and returns NumPy arrays."""
         begin, resize, advance = self._compiled.current()
         lengths = stages(self._model, max_length, shapes.first_stage, shapes.factor)
         rows = np.arange(len(request.source_ids))
@@ -160,20 +163,24 @@ class StagedSearch:
 
 
 class Plan(NamedTuple):
-    """How to search a list of sentences: with one graph for all shapes, or with `shapes`."""
+    """Plan for searching a list of sentences.
+
+    `shapes` are the sizes of the batches. If `in_graph` is True, the search uses one graph for all
+    shapes. Otherwise, the search is compiled for each shape, except on PyTorch.
+    """
 
     shapes: Shapes
     in_graph: bool = False
 
 
 class AdaptiveSearch:
-    """Chooses what to compile by the number of sentences that it has searched so far.
+    """Runs searches, and chooses what to compile by the number of sentences searched so far.
 
-    TensorFlow searches the first `GRAPH_SENTENCES` sentences with one graph for all shapes, without
-    XLA, if the model has `accepts_any_shape`. Sampling has no such graph. Later sentences, and all
-    sentences on JAX, are searched by programs that XLA compiles: for few shapes until
-    `FEW_SHAPES_SENTENCES` sentences, then for many shapes. PyTorch compiles nothing, so it always
-    uses many shapes.
+    On TensorFlow, if the model's `accepts_any_shape` is True, beam search uses one graph for all
+    shapes for the first `GRAPH_SENTENCES` sentences. This graph runs without XLA. In all other
+    cases, TensorFlow and JAX run programs that XLA compiles for each shape. Until
+    `FEW_SHAPES_SENTENCES` sentences, batches have few different shapes, and afterwards many.
+    PyTorch compiles nothing, so it always uses many shapes.
     """
 
     def __init__(self, model: Any) -> None:
@@ -194,7 +201,7 @@ class AdaptiveSearch:
     def __call__(
         self, request: Request, strategy: Strategy, max_length: int, plan: Plan
     ) -> SearchResult:
-        """Runs the search for a request of NumPy arrays; returns NumPy arrays."""
+        """Runs the search for a request of NumPy arrays, and returns NumPy arrays."""
         if not plan.in_graph:
             return self._staged(request, strategy, max_length, plan.shapes)
         (run,) = self._in_graph.current()
@@ -217,16 +224,20 @@ def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int
 
 
 def smaller_batch_size(rows: int, factor: int = 2) -> int:
-    """Returns the next smaller batch size: a `factor`-th of `rows`, or 2, or 0.
+    """Returns the next smaller batch size, or 0 if there is none.
 
-    After 8, the next size is 2, and after a size below 8, it is 0. Sizes between would hardly save
-    time, and each size must be compiled.
+    If `rows` is above 8, the next size is `rows // factor`. If `rows` is 8, the next size is 2. If
+    `rows` is below 8, there is none. More small sizes would hardly save time, and each size must be
+    compiled.
     """
     return rows // factor if rows > 8 else 2 if rows == 8 else 0
 
 
 def _run(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -> SearchResult:
-    """Runs all stages of a search; a `max_length` known only at run time means one stage."""
+    """Runs all stages of a search.
+
+    If `max_length` is known only at run time, there is a single stage.
+    """
     is_known = isinstance(max_length, int)
     lengths = stages(model, max_length, FIRST_STAGE) if is_known else [max_length]
     request, state, cache = _begin(
@@ -269,7 +280,7 @@ def _resize(
     strategy: Strategy,
     length: int,
 ) -> tuple[Request, Any, Cache]:
-    """Keeps the sentences with indices `rows` (None = all); makes room for `length` tokens."""
+    """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:
         cache = cache.take_sentences(rows, request.source_ids.shape[0])
         position = state.position
@@ -293,7 +304,7 @@ def _advance(
     length: Any,
     max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
-    """Decodes up to `length` tokens; stops when at most `max_open` sentences are unfinished.
+    """Decodes up to `length` tokens, but stops if at most `max_open` sentences are unfinished.
 
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of unfinished sentences.
     """
@@ -311,7 +322,7 @@ def _advance(
 
 
 def _rows_to_keep(is_open: np.ndarray, factor: int) -> np.ndarray | None:
-    """Returns the rows to keep (None = all): first unfinished sentences, then finished ones."""
+    """Returns the indices of the rows to keep (None = all). Unfinished sentences come first."""
     size = len(is_open)
     while is_open.sum() <= smaller_batch_size(size, factor):
         size = smaller_batch_size(size, factor)
@@ -330,7 +341,7 @@ def _empty_result(batch: int, strategy: Strategy, max_length: int) -> SearchResu
 
 
 def _write_rows(found: SearchResult, rows: np.ndarray, result: SearchResult) -> None:
-    """Copies `result` to `rows` of `found`; `result.ids` may be shorter than `found.ids`."""
+    """Copies `result` to `rows` of `found`. The ids in `result` may be shorter than in `found`."""
     found.ids[rows, :, : result.ids.shape[-1]] = result.ids
     for array, values in zip(found[1:4], result[1:4], strict=True):
         array[rows] = values

@@ -1,12 +1,12 @@
 """Limits the search of each sentence to a shortlist of target tokens.
 
-A step then computes K logits for each hypothesis instead of one for each token of the vocabulary.
-The shortlist of a sentence depends on this sentence alone. So, unlike in Marian and CTranslate2,
-where a batch has one shortlist, the translation of a sentence does not depend on its batch.
+For each hypothesis, a step then computes one logit for each of the K tokens of the shortlist,
+instead of one for each token of the vocabulary. Each sentence has its own shortlist, so its
+translation does not depend on its batch. In Marian and CTranslate2, a batch has one shortlist.
 
 Inside a search with a shortlist, ids of target tokens are columns of the shortlist. The shortlist
-is sorted and contains all ids up to the largest of pad, bos and eos. So these have the same id in
-the shortlist as in the vocabulary.
+is sorted and contains all ids up to the largest id of pad, bos and eos. So pad, bos and eos have
+the same ids in the shortlist as in the vocabulary.
 """
 
 import math
@@ -29,10 +29,10 @@ _IDS = ("prefix_ids", "forbidden_ids", "required_ids")
 
 
 class Shortlist(NamedTuple):
-    """The target tokens that a sentence may be translated with.
+    """The target tokens that the translation of a sentence may contain.
 
-    They are the most frequent target tokens, and the most probable translations of each source
-    token.
+    These tokens are the most frequent target tokens and the most probable translations of each
+    source token of the sentence.
 
     Example:
 
@@ -50,7 +50,7 @@ class Shortlist(NamedTuple):
     def learn(
         cls, store: Any, tokenizer: Any, num_frequent: int = 100, num_translations: int = 30
     ) -> "Shortlist":
-        """Learns the translations of tokens from parallel text; see `lexical_table`.
+        """Learns the translations of tokens from parallel text (see `lexical_table`).
 
         Args:
             store: The `TokenStore` of the training text.
@@ -142,9 +142,10 @@ def check_limits_vocabulary(model: Any) -> None:
 
 
 def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
-    """Returns a request whose shortlist is sorted and complete, and whose other ids are columns.
+    """Sorts and completes the shortlist of a request, and converts its other target ids.
 
-    The shortlist gets the ids below `num_specials` and all other ids in the request.
+    The ids below `num_specials` and all ids in `prefix_ids`, `forbidden_ids` and `required_ids` are
+    added to the shortlist. In these three fields, ids are replaced by columns of the shortlist.
     """
     batch = ops.shape(request.source_ids)[0]
     fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
@@ -157,7 +158,7 @@ def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
 
 
 def unique_ids(ids: Any, pad_id: int) -> Any:
-    """Sorts the ids of each row of `ids`, int32 `(B, K)`; padding takes the place of duplicates."""
+    """Sorts each row of `ids`, int32 `(B, K)`, and replaces duplicates by padding at the end."""
     ids = ops.sort(ids, axis=1)
     is_new = ops.concatenate([ops.ones_like(ids[:, :1], "bool"), ids[:, 1:] != ids[:, :-1]], axis=1)
     ids = ops.sort(ops.where(is_new, ids, _LARGEST), axis=1)
@@ -165,14 +166,14 @@ def unique_ids(ids: Any, pad_id: int) -> Any:
 
 
 def with_token_ids(result: SearchResult, shortlist: Any) -> SearchResult:
-    """Returns a result of a search with token ids instead of columns of the shortlist."""
+    """Returns `result` with token ids instead of columns of the shortlist."""
     shape = ops.shape(result.ids)
     ids = take_columns(shortlist, ops.reshape(result.ids, (shape[0], -1)))
     return result._replace(ids=ops.reshape(ids, shape))
 
 
 def _columns(ids: Any, shortlist: Any) -> Any:
-    """Returns the first column of `shortlist` `(B, K)` with each id of `ids`, int32 `(B, ...)`."""
+    """Returns the first column of each of the `ids` `(B, ...)` in `shortlist` `(B, K)`, int32."""
     count = ops.shape(shortlist)[1]
     is_id = _rows(ids)[..., None] == shortlist[:, None]
     columns = ops.where(is_id, ops.arange(count, dtype="int32"), count)

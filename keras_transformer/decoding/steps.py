@@ -22,22 +22,23 @@ class Request(NamedTuple):
         source_ids: int32 `(B, S)`, padded at the end.
         max_lengths: int32 `(B,)`, maximum length of each sentence's hypotheses, eos included.
         prefix_ids: int32 `(B, P)`, tokens that every hypothesis begins with, padded at the end.
-        forbidden_ids: int32 `(B, C, W)`, C token sequences per sentence that must not appear,
-            padded at the end.
-        required_ids: int32 `(B, C, W)`, token sequences that must appear, see `required_words`. If
-            a hypothesis is truncated at its maximum length, its score is reduced by 1,000 for each
-            missing required token. Beam search only.
+        forbidden_ids: int32 `(B, C, W)`, padded at the end. The hypotheses of a sentence must not
+            contain any of its C token sequences.
+        required_ids: int32 `(B, C, W)`, padded at the end. The hypotheses of a sentence must
+            contain all of its C token sequences, see `required_words`. If a hypothesis is truncated
+            at its maximum length, its score is reduced by 1,000 for each missing required token.
+            Beam search only.
         beam_sizes: int32 `(B,)`, number of beams of each sentence, from 1 to the search's
             `beam_size`. A sentence with fewer beams than `n_best` has empty hypotheses at the end.
             Beam search only, and not together with `required_ids`.
         length_penalties: float32 `(B,)`, one exponent per sentence, used instead of the option
             `length_penalty`. Beam search only.
-        random_numbers: float32 `(B, N, L)` in [0, 1), one number per token of each sample, from the
-            function `random_numbers`. Sampling only.
+        random_numbers: float32 `(B, N, L)` in [0, 1), one number per token of each sample. The
+            function `random_numbers` draws them. Sampling only.
         shortlist: int32 `(B, K)`, the only tokens that each sentence's hypotheses may contain, in
-            any order, padded with padding. The tokens of the other fields and the ids up to the
-            largest of pad, bos and eos are always included. Not together with `rules`, and only for
-            models with `limit_vocabulary`.
+            any order. Padding is ignored. The search adds the tokens of the other fields and all
+            ids up to the largest id of pad, bos and eos. Can't be combined with `rules`. Needs a
+            model with `limit_vocabulary`.
     """
 
     source_ids: Any
@@ -74,10 +75,10 @@ class SearchResult(NamedTuple):
     Attributes:
         ids: int32 `(B, N, L)`, without bos, padded at the end. Each hypothesis ends with eos,
             unless it was truncated at its maximum length.
-        scores: float32 `(B, N)`. Beam search: the log-probability divided by the length penalty,
-            plus the coverage penalty. Sampling: the log-probability.
+        scores: float32 `(B, N)`. In beam search, a score is the log-probability divided by the
+            length penalty, plus the coverage penalty. In sampling, it is the log-probability.
         log_probabilities: float32 `(B, N)`, nats per hypothesis, eos included.
-        lengths: int32 `(B, N)`, tokens, eos included.
+        lengths: int32 `(B, N)`, number of tokens of each hypothesis, eos included.
         steps: int32 `()`, number of decoding steps.
     """
 
@@ -108,7 +109,7 @@ def log_normalizer(logits: Any, largest: Any = None) -> Any:
 
 
 def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence[TokenRule]) -> Any:
-    """Applies all rules in their order; returns the new log-probabilities `(B, N, V)`."""
+    """Applies all rules in their order, and returns the new log-probabilities `(B, N, V)`."""
     for rule in rules:
         log_probabilities = rule(log_probabilities, ids, position)
     return log_probabilities
@@ -117,9 +118,9 @@ def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence
 def best_token(log_probabilities: Any) -> tuple[Any, Any]:
     """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
 
-    If several tokens are equally probable, the function takes the first. It uses `ops.max` and
-    `ops.min`, because `ops.argmax` is slow with XLA on a CPU: it takes as long as the whole output
-    projection.
+    If several tokens are equally probable, the function takes the first. The function uses
+    `ops.max` and `ops.min`, because `ops.argmax` is slow. With XLA on a CPU, `ops.argmax` takes as
+    long as the whole output projection.
     """
     vocabulary_size = ops.shape(log_probabilities)[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
@@ -129,7 +130,7 @@ def best_token(log_probabilities: Any) -> tuple[Any, Any]:
 
 
 def empty_ids(shape: tuple[Any, ...], bos_id: int, pad_id: int) -> Any:
-    """Returns int32 ids of shape `(..., 1 + L)`: bos, then padding."""
+    """Returns int32 ids of shape `(..., 1 + L)` with bos first and then padding."""
     bos = ops.full((*shape[:-1], 1), bos_id, dtype="int32")
     return ops.concatenate([bos, ops.full((*shape[:-1], shape[-1] - 1), pad_id, "int32")], axis=-1)
 
@@ -147,14 +148,17 @@ def write_at(ids: Any, tokens: Any, position: Any) -> Any:
 
 
 def count_tokens(ids: Any, pad_id: int) -> Any:
-    """Counts the tokens that are not padding in `ids` `(..., L)`: int32 `(...)`."""
+    """Returns the number of tokens in `ids` `(..., L)` that are not padding, int32 `(...)`."""
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
 
 
 def search_result(
     ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
 ) -> SearchResult:
-    """Returns a `SearchResult` without bos; hypotheses of score minus infinity become padding."""
+    """Returns a `SearchResult` without bos.
+
+    If the score of a hypothesis is minus infinity, its ids become padding.
+    """
     exists = scores > IMPOSSIBLE
     ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
     return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
@@ -174,8 +178,8 @@ def top_k_tokens(
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
     already known. `k` is an int, or a 0-d int tensor if it is known only at run time.
 
-    Returns three tensors `(B, k)`: the scores, descending, the int32 index of each token's
-    hypothesis, and the int32 token ids.
+    Returns three tensors `(B, k)`. The first contains the scores, descending. The second contains
+    the int32 index of each token's hypothesis. The third contains the int32 token ids.
     """
     scores = ops.convert_to_tensor(scores)
     beam_size, vocabulary_size = ops.shape(scores)[1:]
@@ -197,7 +201,7 @@ def top_k_tokens(
 
 
 def take_columns(x: Any, columns: Any) -> Any:
-    """Takes `columns` `(B, M)` from `x` `(B, N, ...)`; returns `(B, M, ...)`."""
+    """Takes `columns` `(B, M)` along axis 1 of `x` `(B, N, ...)`, and returns `(B, M, ...)`."""
     if x.shape[1] == columns.shape[1] == 1:
         return x
     batch, num_columns = ops.shape(x)[:2]
@@ -208,7 +212,7 @@ def take_columns(x: Any, columns: Any) -> Any:
 
 
 def block_maxima(scores: Any) -> Any:
-    """Returns the maximum of each block of at most 64 tokens: `(B, N, ceil(V / 64))`.
+    """Returns the highest score of each block of at most 64 tokens, `(B, N, ceil(V / 64))`.
 
     If V is known only at run time, there is one block.
     """
@@ -226,7 +230,10 @@ def block_maxima(scores: Any) -> Any:
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
-    """Returns block maxima without excluded tokens; recomputes only blocks with excluded tokens."""
+    """Returns block maxima that ignore excluded tokens.
+
+    Only the maxima of blocks with excluded tokens are recomputed.
+    """
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded}:
         start = block * BLOCK
@@ -238,12 +245,12 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 def _best_blocks(
     maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
-    """Returns the columns of all tokens in the k blocks with the largest `maxima`, and a mask.
+    """Finds the k blocks with the largest `maxima`, and returns the columns of their tokens.
 
     The column of a token is n * `vocabulary_size` + token id, where n is the index of the token's
-    hypothesis. Columns are in ascending order. If the last block has fewer than 64 tokens, it is
-    filled up with tokens of the block before. The mask is False for these tokens and for excluded
-    tokens.
+    hypothesis. If the last block has fewer than 64 tokens, it is filled up with tokens of the block
+    before. The function also returns a bool mask, False for these tokens and for excluded tokens.
+    All other columns are in ascending order.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)
@@ -259,7 +266,7 @@ def _best_blocks(
 
 
 def tokens_without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
-    """Returns `scores` with minus infinity for excluded tokens; `first` is the id of column 0."""
+    """Sets the `scores` of excluded tokens to minus infinity. Column 0 is the token `first`."""
     tokens = ops.arange(first, first + ops.shape(scores)[-1], dtype="int32")
     for token in excluded:
         scores = ops.where(tokens == token, IMPOSSIBLE, scores)

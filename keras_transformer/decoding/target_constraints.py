@@ -39,11 +39,11 @@ class TargetConstraints:
 
     Raises:
         TypeError: If the words of a sentence are a string instead of a list.
-        ValueError: If the number of entries is not `count`.
+        ValueError: If `prefixes`, `forbidden` or `required` does not have `count` entries.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
             know, contains a forbidden word, belongs to a blank sentence, or is too long for a
             translation of `max_length` tokens. Also if a sentence with required words is so long
-            that it is split. It would be unknown which part must contain the words.
+            that it is split, because it is unknown which part must contain the words.
     """
 
     def __init__(
@@ -139,15 +139,15 @@ class TargetConstraints:
         return any(self._required) or any(self._forbidden)
 
     def prefix(self, part: SourcePart) -> list[int]:
-        """Returns the ids of the prefix of a part; an empty list if there is none."""
+        """Returns the ids of a part's prefix, or an empty list if the part has no prefix."""
         return [] if part.number else self._prefixes[part.sentence]
 
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
         A field is None if no sentence has constraints of this kind. All sizes of the arrays except
-        `rows` are powers of two. These sizes are the same in all batches, so that few shapes are
-        compiled.
+        `rows` are powers of two. These sizes are the same in all batches, so that the search is
+        compiled for few shapes.
         """
         return {
             "prefix_ids": self._prefix_ids(parts, rows),

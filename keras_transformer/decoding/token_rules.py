@@ -1,17 +1,17 @@
-"""Token rules change the log-probabilities of the next token, given the tokens of a hypothesis.
+"""Token rules change the log-probabilities of the next token of a hypothesis.
 
 All rules have the same call arguments and the same result.
 
 Call arguments:
-    log_probabilities: float32 `(B, N, V)` of the next token, none above 0.
+    log_probabilities: float32 `(B, N, V)`, log-probabilities of the next token, at most 0.
     ids: int32 `(B, N, 1 + L)`, bos first, padding where nothing is decoded yet.
     position: int32 `()`, number of tokens decoded so far.
 
 Returns:
-    The new log-probabilities, float32 `(B, N, V)`; minus infinity forbids a token.
+    The new log-probabilities, float32 `(B, N, V)`. Minus infinity forbids a token.
 
-A rule makes at most one pass over the log-probabilities. The rule uses the ids to find the tokens
-whose log-probabilities must change.
+A rule makes at most one pass over the log-probabilities. It uses `ids` to find the tokens whose
+log-probabilities must change.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,10 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Token rule that multiplies the log-probability of every token that the hypothesis contains.
+    """Token rule that multiplies the log-probabilities of all earlier tokens by a factor.
 
-    Bos and padding are ignored. If a token occurs several times, the factor is applied once.
+    Earlier tokens are the tokens that the hypothesis contains, except bos and padding. If a token
+    occurs several times, the factor is applied once.
 
     Example:
 
@@ -69,7 +70,8 @@ class NoRepeatNgrams:
     >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
-        size: Number n of tokens, at least 1. If n is 1, no token appears twice. Bos is ignored.
+        size: Number n of tokens in an n-gram, at least 1. If n is 1, no token appears twice. Bos is
+            ignored.
 
     Raises:
         ValueError: If `size` is below 1.
@@ -124,8 +126,9 @@ class MinLength:
 class ForbiddenWords:
     """Token rule that forbids the same token sequences in the translations of all sentences.
 
-    To forbid a word, pass the sequences of all its forms: with and without "▁" at its beginning, in
-    lower and upper case. To forbid different sequences per sentence, use `Request.forbidden_ids`.
+    To forbid a word, pass the token sequences of all its forms, with and without "▁" at the
+    beginning, in lower and upper case. To forbid different sequences per sentence, use
+    `Request.forbidden_ids`.
 
     Example:
 
@@ -133,7 +136,7 @@ class ForbiddenWords:
     >>> result = search(model, source_ids, max_length=60, rules=(ForbiddenWords(words),))
 
     Args:
-        sequences: Token sequences: a tuple of non-empty tuples of ids.
+        sequences: Tuple of token sequences. Each sequence is a non-empty tuple of ids.
 
     Raises:
         ValueError: If there is no sequence, or a sequence is empty.
@@ -184,8 +187,8 @@ def force_prefix(
     """Allows only the next token of the prefix.
 
     `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
-    all tokens are allowed. The function does not need `ids`: `position` tells which token of the
-    prefix is next.
+    all tokens are allowed. The function does not need `ids`, because `position` tells which token
+    of the prefix is next.
     """
     prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
     length = prefix_ids.shape[1]
@@ -235,7 +238,10 @@ def _token_at(sequences: Any, indices: Any) -> Any:
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """Returns the last `count` tokens `(B, N, count)`; repeats bos in front if there are fewer."""
+    """Returns the last `count` tokens, `(B, N, count)`.
+
+    If a hypothesis has fewer tokens, bos is repeated at the beginning.
+    """
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, ops.maximum(columns, 0), axis=-1)
 

@@ -1,4 +1,4 @@
-"""`Translator`: translates strings with a trained model."""
+"""Defines `Translator`, which translates strings with a trained model."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,22 +62,22 @@ class Translator(BaseTranslator):
         model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
         tokenizer: The `Tokenizer` that the model was trained with.
         options: The options of beam search. If `options.max_length` is None, the maximum length of
-            a translation is the source's length plus 50 tokens, as in the paper. It is always at
-            least `options.min_length`. Defaults to `SearchOptions()`.
+            a translation is the source's length plus 50 tokens, as in the paper. The maximum length
+            is always at least `options.min_length`. Defaults to `SearchOptions()`.
         overlong: What to do with text that has more pieces than the model accepts. `"split"` splits
             the text at the ends of sentences. If a sentence is still too long, it is split between
             two words. The translations of the parts are joined with a space. `"truncate"`
             translates only the beginning of the text, with a warning. Defaults to `"split"`.
         tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
             2048.
-        shortlist: The tokens that each sentence may be translated with, such as `Run.shortlist()`.
-            A step then computes fewer logits. The probabilities, and so the scores, are those of
-            the tokens of the shortlist. Defaults to None: all tokens.
+        shortlist: A `Shortlist` of the target tokens for each sentence, for example
+            `Run.shortlist()`. With a shortlist, a step computes fewer logits, and the probabilities
+            of the tokens in the shortlist sum to 1. Defaults to None, which means all tokens.
 
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
-            exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or the
-            model has no `limit_vocabulary`.
+            exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or if
+            there is a shortlist but the model has no `limit_vocabulary`.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -126,10 +126,10 @@ class Translator(BaseTranslator):
 
         Args:
             sentences: Any number of strings, of any lengths.
-            options: The options of sampling. Defaults to `SamplingOptions()`: one sample from the
-                model's unchanged distribution.
-            seed: Integer from 0 to 2**64 - 1. The same seed gives the same translations,
-                however the sentences are batched. Defaults to 0.
+            options: The options of sampling. Defaults to `SamplingOptions()`, which means one
+                sample from the model's unchanged distribution.
+            seed: Integer from 0 to 2**64 - 1. The same seed gives the same translations, even if
+                the sentences are grouped into other batches. Defaults to 0.
             first_index: Index of `sentences[0]` in the whole text, if the text is translated in
                 several calls. Defaults to 0.
             progress: As in `translate`.
@@ -158,7 +158,7 @@ class Translator(BaseTranslator):
     ) -> list[list[Hypothesis]]:
         """Returns, for each sentence, the sample that is most similar to all samples.
 
-        The method is minimum Bayes risk decoding.
+        This method is called minimum Bayes risk decoding.
 
         Args:
             sentences: Any number of strings, of any lengths.
@@ -167,7 +167,7 @@ class Translator(BaseTranslator):
             **sampling: The other arguments of `sample`.
 
         Returns:
-            One list per sentence, in the same order, with one hypothesis. The score of this
+            One list with a single hypothesis per sentence, in the same order. The score of this
             hypothesis is its mean sentence chrF (0 to 100) against all samples.
 
         Source: Eikema and Aziz 2020, §5.
@@ -190,7 +190,10 @@ class Translator(BaseTranslator):
         fields: Callable[["_Batch"], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part; `fields(batch)` returns further `Request` fields."""
+        """Returns the hypotheses of each part.
+
+        `fields(batch)` returns further fields of the `Request`, as a dict.
+        """
         strategy = make_strategy(
             self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )
@@ -224,7 +227,7 @@ class Translator(BaseTranslator):
         return found
 
     def _shortlists(self, parts: list[SourcePart], rows: int) -> np.ndarray | None:
-        """Returns the shortlists of a batch, int32 `(B, K)`; K is a power of two."""
+        """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
         if self.shortlist is None:
             return None
         tokens = [self.shortlist.tokens(part.ids).tolist() for part in parts]

@@ -1,1 +1,1 @@
-"""Evaluation of trained models: scores of their translations."""
+"""Scores the translations of trained models."""

@@ -1,4 +1,4 @@
-"""BLEU and chrF of a run, computed by sacrebleu."""
+"""Computes BLEU and chrF of a run with sacrebleu."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -32,8 +32,8 @@ def evaluate_run(
     Args:
         run: A run that has a model.
         split: "test" or "validation".
-        options: The search options. Defaults to None: the search options of the recipe.
-        engine: What translates, see `Run.translator`. Defaults to `"keras"`.
+        options: The search options. Defaults to None, which means the search options of the recipe.
+        engine: `"keras"` or `"ctranslate2"`, see `Run.translator`. Defaults to `"keras"`.
         use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
 
     Returns:

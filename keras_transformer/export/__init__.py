@@ -1,4 +1,4 @@
-"""Export of trained models: SavedModel, CTranslate2 and ONNX.
+"""Exports trained models to SavedModel, CTranslate2 and ONNX.
 
 Each module is imported when one of its names is first used. So users of `OnnxTranslator`
 need not wait for the import of Keras.

@@ -1,7 +1,7 @@
 """Runs signatures of a SavedModel in a process without Keras, as on a model server.
 
 The process runs this file as a script. The script reads JSON from standard input: {"model": folder,
-"calls": [[signature, inputs], ...]}. The script prints one line of JSON: a list of the outputs of
+"calls": [[signature, inputs], ...]}. The script prints one line of JSON, a list with the outputs of
 each call.
 """
 
@@ -18,7 +18,9 @@ Call = tuple[str, Mapping[str, Sequence[Any]]]
 
 
 def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """Runs a SavedModel in a new process; returns a dict of outputs (nested lists) for each call.
+    """Runs a SavedModel in a new process, and returns one dict for each call.
+
+    The dict maps the name of each output to a nested list.
 
     Raises:
         RuntimeError: If the model cannot be loaded or a call fails. The message says why.

@@ -53,15 +53,15 @@ def export_ctranslate2(
     The folder also contains the tokenizer, in `tokenizer/`. CTranslate2 takes and returns subword
     pieces. It adds eos to the source and bos to the target. As in this package, the exported model
     never predicts padding or bos. CTranslate2 divides the probabilities of all other tokens by
-    1 - p(padding) - p(bos), so that their sum is 1. This package does not.
+    1 - p(padding) - p(bos), so that their sum is 1. This package does not divide them.
 
     The search options of CTranslate2 differ from those of this package. CTranslate2 divides the
     log-probability of a hypothesis by n ** length_penalty (default 1), where n is the number of
     tokens without eos. For the same translations as `length_penalty=0` in this package, set
     `length_penalty=1e-9` and `min_decoding_length=0` in CTranslate2. Also use the same beam size
-    and maximum length. Only translations with equal scores can then differ. With
-    `length_penalty=0`, CTranslate2 would search until the most probable hypothesis has ended, even
-    if `beam_size` other hypotheses have ended.
+    and maximum length. Then the translations differ only if hypotheses have equal scores. With
+    `length_penalty=0`, CTranslate2 would not stop after `beam_size` finished hypotheses. It would
+    search until the most probable hypothesis is finished.
 
     Example:
 
@@ -77,11 +77,11 @@ def export_ctranslate2(
         quantization: Type of the stored weights: `"float32"`, `"float16"`, `"bfloat16"` (needs
             PyTorch), `"int16"` or `"int8"`. Only the weights of linear layers and embeddings are
             stored as integers. `"int8_float32"`, `"int8_float16"` and `"int8_bfloat16"` also set
-            the type of the other weights. Defaults to None: float32. When `ctranslate2.Translator`
-            loads the weights, it converts them to its `compute_type`, or to a type that the
-            processor supports.
+            the type of the other weights. Defaults to None, which means float32. When
+            `ctranslate2.Translator` loads the weights, it converts them to its `compute_type`, or
+            to a type that the processor supports.
         sentences: Source sentences. CTranslate2 and the model translate them by greedy search, and
-            the translations are compared. Defaults to None: no comparison.
+            the translations are compared. Defaults to None, which means no comparison.
 
     Returns:
         A `Comparison`, or None if `sentences` is None or empty.
@@ -91,8 +91,8 @@ def export_ctranslate2(
             is not installed.
         UserError: If `directory` is not empty, or the disk is full. If a translation by the float32
             export differs from the model's translation in text and in score.
-        ValueError: If CTranslate2 does not support `quantization`. If it does not support a part of
-            the model. If the model is already quantized. If the tokenizer belongs to another model.
+        ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
+            model is already quantized. If the tokenizer belongs to another model.
     """
     try:
         from ctranslate2 import specs
@@ -195,7 +195,7 @@ def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def _encodings(model: Transformer) -> np.ndarray:
-    """Returns the position table that CTranslate2 requires; zeros if the model has no table."""
+    """Returns the position table for CTranslate2. If the model has no table, returns zeros."""
     table = position_table(model)
     return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 
@@ -223,7 +223,7 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:
-    """Sets the weights of a linear layer to those of `layers`, joined along the output axis."""
+    """Joins the weights of `layers` along the output axis, and stores them in `spec`."""
     spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
     spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 
@@ -235,7 +235,10 @@ def _set_norm(spec: Any, layer: Any) -> None:
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
 ) -> Comparison:
-    """Compares greedy translations of export and model. Scores are log-probabilities per token."""
+    """Compares greedy translations by the export and the model.
+
+    Scores are log-probabilities in nats per token.
+    """
     from ctranslate2 import Translator as CTranslator
 
     texts = [

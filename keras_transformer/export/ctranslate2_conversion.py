@@ -1,7 +1,7 @@
-"""Keeps a CTranslate2 conversion beside a run's model, for the engine ctranslate2.
+"""Converts a run's model for the engine ctranslate2, and keeps the result in the run's folder.
 
-The conversion is made once. Whenever it is used, it is compared with its hashes and with those of
-the files that it was made from. This needs no Keras.
+The model is converted once. Before each use, this module checks the hashes of the converted files,
+the model and the tokenizer. The check needs no Keras.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ _MOST_HASHES_BYTES = 64 * 1024
 
 
 def converted(run: "Run") -> Path:
-    """Returns the folder of the conversion of a run's model; converts the model if needed.
+    """Converts a run's model for CTranslate2 if needed, and returns the folder of the result.
 
-    A conversion is made if there is none, if a file of it is damaged, or if it was made from
-    another model or tokenizer. The folder is a folder that `export_ctranslate2` writes.
+    The model is converted if there is no such folder, if a file in it is damaged, or if the model
+    or the tokenizer has changed. `export_ctranslate2` writes the folder.
 
     Raises:
         UserError: If the run has no model, CTranslate2 does not support the model, or the folder
@@ -90,7 +90,10 @@ def _source_digests(run: "Run") -> dict[str, str]:
 
 
 def _digests(folder: Path, paths: list[Path]) -> dict[str, str]:
-    """Returns the hash of each file by its path in `folder`; hashes several files at once."""
+    """Returns a dict from the path of each file in `folder` to its hash.
+
+    Several threads hash files at the same time.
+    """
 
     def digest(path: Path) -> str:
         with path.open("rb") as file:

@@ -17,7 +17,7 @@ SENTENCES = 32  # maximum number of sentences that export and model translate fo
 
 
 class Exported(NamedTuple):
-    """Result of `export_run`: the new folder, and the comparison of export and model as text."""
+    """Result of `export_run`. Contains the new folder and a text that compares export and model."""
 
     directory: Path
     comparison: str  # for a SavedModel, also the operations that the server must support
@@ -35,17 +35,19 @@ def export_run(
 
     Args:
         run: A run that has a model.
-        format: `"saved_model"`, `"ctranslate2"` or `"onnx"`; see `export_saved_model`,
+        format: `"saved_model"`, `"ctranslate2"` or `"onnx"`. See `export_saved_model`,
             `export_ctranslate2` and `export_onnx`.
-        output: A new or empty folder. For a SavedModel, the folder with all versions of the model.
-            Defaults to None: `saved_models/<run>` for a SavedModel, otherwise a folder in the run's
-            folder, such as `runs/quickstart/onnx-int8`.
-        quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None: float32.
+        output: A new or empty folder. For a SavedModel, the folder that contains all versions of
+            the model. Defaults to None, which means `saved_models/<run>` for a SavedModel. For
+            other formats, None means a folder in the run's folder, such as
+            `runs/quickstart/onnx-int8`.
+        quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None, which means
+            float32.
         shortlist: Whether a SavedModel translates with `Run.shortlist()`. Defaults to False.
-        **search: Search options that replace those of the recipe. A SavedModel accepts all fields
-            of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`; all
-            other fields must have their defaults, in `search` or in the recipe. CTranslate2 accepts
-            no search options.
+        **search: Search options that replace the recipe's search options. A SavedModel accepts all
+            fields of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`.
+            For ONNX, all other options of recipe and `search` must have their default values.
+            CTranslate2 accepts no search options.
 
     Raises:
         UserError: If the format does not support the model or an option. If a package for the
@@ -104,7 +106,7 @@ def _export_onnx(
 
 
 def _check_onnx_search(options: SearchOptions) -> None:
-    """Raises `UserError` if an option that the ONNX export does not support has an effect."""
+    """Raises `UserError` if a search option has an effect that the ONNX export does not support."""
     defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
     refused = [name for name, x in options if name not in ignored and x != getattr(defaults, name)]
     if refused:

@@ -49,14 +49,14 @@ def export_onnx(
     length_penalty: float = 0.6,
     max_length: int | None = None,
 ) -> Comparison:
-    """Writes a model as two ONNX models, and compares translations before and after the export.
+    """Writes a model as two ONNX models, and compares their translations with the model's.
 
         encoder.onnx      the encoder, and the keys and values of cross-attention
         step.onnx         one step of the decoder, with a cache of keys and values
         weights.bin       large constants of both graphs; equal constants are stored once
         config.json       special ids, sizes, and search defaults
         tokenizer/        written by `Tokenizer.save`
-        translate.py      beam search with NumPy, onnxruntime and sentencepiece: `OnnxTranslator`
+        translate.py      `OnnxTranslator`, which needs only NumPy, onnxruntime and sentencepiece
 
     `python translate.py < in.txt` does not need this package. To write your own search, use the
     inputs and outputs below. Integers are int64, the mask is bool, other tensors are float32. N is
@@ -83,8 +83,8 @@ def export_onnx(
       next tokens of each hypothesis, the most probable first. The log-probability of padding and
       bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. If the model has a
-    position table, S and T + 1 must not exceed the number of its rows, `model.max_length`.
+    The graphs are built from the weights, on any backend, without tracing. If the model
+    has a position encoding, S and T + 1 must be at most `model.max_length`.
 
     Example:
 
@@ -99,11 +99,12 @@ def export_onnx(
         quantization: `"float32"` for no quantization, or `"int8"` for dynamic quantization of
             linear layers and embeddings. Where onnxruntime supports it, each column of a weight
             matrix has its own scale. Defaults to `"float32"`.
-        sentences: Source sentences for the comparison. Defaults to None: random sentences.
+        sentences: Source sentences for the comparison. Defaults to None, which means random
+            sentences.
         beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
         length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.
-        max_length: Default `max_length` of `OnnxTranslator`. Defaults to None: 50 tokens more than
-            the source.
+        max_length: Default `max_length` of `OnnxTranslator`. Defaults to None, which means 50
+            tokens more than the source.
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.

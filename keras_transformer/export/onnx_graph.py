@@ -1,8 +1,8 @@
 """Builds two ONNX graphs of a Transformer: the encoder, and one step of the decoder.
 
 The graphs are built node by node, not traced. So they have dynamic axes and are the same on every
-backend. The functions below add nodes to a `_Graph`. They take and return strings: names of values
-in this graph.
+backend. The functions below add nodes to a `_Graph`. Strings among their arguments and results are
+names of values in this graph.
 """
 
 import math
@@ -41,7 +41,7 @@ Rotation = tuple[str, str] | None
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """Returns the graph of the encoder; see `encoder.onnx` in the docstring of `export_onnx`."""
+    """Returns the graph of the encoder (see `encoder.onnx` in the docstring of `export_onnx`)."""
     graph = _Graph("encoder")
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
@@ -67,7 +67,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """Returns the graph of a decoder step; see `step.onnx` in the docstring of `export_onnx`."""
+    """Returns the graph of a decoder step (see `step.onnx` in the docstring of `export_onnx`)."""
     graph = _Graph("step")
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
@@ -115,13 +115,13 @@ class _Graph:
         self.names: dict[str, str] = {}  # maps names of values to their names as graph outputs
 
     def add(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
-        """Adds a node and returns the name of its output; arrays become constants of the graph."""
+        """Adds a node and returns the name of its output. Arrays become constants of the graph."""
         return self.add_several(operator, 1, *inputs, **attributes)[0]
 
     def add_several(
         self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any
     ) -> list[str]:
-        """Adds a node with `count` outputs, and returns the names of the outputs; see `add`."""
+        """Adds a node with `count` outputs, and returns the names of the outputs (see `add`)."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(count)]
         self.nodes.append(helper.make_node(operator, names, outputs, **attributes))
@@ -174,7 +174,7 @@ def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str
 
 
 def _inputs(graph: _Graph, model: Transformer, prefix: str) -> list[list[str]]:
-    """Creates inputs for the keys and values of all decoder layers; returns two names per layer."""
+    """Creates two inputs per decoder layer, for keys and for values, and returns their names."""
     shapes = [_shapes(model, prefix, i + 1) for i in range(model.decoder.num_layers)]
     return [
         [graph.input(name, TensorProto.FLOAT, shape) for name, shape in layer.items()]
@@ -199,7 +199,10 @@ def _project_memory(graph: _Graph, memory: str, model: Transformer) -> None:
 def _predict(
     graph: _Graph, x: str, token_ids: str, num_candidates: str, model: Transformer, bos_id: int
 ) -> None:
-    """Adds the outputs: the logits, and the most probable next tokens except padding and bos."""
+    """Adds outputs for the logits and for the most probable next tokens.
+
+    The log-probability of padding and bos is minus infinity.
+    """
     embeddings = array(model.target_embedding.embeddings)
     vocabulary_size = len(embeddings)
     rows = graph.add("Reshape", x, np.array([-1, model.d_model]))
@@ -223,7 +226,7 @@ def _predict(
 
 
 def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: Any) -> str:
-    """Returns embeddings plus positions; the function `rows` selects rows of the position table."""
+    """Returns embeddings plus positions. The function `rows` selects rows of the position table."""
     x = graph.add("Gather", array(embedding.embeddings), ids)
     x = graph.add("Mul", x, np.array(math.sqrt(model.d_model), "float32"))
     if getattr(model.positions, "concatenate", False):
@@ -243,7 +246,7 @@ def _rotation(model: Transformer, rows: Any) -> Rotation:
 
 
 def _rotate(graph: _Graph, heads: str, rotation: Rotation, width: int) -> str:
-    """Rotates each pair of features 2i and 2i + 1; does nothing if `rotation` is None."""
+    """Rotates each pair of features 2i and 2i + 1, or does nothing if `rotation` is None."""
     if rotation is None:
         return heads
     cosines, sines = rotation
@@ -293,7 +296,7 @@ def _cross_attention(
 def _attention(
     graph: _Graph, queries: str, keys: str, values: str, mask: str | None, attention: Any
 ) -> str:
-    """Returns scaled dot-product attention (equation 1); `keys` have the shape `(..., K, S)`."""
+    """Returns scaled dot-product attention (equation 1). `keys` have the shape `(..., K, S)`."""
     scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
     scores = graph.add("MatMul", graph.add("Mul", queries, scale), keys)
     if mask is not None:
@@ -347,7 +350,7 @@ def _norm(graph: _Graph, x: str, layer: Any) -> str:
 
 
 def _linear(graph: _Graph, x: str, *layers: Any) -> str:
-    """Applies linear layers to `x`, with one matrix product; returns the concatenated outputs."""
+    """Applies linear layers to `x` by one matrix product, and returns the concatenated outputs."""
     kernel = np.concatenate([array(layer.kernel) for layer in layers], axis=-1)
     bias = np.concatenate([array(layer.bias) for layer in layers])
     return graph.add("Add", graph.add("MatMul", x, kernel), bias)

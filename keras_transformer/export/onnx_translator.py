@@ -1,4 +1,4 @@
-"""Translates with an exported ONNX model; needs only NumPy, onnxruntime and sentencepiece.
+"""Translates with an exported ONNX model, and needs only NumPy, onnxruntime and sentencepiece.
 
 `export_onnx` copies this file to its output folder, as `translate.py`. Examples of use:
 
@@ -29,7 +29,7 @@ LONGEST_LINE = 1024 * 1024  # maximum number of bytes of a line
 
 
 class Step(NamedTuple):
-    """Result of one step of the decoder: the C most probable next tokens, and the logits."""
+    """Result of one decoder step. Contains the C most probable next tokens and the logits."""
 
     log_probabilities: np.ndarray  # float32 (B, N, C), descending; -inf for padding and bos
     ids: np.ndarray  # int64 (B, N, C)
@@ -72,7 +72,9 @@ class OnnxModel:
         self._cache = [name for name in outputs if name not in self._predictions]
 
     def encode(self, source_ids: np.ndarray) -> dict[str, Any]:
-        """Returns the state for the first step: keys and values of the source, and an empty cache.
+        """Returns the state for the first decoder step.
+
+        The state contains the keys and values of the source, and an empty cache.
 
         Args:
             source_ids: int `(B, S)`, pieces followed by eos, padded at the end.
@@ -90,7 +92,8 @@ class OnnxModel:
         """Predicts the next token of each hypothesis.
 
         Args:
-            token_ids: int `(B, N)`, the newest token of each hypothesis; bos in the first step.
+            token_ids: int `(B, N)`, the newest token of each hypothesis. In the first step, it is
+                bos.
             parents: int `(B, N)`, the index of each hypothesis's parent among the hypotheses of the
                 previous step. In the first step, all indices are 0.
             num_candidates: Number C of next tokens to return for each hypothesis, at most V. The
@@ -118,15 +121,17 @@ class OnnxTranslator:
 
     Args:
         directory: A folder written by `export_onnx`.
-        beam_size: Number of beams per sentence; 1 is greedy search. Defaults to the exported value.
+        beam_size: Number of beams per sentence. 1 means greedy search. Defaults to the exported
+            value.
         length_penalty: Exponent alpha of the length penalty ((5 + n) / 6) ** alpha for n tokens (Wu
             et al. 2016), at least 0. Defaults to the exported value.
-        max_length: Maximum number of tokens of a translation, including eos. The largest value is
-            `max_length` in `config.json`. Defaults to the exported value, or to 50 tokens more than
-            the source if that value is None.
-        tokens_per_batch: Maximum number of source tokens in a batch, including padding. Default:
+        max_length: Maximum number of tokens of a translation, including eos. The largest allowed
+            value is `max_length` in `config.json`. Defaults to the exported value. If the exported
+            value is None, a translation can have 50 tokens more than the source.
+        tokens_per_batch: Maximum number of source tokens in a batch, including padding. Defaults to
             1024.
-        num_threads: Number of threads per operation. Defaults to 0: one thread per core.
+        num_threads: Number of threads per operation. Defaults to 0, which means one thread per
+            core.
 
     Raises:
         OSError: If the folder does not exist.
@@ -169,9 +174,10 @@ class OnnxTranslator:
                 raise ValueError(f"`{name}` must be {rule}. Received: {received}")
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Returns the best translation of each sentence; "" if the sentence is blank.
+        """Returns the best translation of each sentence.
 
-        A sentence with more tokens than the model supports is truncated with a warning.
+        The translation of a blank sentence is "". A sentence with more tokens than the model
+        supports is truncated with a warning.
         """
         return [text for text, _ in self.translate_with_scores(sentences)]
 
@@ -270,11 +276,12 @@ class _Best:
         self._scores[rows] = scores[rows, chosen[rows]]
 
     def can_be_beaten(self, bounds: np.ndarray, beams: int) -> np.ndarray:
-        """Returns True for each sentence whose search must go on.
+        """Returns a bool array `(B,)`, True for each sentence whose search must go on.
 
-        The search stops if a sentence has `beams` finished hypotheses. It also stops if no
-        unfinished hypothesis can reach a higher score than the best finished hypothesis. `bounds`
-        `(B,)` is the highest score that an unfinished hypothesis of each sentence can reach.
+        The search of a sentence stops if the sentence has `beams` finished hypotheses. It also
+        stops if no unfinished hypothesis can reach a higher score than the best finished
+        hypothesis. `bounds` `(B,)` is the highest score that an unfinished hypothesis of each
+        sentence can reach.
         """
         return (bounds > self._scores) & (self._counts < beams)
 
@@ -286,7 +293,10 @@ class _Best:
 def _candidates(
     totals: np.ndarray, step: Step, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns log-probabilities, parents and tokens `(B, count)` of the best continuations."""
+    """Returns the log-probabilities, parents and last tokens of the `count` best continuations.
+
+    Each result has the shape `(B, count)`.
+    """
     batch, _, per_beam = step.ids.shape
     all_totals = (totals[:, :, None] + step.log_probabilities).reshape(batch, -1)
     order, totals = _most_probable(all_totals, count)
@@ -294,7 +304,7 @@ def _candidates(
 
 
 def _most_probable(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns indices and values of the `count` largest numbers in each row, largest first.
+    """Returns the indices and values of the `count` largest numbers in each row, largest first.
 
     Equal numbers keep their order.
     """
@@ -310,7 +320,7 @@ def _padded(sources: Sequence[Sequence[int]], pad_id: int) -> np.ndarray:
 
 
 def _value(array: np.ndarray) -> Any:
-    """Converts an array to an `OrtValue`; integers become int64."""
+    """Converts an array to an `OrtValue`. Integers become int64."""
     array = array if array.dtype == np.float32 else array.astype("int64")
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
@@ -340,7 +350,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Translates a file or standard input: one line of output for each line of input."""
+    """Translates a file or standard input, and prints one line for each line of input."""
     arguments = _arguments(words)
     try:
         search = arguments.beam_size, arguments.length_penalty, arguments.max_length
@@ -375,7 +385,7 @@ def _chunks(path: str | None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | None) -> Iterator[str]:
-    r"""Yields the lines of a UTF-8 file or of standard input; both may be gzipped.
+    r"""Yields the lines of a UTF-8 file or of standard input. Both may be gzipped.
 
     A byte order mark is removed. Only "\n" and "\r\n" end a line. A single "\r" and the other line
     separators of Unicode belong to the text.

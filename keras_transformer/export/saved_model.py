@@ -65,9 +65,9 @@ def export_saved_model(
     The graph needs only operations that a stock `tensorflow_model_server` has. It sorts the
     sentences of a request by length and decodes a limited number of tokens at a time.
 
-    The new version is first written under a temporary name. A process without Keras loads it and
-    translates a few sentences. If the translations and scores agree with those of `Translator`, the
-    version gets its final name.
+    The new version is first written under a temporary name. A process without Keras loads this
+    version and translates a few sentences. If the translations and scores agree with those of
+    `Translator`, the version gets its final name.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 
@@ -102,18 +102,18 @@ def export_saved_model(
     Args:
         model: A `Transformer`, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: The folder of the model, which contains one folder per version. The first version
-            has the number 1. A new version gets the largest existing number plus 1. The files
+        directory: A folder that contains one folder per version of the model. The first version has
+            the number 1. A new version gets the largest existing number plus 1. The files
             `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also written to
             `directory` if they do not exist.
-        name: The model's name on the server. Defaults to None: the name of `directory`.
+        name: The model's name on the server. Defaults to None, which means the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
-            50 tokens longer than its source. Defaults to None: `SearchOptions()`.
+            50 tokens longer than its source. Defaults to None, which means `SearchOptions()`.
         max_beam_size: Maximum beam size of a request. Defaults to 16.
-        sentences: Source sentences for the comparison and for warm-up requests. Defaults to ():
-            random sentences.
-        shortlist: The tokens that each sentence may be translated with, see `Translator`. Defaults
-            to None: all tokens.
+        sentences: Source sentences for the comparison and for warm-up requests. Defaults to (),
+            which means random sentences.
+        shortlist: The tokens that are allowed in the translation of each sentence (see
+            `Translator`). Defaults to None, which allows all tokens.
 
     Raises:
         UserError: If the graph needs an operation that a stock server lacks, if translations of the
@@ -153,16 +153,17 @@ def export_run_saved_model(
     max_beam_size: int = 16,
     use_shortlist: bool = False,
 ) -> SavedModelExport:
-    """Exports the model of a run, on any backend.
+    """Exports the model of a run as a SavedModel, on any backend.
 
     On JAX and PyTorch, a new process with KERAS_BACKEND=tensorflow writes the export. The calling
     process does not import TensorFlow.
 
     Args:
         run_directory: The folder of a run that has a model.
-        output: The argument `directory` of `export_saved_model`. Defaults to None:
+        output: The argument `directory` of `export_saved_model`. Defaults to None, which means
             `saved_models/<run>`.
-        options: The default search options. Defaults to None: the options of the recipe.
+        options: The default search options. Defaults to None, which means the search options of the
+            recipe.
         max_beam_size: As in `export_saved_model`.
         use_shortlist: Whether the export translates with `Run.shortlist()`. Defaults to False.
 
@@ -191,7 +192,7 @@ def _next_version(directory: Path) -> int:
 
 
 def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
-    """Saves a `TranslationGraph`; returns the names of its operations and its `min_consumer`."""
+    """Saves a `TranslationGraph`. Returns the names of its operations and its `min_consumer`."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -205,7 +206,7 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
 
 
 def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns inputs of `translate_nbest`; -1 selects the exported search options."""
+    """Returns inputs of `translate_nbest`. The value -1 selects the exported search options."""
     count = len(sentences)
     unset = {"beam_size": [-1] * count, "max_length": [-1] * count}
     return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}
@@ -231,7 +232,7 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
 def _compare(
     version: Path, translator: Translator, sentences: list[str], tolerance: float
 ) -> Comparison:
-    """Translates with the saved version in a new process, and compares with the model's results."""
+    """Runs the saved version in a new process, and compares its translations with the model's."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
     answers = (
@@ -270,7 +271,7 @@ def _in_new_process(
 def _main(
     run_directory: str, output: str, options: str, max_beam_size: str, use_shortlist: str
 ) -> None:
-    """Exports a run in the process that `_in_new_process` starts; prints the result as JSON."""
+    """Exports a run in the process that `_in_new_process` starts. Prints the result as JSON."""
     search = SearchOptions.model_validate_json(options)
     try:
         flags = (int(max_beam_size), use_shortlist == "1")

@@ -104,8 +104,8 @@ def write_warmup_requests(
 ) -> None:
     """Writes requests that the server runs before it makes a version available.
 
-    Without these requests, the first user would wait while TensorFlow sets up the graph. An item
-    of `requests` is the name of a signature and a dict of its inputs.
+    Without these requests, the first user would wait while TensorFlow sets up the graph. Each item
+    of `requests` contains the name of a signature and a dict of its inputs.
 
     Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
     """

@@ -1,4 +1,4 @@
-"""Functions that all exporters use: they check a model, read its weights and test its export."""
+"""Checks a model, reads its weights and tests its export. All exporters use these functions."""
 
 import itertools
 import warnings
@@ -55,7 +55,7 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def check_attention(model: Transformer, format: str) -> None:
-    """Raises ValueError if attention is local or strided, or if positions add to its scores."""
+    """Raises ValueError if attention is local or strided, or if positions are added to scores."""
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} does not support local or strided attention; a SavedModel does. "
@@ -69,7 +69,7 @@ def check_attention(model: Transformer, format: str) -> None:
 
 
 def array(tensor: Any) -> np.ndarray:
-    """Returns a weight or tensor of any dtype and backend as a float32 NumPy array."""
+    """Converts a weight or tensor of any dtype and backend to a float32 NumPy array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
@@ -98,7 +98,7 @@ def position_table(model: Transformer) -> np.ndarray | None:
 
 
 class Comparison(NamedTuple):
-    """How closely the translations of an export match the translations of its model."""
+    """Tells how closely the translations of an export match the translations of its model."""
 
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
@@ -129,11 +129,11 @@ def compare(
         sentences: Source sentences.
         *answers: Translations by the export, one argument per signature. Only the first argument
             counts for `Comparison.identical`.
-        tolerance: Scores that differ by at most this number count as equal.
+        tolerance: Scores count as equal if they differ by at most this number of nats.
         is_exact: Whether to raise an error if results differ. Pass False for quantized weights.
-        compares_scores: If True, each score and each translation must equal the model's. If
-            hypotheses tie, other translations are also accepted. If False, it is enough that the
-            score or the translation is equal.
+        compares_scores: If True, each score and each translation must equal the model's. Other
+            translations are also accepted if several hypotheses have equal scores. If False, it is
+            enough that the score or the translation is equal.
 
     Raises:
         UserError: If `is_exact` is True and a result does not equal the model's result.
@@ -165,7 +165,7 @@ def compare(
 
 
 def _difference(hypothesis: Hypothesis, score: float) -> float:
-    """Returns the absolute difference of two scores; 0 if both are minus infinity."""
+    """Returns the absolute difference of two scores, or 0 if both are minus infinity."""
     return 0.0 if hypothesis.score == score else abs(hypothesis.score - score)
 
 
@@ -193,7 +193,7 @@ def run_sentences(run: Run, count: int) -> list[str]:
 
 
 def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:
-    """Returns texts from 2 to `longest` random source pieces. Every call returns the same texts."""
+    """Returns texts of 2 to `longest` random source pieces. Every call returns the same texts."""
     random, pieces = np.random.default_rng(0), tokenizer.source_pieces
     numbers = tokenizer.eos_id + 1, len(pieces)
     drawn = (random.integers(*numbers, random.integers(2, longest + 1)) for _ in range(count))

@@ -1,4 +1,4 @@
-"""Builds TensorFlow graphs that translate strings, with the tokenizer and the beam search."""
+"""Builds TensorFlow graphs that tokenize strings and translate them by beam search."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _
 
 
 class TranslationGraph:
-    """The signatures that a server offers for a model and its tokenizer.
+    """Creates the signatures that a server offers for a model and its tokenizer.
 
     `export_saved_model` documents the arguments and the signatures.
 
@@ -65,7 +65,7 @@ class TranslationGraph:
     def signatures(self) -> dict[str, Any]:
         """Returns a dict from names of signatures to functions.
 
-        An option that a request leaves out has the value -1.
+        If a request leaves out an option, the option has the value -1.
         """
         unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
 
@@ -114,7 +114,8 @@ class TranslationGraph:
     ) -> dict[str, tf.Tensor]:
         """Returns all hypotheses of each text.
 
-        An option has the shape `(B,)` with one value per text, or `(1,)` with a value for all.
+        Each option has the shape `(B,)`, with one value per text, or `(1,)`, with one value for all
+        texts.
         """
         options, given = self._options, (beam_size, length_penalty, max_length)
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
@@ -168,7 +169,10 @@ class TranslationGraph:
         )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the log-probability of each target; NaN if source or target is too long."""
+        """Returns the log-probability of each target.
+
+        If the source or the target is too long, the log-probability is NaN.
+        """
         sources = self._sources(source)
         pieces = self._tokenizer.encode_target(target)
         lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
@@ -190,11 +194,11 @@ class TranslationGraph:
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the logits of the model; NaN for rows with an id outside the vocabulary.
+        """Returns the logits of the model.
 
-        The server puts rows of several clients into a batch, and an error affects all clients. So
-        an error is raised only if all rows have an id outside the vocabulary, or if the rows are
-        too long.
+        If a row has an id outside the vocabulary, its logits are NaN. The server puts rows of
+        several clients into one batch, and an error affects all these clients. So an error is
+        raised only if all rows have an id outside the vocabulary, or if the rows are too long.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
@@ -227,14 +231,17 @@ class TranslationGraph:
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
     def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns two padded tensors: `pieces` with bos before each row, or eos after each row."""
+        """Returns `pieces` with bos before each row, and `pieces` with eos after each row.
+
+        Both results are padded tensors.
+        """
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
         target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
         return target_ids, labels
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
-        """Returns the maximum length of each translation; it is 1 (only eos) for a blank source."""
+        """Returns the maximum length of each translation. For a blank source, it is 1 (eos)."""
         default = self._options.max_length
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
@@ -277,9 +284,9 @@ class TranslationGraph:
         return self._finished(_Found(*found), sources.lengths > 1)
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the source position that each target piece attends to most, int32 `(B, N, T)`.
+        """Returns the position of the source piece that each target piece attends to most.
 
-        For padding, the position is -1.
+        The result is int32 `(B, N, T)`. For padding, the position is -1.
         """
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
@@ -290,7 +297,10 @@ class TranslationGraph:
         return tf.where(ids == self._pad_id, -1, best)
 
     def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes empty columns. Blank texts get one empty hypothesis with the score 0."""
+        """Removes all columns that contain only padding.
+
+        Blank texts get one empty hypothesis with the score 0.
+        """
         ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
@@ -303,7 +313,10 @@ class TranslationGraph:
 
 
 def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) -> tf.Tensor:
-    """Returns `shortlist.tokens` of each source `(B, S)`: int32 `(B, K)`, padded at the end."""
+    """Returns `shortlist.tokens` of each source, an int32 tensor with one row per source.
+
+    `source_ids` has the shape `(B, S)`. The rows of the result are padded at the end.
+    """
     translations = tf.where(shortlist.translations < 0, pad_id, shortlist.translations)
     found = tf.gather(translations, source_ids)
     found = tf.where((source_ids == pad_id)[..., None], pad_id, found)
@@ -384,9 +397,9 @@ def map_length_chunks(
     tokens_per_chunk: int | tf.Tensor,
     results: Sequence[tf.Tensor],
 ) -> tuple[tf.Tensor, ...]:
-    """Sorts rows by length, longest first, and applies a function to one chunk at a time.
+    """Sorts rows by length, and applies a function to a few rows (a chunk) at a time.
 
-    Only one chunk and the results are in memory at a time.
+    The longest rows come first. Only one chunk and the results are in memory at a time.
 
     Args:
         function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
@@ -394,12 +407,13 @@ def map_length_chunks(
             shorter than in `results`.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum number of tokens in a chunk: the number of rows times the length
-            of the longest row. A row that exceeds this maximum forms a chunk alone.
+        tokens_per_chunk: Maximum number of tokens in a chunk. A chunk of R rows counts as R times
+            the length of its longest row. A row that is longer than the maximum forms a chunk
+            alone.
         results: Initial results `(B, ...)`. Their values remain where `function` returns nothing.
 
     Returns:
-        The results; their rows are in the same order as the rows of `tensors`.
+        The results, with rows in the same order as the rows of `tensors`.
     """
     batch = tf.shape(lengths)[0]
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -421,7 +435,10 @@ def map_length_chunks(
 
 
 def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the size of `results`, with the values of `results[rows]`."""
+    """Pads `values` `(R, ...)` to the shape of `results[rows]`.
+
+    The padding has the values of `results[rows]`.
+    """
     if values.shape.rank == 1:
         return values
     sizes = tf.shape(values)

@@ -1,4 +1,4 @@
-"""Base class of all layers, and faster versions of two Keras layers for TensorFlow."""
+"""Defines the base class of most layers, and two Keras layers with faster gradients."""
 
 import inspect
 import json
@@ -18,7 +18,7 @@ _OBJECTS = ("position_encoding", "attention_pattern")
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """Base class whose `get_config` reads constructor arguments from attributes of equal name."""
+    """Base class of layers that store each constructor argument in an attribute of equal name."""
 
     @classmethod
     def argument_names(cls) -> list[str]:
@@ -44,7 +44,7 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**{**config, **objects})
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """Returns the input shapes and the result of `layer_changes`, for `build_from_config`."""
+        """Returns the input shapes and layer changes that `build_from_config` takes."""
         config = super().get_build_config()
         changes = layer_changes(self)
         return {**config, "changes": changes} if config and changes else config
@@ -96,7 +96,7 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the kernel with LoRA merged, as Keras does, and also the unmerged weights."""
+        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
         super().save_own_variables(store)
         for name in self._unmerged_names() if self.built else ():
             store[name] = getattr(self, name)

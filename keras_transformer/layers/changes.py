@@ -21,7 +21,7 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies a result of `layer_changes` to a built layer that has the same config.
+    """Applies the result of `layer_changes` for one layer to a built layer of equal config.
 
     Raises:
         ValueError: If `changes` contains a sublayer that the layer does not have.
@@ -73,7 +73,7 @@ def _own_changes(layer: Any, parent: Any) -> dict[str, Any]:
 def _sublayers(
     layer: Any, prefix: str = "", seen: set[int] | None = None
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (path of layer names, sublayer, parent layer) once for each sublayer."""
+    """Yields each sublayer once, as a tuple (path of layer names, sublayer, parent layer)."""
     seen = set() if seen is None else seen
     for sublayer in layer._layers:
         if id(sublayer) not in seen:

@@ -13,7 +13,7 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(EncoderLayer):
-    """Decoder layer: causal self-attention, cross-attention and feed-forward network (§3.1).
+    """Applies causal self-attention, cross-attention and a feed-forward network (§3.1).
 
     With `use_memory=False`, the layer has no cross-attention, as in GPT.
 
@@ -32,25 +32,26 @@ class DecoderLayer(EncoderLayer):
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        memory: float tensor `(B, S, D_m)`, the encoder's output, whose width D_m may differ from D.
-            Required if `use_memory` is True.
+        memory: float tensor `(B, S, D_m)`, the encoder's output. Its width D_m may differ from D.
+            The argument is required if `use_memory` is True.
         padding_mask: bool tensor `(B, T)`, True = real target token. Padding at the end needs no
-            padding mask, because the causal mask hides the end from real tokens. Defaults to None:
-            uses the Keras mask of `x`, if any.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None: uses
-            the Keras mask of `memory`, if any.
+            padding mask, because the causal mask hides the end from real tokens. Defaults to None,
+            which means the Keras mask of `x`, if any.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None, which
+            means the Keras mask of `memory`, if any.
         return_attention_weights: Whether to also return the cross-attention weights. Defaults to
             False.
 
     Returns:
-        A float tensor `(B, T, D)`; with `return_attention_weights`, a tuple of this tensor and the
-        cross-attention weights, float `(B, H, T, S)`.
+        A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
+        this tensor and the cross-attention weights, float `(B, H, T, S)`.
 
     Raises:
         ValueError: If `use_memory` is True and a call has no `memory`.
         ValueError: If `use_memory` is False and a call has `memory` or `return_attention_weights`.
 
-    Source: Vaswani et al. 2017, Figure 1 (right); without memory: Radford et al. 2018.
+    Source: Vaswani et al. 2017, Figure 1 (right); for decoders without cross-attention, Radford et
+    al. 2018.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Decoder(Encoder):
     For call arguments, result and errors, see `DecoderLayer`. The returned attention weights are
     from the last layer.
 
-    Source: Vaswani et al. 2017, Figure 1 (right); the final norm: Xiong et al. 2020.
+    Source: Vaswani et al. 2017, Figure 1 (right); for the final norm, Xiong et al. 2020.
     """
 
     layer_class = DecoderLayer
@@ -222,19 +223,19 @@ class Decoder(Encoder):
             max_length: Maximum number of positions L to decode. If None, the cache starts empty and
                 grows by one position per step.
             memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
-            memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None:
-                all tokens are real.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None,
+                which means that all tokens are real.
 
         Returns:
             A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
-            `sentence` contains each layer's self-attention keys and values, its projected memory,
-            and the padding mask. `shared` contains the joined query, key and value projections of
-            each layer.
+            `sentence` contains the self-attention keys and values and the projected memory of each
+            layer, and the padding mask of the memory. `shared` contains the joined query, key and
+            value projections of each layer.
 
         Raises:
             ValueError: If `use_memory` is True and `memory` is missing.
             ValueError: If `use_memory` is False and `memory` is given.
-            ValueError: If the layers are not causal.
+            ValueError: If `use_causal_mask` is False.
         """
         if not self.layers[0].use_causal_mask:
             raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
@@ -262,8 +263,8 @@ class Decoder(Encoder):
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
         """Returns a cache with the same contents, but with room for `max_length` positions.
 
-        Search starts with a short cache and extends it as hypotheses grow. Attention then computes
-        fewer scores for empty positions.
+        Search starts with a short cache and extends it as hypotheses grow. This way, attention
+        computes fewer scores for empty positions.
         """
         beams, length = cache.beam.shape[1:]
         added = max_length - length

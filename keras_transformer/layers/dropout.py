@@ -29,7 +29,8 @@ class Dropout(keras.layers.Dropout):
 
     Args:
         rate: Fraction of elements to drop, in [0, 1).
-        seed: Integer for reproducible masks. Defaults to None: each layer has a random seed.
+        seed: Integer for reproducible masks. Defaults to None, which gives each layer its own
+            random seed.
 
     Call arguments:
         inputs: float tensor of fewer than 2 ** 31 elements.
@@ -44,7 +45,8 @@ class Dropout(keras.layers.Dropout):
     Attributes:
         fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
 
-    Source: Srivastava et al. 2014; the hash: Wellons 2018, "Prospecting for Hash Functions".
+    Source: Srivastava et al. 2014. The hash function is from Wellons 2018, "Prospecting for Hash
+    Functions".
     """
 
     fixed_seed: Any = None
@@ -64,7 +66,7 @@ class Dropout(keras.layers.Dropout):
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
 
     def next_seed(self) -> Any:
-        """Returns the seed of the next dropout mask, int32 `(2,)`: `fixed_seed`, if set."""
+        """Returns an int32 seed `(2,)`: `fixed_seed` if it is set, otherwise two new numbers."""
         seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
         return ops.cast(seed, "int32")
 
@@ -75,13 +77,13 @@ class Dropout(keras.layers.Dropout):
 
 
 def keep_mask(seed: Any, rate: float, shape: Any) -> Any:
-    """Returns a bool mask of `shape`, True = keep, computed from an int32 `seed` `(2,)`."""
+    """Computes a bool mask of `shape` from an int32 `seed` `(2,)`. True = keep the element."""
     bits = ops.reshape(_random_bits(seed, math.prod(shape)), shape)
     return bits >= round((rate - 0.5) * 2**32)
 
 
 def _random_bits(seed: Any, count: Any) -> Any:
-    """Returns `count` pseudorandom int32 numbers, computed from an int32 `seed` `(2,)`."""
+    """Computes `count` pseudorandom int32 numbers from an int32 `seed` `(2,)`."""
     # Mixes the seed first; otherwise, neighbouring seeds would give similar masks.
     keys = _mix(seed * _int32(STRIDE) + ops.convert_to_tensor(OFFSETS, "int32"))
     indices = (ops.arange(count, dtype="int32") + keys[0]) * _int32(STRIDE)

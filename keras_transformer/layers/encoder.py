@@ -20,7 +20,7 @@ from keras_transformer.layers.residual_connection import ResidualConnection
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(ConfiguredLayer):
-    """Encoder layer: self-attention and feed-forward, each with a residual connection (§3.1).
+    """Applies self-attention and a feed-forward network, with residual connections (§3.1).
 
     Example:
 
@@ -30,8 +30,8 @@ class EncoderLayer(ConfiguredLayer):
         d_model: Width D of input and output.
         num_heads: Number of attention heads H.
         d_ff: Width F of the feed-forward network.
-        dropout_rate: Dropout on the output of each sublayer, in [0, 1). Defaults to 0.1.
-        attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
+        dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
+        attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
         norm_first, norm_epsilon: See `ResidualConnection`.
         kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
@@ -40,8 +40,8 @@ class EncoderLayer(ConfiguredLayer):
 
     Call arguments:
         x: float tensor `(B, S, D)`.
-        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None: uses the Keras mask
-            of `x`, if any.
+        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None, which means the
+            Keras mask of `x`, if any.
 
     Returns:
         A float tensor `(B, S, D)`.
@@ -168,7 +168,7 @@ class Encoder(ConfiguredLayer):
         layers: List of the layers. Each argument of a layer is also an attribute of the stack.
         norm: The final layer normalization, or None if the layers are post-norm.
 
-    Source: Vaswani et al. 2017, Figure 1 (left); the final norm: Xiong et al. 2020.
+    Source: Vaswani et al. 2017, Figure 1 (left); for the final norm, Xiong et al. 2020.
     """
 
     layer_class: type[EncoderLayer] = EncoderLayer

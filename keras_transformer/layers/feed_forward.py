@@ -17,7 +17,7 @@ class FeedForward(ConfiguredLayer):
 
     Args:
         d_model: Width D of input and output.
-        d_ff: Width F of the vectors between the two maps.
+        d_ff: Width F of the hidden layer between the two linear maps.
         activation: Name of a Keras activation. Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 

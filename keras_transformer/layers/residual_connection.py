@@ -12,7 +12,7 @@ from keras_transformer.layers.dropout import Dropout
 class ResidualConnection(ConfiguredLayer):
     """Computes "Add & Norm" of Figure 1: residual connection, dropout and layer norm (§3.1, §5.4).
 
-    Post-norm, as in the paper: `LayerNorm(x + Dropout(Sublayer(x)))`. Pre-norm:
+    Post-norm computes `LayerNorm(x + Dropout(Sublayer(x)))`, as in the paper. Pre-norm computes
     `x + Dropout(Sublayer(LayerNorm(x)))`. `enter(x)` returns the sublayer's input.
 
     Example:
@@ -33,7 +33,7 @@ class ResidualConnection(ConfiguredLayer):
     Returns:
         A float tensor `(B, T, D)`.
 
-    Source: Vaswani et al. 2017, §3.1 and §5.4; pre-norm: Xiong et al. 2020.
+    Source: Vaswani et al. 2017, §3.1 and §5.4; for pre-norm, Xiong et al. 2020.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ResidualConnection(ConfiguredLayer):
         self.built = True
 
     def enter(self, x: Any) -> Any:
-        """Returns the sublayer's input: normalized `x` if pre-norm, otherwise `x`."""
+        """Returns the sublayer's input: normalized `x` for pre-norm, `x` itself for post-norm."""
         return self.norm(x) if self.norm_first else x
 
     def call(self, x: Any, output: Any, training: bool = False) -> Any:

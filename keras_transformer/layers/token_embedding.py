@@ -35,7 +35,7 @@ class TokenEmbedding(ConfiguredLayer):
     Returns:
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
-    Source: Vaswani et al. 2017, §3.4; shared matrix: Press and Wolf 2017.
+    Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
 
     def __init__(self, vocabulary_size: int, d_model: int, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functional models, imported on first use so that reading a recipe does not import Keras."""
+"""The functional models. A model is imported on first use, so reading a recipe needs no Keras."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

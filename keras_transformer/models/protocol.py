@@ -1,4 +1,4 @@
-"""Attributes and methods that a model needs for search and for `SlicedLogitsTrainer`.
+"""Declares the attributes and methods that search and `SlicedLogitsTrainer` need in a model.
 
 Search, `Translator` and `SlicedLogitsTrainer` use only the attributes and methods in this module.
 Therefore, a model needs no base class. Shape letters: B batch, S source, T target, D d_model, V
@@ -14,23 +14,24 @@ from keras_transformer.decoding.cache import Cache
 class Searchable(Protocol):
     """An autoregressive model that predicts one token at a time.
 
-    Three more methods and an attribute are optional:
+    Three further methods and one further attribute are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
       positions. With `extend_cache`, search starts with a short cache and extends it. Without
       `extend_cache`, search starts with a cache for hypotheses of the maximum length.
     - `limit_vocabulary(cache, token_ids) -> Cache` returns a cache with which `step` predicts only
-      the tokens `token_ids`, int32 `(B, K)`. Column k of the logits `(B, N, K)` is token k of them,
-      and the tokens that `step` reads are such columns as well. The logits of padding are minus
-      infinity. Search with a shortlist needs `limit_vocabulary`.
+      the tokens `token_ids`, int32 `(B, K)`. Column k of the logits `(B, N, K)` stands for
+      `token_ids[:, k]`. `step` then also takes column numbers k instead of token ids. The logits of
+      padding are minus infinity. Search with a shortlist needs `limit_vocabulary`.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
       source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
       of translations, padded at the end. The weights of target token t come from the step that
       reads token t and predicts token t + 1. `Translator` needs `source_attention` for word
       alignments.
-    - `accepts_any_shape`, a bool. True means: in a TensorFlow graph, `init_cache` and `step` accept
-      tensors with axes of unknown size, and `max_length=None`. Then `Translator` on TensorFlow
-      searches short inputs with one graph for all shapes. Defaults to False.
+    - `accepts_any_shape` is a bool. True means that `init_cache` and `step` accept tensors with
+      axes of unknown size in a TensorFlow graph, and that `init_cache` accepts `max_length=None`.
+      Then `Translator` on TensorFlow searches its first sentences with one graph for all shapes.
+      Defaults to False.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
@@ -49,7 +50,8 @@ class Searchable(Protocol):
         Args:
             source_ids: int32 tensor `(B, S)`, padded at the end.
             max_length: Maximum number of positions L to decode. If None, the cache starts empty and
-                grows by one position per step. Only graphs for all shapes and SavedModels use None.
+                grows by one position per step. Search uses None only in TensorFlow graphs for all
+                shapes and in SavedModels.
             beam_size: Number of beams N per sentence. Defaults to 1.
         """
 
@@ -89,4 +91,4 @@ class SlicesLogits(Protocol):
     pad_id: int
 
     def output_weights(self) -> tuple[Any, Any]:
-        """Returns the output matrix `(V, D)` and the bias, either `(V,)` or None."""
+        """Returns the output matrix `(V, D)` and the bias `(V,)`. The bias can be None."""

@@ -20,9 +20,9 @@ QUANTIZATION_MODES = ("int8", "int4", "float8")
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(Recompiling, keras.Model):
-    """The Transformer of Figure 1: encoder, decoder, and one matrix for all embeddings (§3).
+    """The encoder-decoder Transformer of Figure 1, with shared embeddings (§3).
 
-    The model is a functional `keras.Model`: `compile`, `fit`, `predict`, `save`, `export` and
+    The model is a functional `keras.Model`, so `compile`, `fit`, `predict`, `save`, `export` and
     `summary` work as usual. Search uses `init_cache` and `step`, which decode one token at a time
     with cached keys and values.
 
@@ -36,16 +36,16 @@ class Transformer(Recompiling, keras.Model):
             `target_vocabulary_size` is given.
         target_vocabulary_size: Size of the target vocabulary. With two vocabularies, the source
             embedding has its own matrix, and the target embedding shares a matrix with the output
-            projection. Defaults to None: the vocabulary is joint, and both embeddings and the
-            output projection share one matrix.
+            projection. Defaults to None, which means a joint vocabulary. Both embeddings and the
+            output projection then share one matrix.
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
         d_model: Width D. Defaults to 512.
         num_heads: Number of attention heads H. Defaults to 8.
         d_ff: Width F of the feed-forward networks. Defaults to 2048.
-        dropout_rate: Dropout on sublayer outputs and on the sums of embeddings and positions
-            (§5.4), in [0, 1). Defaults to 0.1.
-        attention_dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0.
+        dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
+            and position encodings (§5.4). Defaults to 0.1.
+        attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
             `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last
             three names can have the suffix `"_concatenated"`. An encoding with this suffix is
@@ -59,8 +59,8 @@ class Transformer(Recompiling, keras.Model):
         pad_id: Id of padding. Defaults to 0.
         attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"` or
             `"strided"`. With a pattern, cross-attention uses `"full"`. `"full"` gives the same
-            results as no pattern, but does not store all attention scores. Defaults to None:
-            computes all scores at once (equation 1), which is fastest for short inputs.
+            results as no pattern, but does not store all attention scores. Defaults to None, which
+            computes all scores at once (equation 1). This is fastest for short inputs.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
             these two patterns. Must be None otherwise. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
@@ -178,10 +178,10 @@ class Transformer(Recompiling, keras.Model):
 
     @property
     def accepts_any_shape(self) -> bool:
-        """Whether `Translator` may search with and without XLA; see `Searchable`.
+        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`).
 
-        In 16 bits, both round differently. So a translation would depend on the number of sentences
-        that were translated before it.
+        In float16 and bfloat16, results with and without XLA are rounded differently. So a
+        translation would depend on the number of sentences that were translated before it.
         """
         return bool(self.compute_dtype == "float32")
 
@@ -308,7 +308,7 @@ class Transformer(Recompiling, keras.Model):
     def export(
         self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
     ) -> None:
-        """Exports `call` in one of Keras's formats; see `keras.Model.export`.
+        """Exports `call` in one of Keras's formats (see `keras.Model.export`).
 
         Raises:
             ValueError: If Keras cannot export the model in this format on this backend.
@@ -353,7 +353,7 @@ class Transformer(Recompiling, keras.Model):
 def _token_embeddings(
     vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Returns the source and target embedding, which are one layer for a joint vocabulary."""
+    """Returns the source and target embeddings. For a joint vocabulary, both are the same layer."""
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
         return joint, joint

@@ -1,4 +1,4 @@
-"""Asks a process per backend for results, and compares the results."""
+"""Starts one process per backend, asks each process for results, and compares the results."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ class BackendError(Exception):
 
 
 class Backend:
-    """The process of one backend (see `child.py`), to be used in a `with` statement."""
+    """The process of one backend (see `child.py`). Use this class in a `with` statement."""
 
     def __init__(self, name: str, folder: Path, imports: list[str], seed: int) -> None:
         self._errors = folder / f"{name}.stderr"
@@ -95,7 +95,7 @@ class Backend:
 
 
 def measured(answer: Mapping[str, Any]) -> Measured:
-    """Reads the arrays of an answer."""
+    """Reads the arrays of an answer of `Child` from their file."""
     names, arrays = answer["names"], np.load(answer["file"])
     values = {name: arrays[f"arr_{i}"] for i, name in enumerate(names)}
     noise = {name: arrays[f"arr_{i + len(names)}"] for i, name in enumerate(names)}
@@ -103,7 +103,7 @@ def measured(answer: Mapping[str, Any]) -> Measured:
 
 
 class Reading(NamedTuple):
-    """Outputs of a model before saving, and outputs after the backend `reader` loaded the file."""
+    """Outputs of a model before it was saved, and after the backend `reader` loaded its file."""
 
     path: Path
     reader: str
@@ -118,7 +118,7 @@ class Audit:
     """Runs the checks on all backends and keeps the results.
 
     Args:
-        backends: The processes, by name of the backend.
+        backends: Dict from the name of a backend to its process.
         folder: Folder with `model.keras`. The processes also save the model to this folder.
         given: Outputs of the original model, before it was saved.
     """
@@ -132,7 +132,10 @@ class Audit:
         self._walks: dict[str, Measured] = {}
 
     def run(self, checks: Collection[str], report: Callable[[int], object]) -> None:
-        """Runs the checks on all backends in parallel; after each check, calls `report(total)`."""
+        """Runs the checks on all backends in parallel.
+
+        After each check on a backend, calls `report` with the number of checks on all backends.
+        """
 
         def run(name: str) -> None:
             for check in checks:
@@ -148,7 +151,7 @@ class Audit:
         return list(itertools.combinations(self.backends, 2))
 
     def differences(self, check: str, pair: Pair) -> list[Difference]:
-        """Compares the results of a check; returns [] if one of the backends has no results."""
+        """Compares the results of a check. Returns [] if one of two backends has no results."""
         if check == "save and load":
             return [x for reading in self.readings(pair) for x in reading.differences()]
         if not all((check, name) in self.answers for name in pair):
@@ -156,7 +159,11 @@ class Audit:
         return _of_check(check, *(self.answers[check, name] for name in pair))
 
     def readings(self, pair: Pair) -> list[Reading]:
-        """Returns the outputs of two backends for the original file and the files they saved."""
+        """Returns a `Reading` for each model file and each backend of the pair that loaded it.
+
+        The files are those that the pair saved. If the pair contains the backend of this process,
+        that backend also has a `Reading` of the original file.
+        """
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
         found, here = [], keras.config.backend()
         if here in outputs:  # the model was made on this backend
@@ -170,10 +177,11 @@ class Audit:
         return found
 
     def parting(self, check: str, pair: Pair) -> tuple[str, list[Difference]] | None:
-        """Finds the layer call that makes two backends differ, and its differences.
+        """Finds the layer call that makes two backends differ. Returns its path and differences.
 
-        For the outputs, this is the first call whose outputs differ although its inputs agree. For
-        gradients and the training step, it is the innermost call whose own training step differs.
+        For the check "outputs", this call is the first whose outputs differ although its inputs
+        agree. For "gradients" and "training step", this call is the innermost whose own training
+        step differs. Returns None if no such call was found.
         """
         try:
             one, other = (self._walk(name) for name in pair)
@@ -228,7 +236,11 @@ class Audit:
     def _parting_step(
         self, check: str, pair: Pair, calls: list[str]
     ) -> tuple[str, list[Difference]] | None:
-        """Starts with the calls in the outermost call, then goes into the call that differs."""
+        """Finds the innermost call within `calls[-1]` whose training step differs.
+
+        The method tries the calls directly within `calls[-1]` in turn. If one differs, the method
+        continues within this call.
+        """
         outer = calls[-1]  # the model
         inside = [x for x in calls if x.rpartition("/")[0] == outer.partition(" (call")[0]]
         for call in inside:
@@ -259,10 +271,10 @@ def _parting_call(one: Measured, other: Measured) -> tuple[str, list[Difference]
 
 
 def _of_check(check: str, one: Measured, other: Measured) -> list[Difference]:
-    """Compares the results of one check.
+    """Compares two backends' results of one check.
 
-    Two checks use the same training step: "gradients" compares its gradients, and "training step"
-    compares the variables after it.
+    The checks "gradients" and "training step" use the same training step. "gradients" compares the
+    gradients of this step, and "training step" compares the variables after this step.
     """
     kinds = {"gradients": "gradient ", "training step": "variable "}
     return [x for x in differences(one, other) if x.name.startswith(kinds.get(check, ""))]

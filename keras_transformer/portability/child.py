@@ -1,7 +1,8 @@
-"""The process of one backend: it loads the model and answers requests.
+"""Loads the model in the process of one backend, and answers requests.
 
-A request is a line of JSON on standard input: the name of a method of `Child` and its arguments. An
-answer is a line of JSON on standard output; its arrays are in a file.
+A request is a line of JSON on standard input. The line contains the name of a method of `Child` and
+the arguments of the method. An answer is a line of JSON on standard output. The arrays of an answer
+are in a file.
 """
 
 import functools
@@ -41,7 +42,7 @@ class Call(NamedTuple):
 
 
 def search_arrays(model: Any, inputs: Any, compiled: Any = None) -> Arrays:
-    """Returns the ids and scores of greedy search and beam search with 3 beams."""
+    """Returns the ids and scores of greedy search and of beam search with 3 beams."""
     from keras_transformer import SearchOptions, compile_function, search
 
     compiled = compiled or compile_function(search, model)
@@ -57,11 +58,11 @@ def search_arrays(model: Any, inputs: Any, compiled: Any = None) -> Arrays:
 
 
 class Child:
-    """Runs the checks of one backend.
+    """Runs the checks on one backend.
 
     Args:
         folder: Folder with `model.keras`, `inputs.npz` and `inputs.json`.
-        imports: Modules that register the classes of the model.
+        imports: Names of modules that register the classes of the model.
         seed: Seed of all random numbers.
     """
 
@@ -80,11 +81,11 @@ class Child:
         return self._measure(lambda inputs: _predict(self.model, inputs), self.model, self.inputs)
 
     def walk(self) -> dict[str, Any]:
-        """Answers with inputs and outputs of all layer calls; a layer comes after its sublayers."""
+        """Answers with inputs and outputs of all layer calls. A layer comes after its sublayers."""
         return self._measure(self._walk, self.model, self.inputs)
 
     def step(self, call: str | None = None) -> dict[str, Any]:
-        """Runs a training step of the model or a layer; answers with gradients and variables."""
+        """Runs a training step of the model or a layer. Answers with gradients and variables."""
         layer, arguments, named = self._call(call)
         is_training = not _is_random(layer, arguments, named)
         with _restored(layer.variables):
@@ -113,7 +114,7 @@ class Child:
         return self._measure(lambda inputs: _predict(model, inputs), model, self.inputs, runs=0)
 
     def save_call(self, call: str | None, folder: str, with_training: bool) -> dict[str, Any]:
-        """Saves a call's layer and inputs; answers with the call's arguments as Python code."""
+        """Saves a call's layer and inputs. Answers with the call's arguments as Python code."""
         layer, arguments, named = self._call(call)
         is_training = with_training and not _is_random(layer, arguments, named)
         arrays: Arrays = {}
@@ -146,7 +147,7 @@ class Child:
     def _measure(
         self, function: Callable[[Any], Arrays], layer: Any, inputs: Any, runs: int = RUNS
     ) -> dict[str, Any]:
-        """Answers with the fields of `Measured`; the arrays are in a file."""
+        """Answers with the fields of `Measured`, and writes the arrays to a file."""
         dtypes = [x.compute_dtype for x in self.model._flatten_layers()]
         epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
         found = function(inputs)
@@ -170,7 +171,9 @@ class Child:
 
 @contextmanager
 def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Calls `watch(path, call, run)` for each call of a layer or operation; `run` executes it.
+    """Calls `watch(path, call, run)` for each call of a layer. `run()` executes this call.
+
+    Operations are watched like layers.
 
     An error gets the attribute `failed_call`, the path of the innermost call that raised it.
     """
@@ -201,7 +204,10 @@ def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[N
 
 
 def _arrays(name: str, structure: Any) -> Arrays:
-    """Returns the tensors of a structure; {} in a compiled loop, where tensors have no values."""
+    """Returns the tensors of a structure as arrays.
+
+    In a compiled loop, tensors have no values, so the function returns {}.
+    """
     tensors = [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
     try:
         return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors)}
@@ -223,7 +229,7 @@ def _perturbed(structure: Any, epsilon: float, random: np.random.Generator) -> A
 
 @contextmanager
 def _restored(variables: Iterable[Any]) -> Iterator[None]:
-    """Restores the values of variables at the end."""
+    """Restores the values of variables when the context ends."""
     before = [(x, np.array(keras.ops.convert_to_numpy(x))) for x in variables]
     try:
         yield
@@ -264,7 +270,7 @@ def _expression(value: Any, arrays: Arrays) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Returns the first error of a layer call in the chain of errors, or else `error`."""
+    """Returns the earliest error of a layer call in the chain of `error`, otherwise `error`."""
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)

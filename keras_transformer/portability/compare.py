@@ -1,4 +1,4 @@
-"""Compares arrays of two backends, and derives from rounding how much they may differ."""
+"""Compares the arrays of two backends. The tolerances depend on the effect of rounding."""
 
 import math
 from collections.abc import Iterable
@@ -11,12 +11,13 @@ class Measured(NamedTuple):
     """Arrays of one backend, and how rounding changes them.
 
     Attributes:
-        values: The arrays by name.
-        noise: The largest changes in each array (see `change`) when all weights and float inputs
-            change by one unit in the last place.
+        values: Dict from names to arrays.
+        noise: Dict from the same names to the largest changes of each array (see `change`) when all
+            weights and float inputs change by one unit in the last place.
         epsilon: Difference between 1 and the next larger number, in the least precise dtype of the
             layers.
-        terms: Number of terms of the longest sum in the model.
+        terms: Number of terms of the longest sum in the model, such as a matrix product or a
+            gradient. The number is estimated from the shapes of weights and inputs.
     """
 
     values: dict[str, np.ndarray]
@@ -28,7 +29,7 @@ class Measured(NamedTuple):
 class Difference(NamedTuple):
     """Largest difference of an array between two backends, and the tolerance for rounding.
 
-    If only one backend has the array, `is_shared` is False and the difference infinite.
+    If only one backend has the array, `is_shared` is False and `largest` is infinite.
     """
 
     name: str
@@ -50,9 +51,10 @@ class Difference(NamedTuple):
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the absolute differences of float arrays; of others, which rows are unequal.
+    """Returns the absolute differences of two float arrays.
 
-    A difference is infinite if only one of two numbers is NaN; the result is, if the shapes differ.
+    For other dtypes, returns a bool array that marks unequal rows. A difference is infinite if only
+    one of the two numbers is NaN. If the shapes or kinds of dtype differ, returns infinity.
     """
     if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
         return np.array(math.inf)
@@ -68,15 +70,19 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def differences(one: Measured, other: Measured) -> list[Difference]:
     """Compares the arrays of two backends.
 
-    The tolerance for floats is 2 sqrt(n) times the array's noise; n is the number of terms of the
+    Floats may differ by 2 sqrt(n) times the array's noise, where n is the number of terms of the
     longest sum in the model. The noise is the array's largest change when all weights and inputs
-    change by one unit in the last place, and at least one unit in the last place of the array's
-    largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary 2019).
-    Each of the two backends has such an error, so the factor is 2 sqrt(n).
-    Numbers above 1 / epsilon, for example -1e9 in a mask, have a noise of their own, so that they
-    do not make the tolerance of smaller numbers large. Elements that become NaN or infinite on both
-    backends when weights and inputs change in this way are not compared.
-    Integers must be equal, except in rows that change when weights and inputs change in this way.
+    change by one unit in the last place. The noise is at least one unit in the last place of the
+    array's largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary
+    2019). Each of the two backends has such an error, so the factor is 2 sqrt(n).
+
+    Numbers of absolute value above 1 / epsilon, such as -1e9 in a mask, have their own noise. They
+    therefore do not raise the tolerance of smaller numbers. An element is not compared if it
+    becomes NaN or infinite on both backends when weights and inputs change by one unit in the last
+    place.
+
+    Integers are compared by row. A row is not compared if it changes on one of the backends when
+    weights and inputs change by one unit in the last place. All other rows must be equal.
     """
     names = dict.fromkeys([*one.values, *other.values])
     return [_difference(name, one, other) for name in names]

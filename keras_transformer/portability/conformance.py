@@ -27,15 +27,17 @@ BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model'
 
 @dataclass
 class Conformance:
-    """The result of `conformance`; `str(result)` is a table.
+    """The result of `conformance`. `str(result)` formats the result as a table.
 
     Attributes:
         backends: The compared backends.
         missing: Backends that are not installed.
-        largest: For each check and pair of backends, the difference that is largest relative to its
-            tolerance. None if one of the backends failed, or if the check has no results.
-        failures: Differences that rounding does not explain, and errors.
-        terms: Number of terms of the model's longest sum. The tolerances depend on this number.
+        largest: `largest[check][pair]` is the difference of a pair of backends that is largest
+            relative to its tolerance. It is None if one of the two backends failed, or if the check
+            has no results.
+        failures: Errors, and differences that exceed their tolerance.
+        terms: Number of terms of the longest sum in the model, such as a matrix product or a
+            gradient. The tolerances depend on this number.
         is_training: Whether the training step used `training=True`. False for a model with dropout.
     """
 
@@ -79,18 +81,22 @@ def conformance(
 ) -> Conformance:
     """Checks that a Keras model or layer gives the same results on all installed backends.
 
-    Each backend runs in a new process, which loads the model from a `.keras` file (`safe_mode` is
-    on). The checks are:
+    Each backend runs in a new process. The process loads the model from a `.keras` file with
+    `safe_mode=True`. The function runs these checks:
 
-    - outputs: as `predict` computes them;
-    - gradients: of all variables and float inputs; the loss is a randomly weighted mean of outputs;
-    - training step: all variables after one step of gradient descent. Backends draw different
-      random numbers, so a model with dropout takes the step with `training=False`;
-    - search: greedy and beam search, if the model is a `models.protocol.Searchable`;
-    - save and load: each backend loads the files that all backends saved; outputs must not change.
+    - "outputs" compares the outputs of `predict`.
+    - "gradients" compares the gradients of a loss with respect to all trainable variables and float
+      inputs. The loss is a randomly weighted mean of the outputs.
+    - "training step" compares all variables after one step of gradient descent. Backends draw
+      different random numbers, so a model with dropout takes the step with `training=False`.
+    - "search" compares the ids and scores of greedy search and of beam search, if the model is a
+      `models.protocol.Searchable`.
+    - "save and load" loads on each backend the files that all backends saved. The outputs must not
+      change.
 
-    For each failure, this function finds the first layer call whose results differ although its
-    inputs are the same. It writes a folder with this layer, its inputs and a script `reproduce.py`.
+    For each failure, this function looks for the layer call that causes the failure. For
+    "outputs", this call is the first whose outputs differ although its inputs agree. The function
+    writes a folder with the layer, its inputs and a script `reproduce.py`.
 
     Example:
 
@@ -100,15 +106,17 @@ def conformance(
     ```
 
     Args:
-        model: A `keras.Model` or a layer. Its classes must be importable from a module; the
-            processes import the modules of all its layers.
-        inputs: A small batch, in the structure that the model takes. For a layer: a dict from
-            names of call arguments to values. Defaults to None: random inputs, for
-            functional models only.
-        imports: Further modules to import, for example for a custom activation. Defaults to none.
+        model: A `keras.Model` or a layer. The processes import the modules of the classes of all
+            its layers.
+        inputs: A small batch, in the structure that the model takes. For a layer, a dict maps names
+            of call arguments to values. Defaults to None, which means random inputs and requires a
+            functional model.
+        imports: Names of further modules to import, for example for a custom activation. Defaults
+            to ().
         directory: Folder for scripts, created only if a check fails. Defaults to "conformance".
         seed: Seed of all random numbers. Defaults to 0.
-        report: Function that is called after each check, with the total number of checks.
+        report: Function that is called after each check on a backend, with the number of checks on
+            all backends.
 
     Returns:
         A `Conformance`.
@@ -143,7 +151,7 @@ def conformance(
 
 
 def as_model(model: Any, inputs: Any) -> keras.Model:
-    """Returns a model itself, built; wraps a layer in a functional model."""
+    """Builds and returns a model, or wraps a layer in a functional model."""
     if not isinstance(model, keras.layers.Layer):
         raise ValueError(f"`model` must be a Keras model or layer. Received: model={model!r}")
     if isinstance(model, keras.Model):
@@ -166,7 +174,7 @@ def _symbolic(x: Any, name: str | None = None) -> Any:
 
 
 def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
-    """Returns `imports` and the modules of the classes of all layers, except modules of Keras."""
+    """Returns `imports` and the modules that define the layers, except modules of Keras."""
     modules = dict.fromkeys(type(layer).__module__ for layer in model._flatten_layers())
     if "__main__" in modules:
         raise ValueError(
@@ -177,7 +185,7 @@ def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
 
 
 def _write_model(model: keras.Model, inputs: Any, seed: int, folder: Path) -> list[np.ndarray]:
-    """Writes the model and the inputs for the processes; returns the model's outputs."""
+    """Writes the model and the inputs for the processes. Returns the model's outputs."""
     inputs = random_inputs(model, seed) if inputs is None else inputs
     outputs = keras.tree.flatten(model.predict_on_batch(inputs))
     with without_tensorflow():
@@ -192,9 +200,9 @@ def _write_model(model: keras.Model, inputs: Any, seed: int, folder: Path) -> li
 def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     """Returns random inputs for a functional model, in the structure of its inputs.
 
-    Floats are standard normal. Integers are valid ids for the embedding that reads the
-    input or, if none reads it, for the model's smallest embedding. The first row ends with two
-    padding ids.
+    Floats are standard normal. Integers are valid ids for the embedding that reads the input. If no
+    embedding reads the input, the ids are valid for the model's smallest embedding. In a matrix of
+    ids with more than two columns, the first row ends with two padding ids.
 
     Raises:
         ValueError: If `model` is not a functional model.

@@ -15,7 +15,7 @@ _EXPLAINED = {"outputs": CHECKS, "gradients": ("training step",)}
 
 
 class Failure(NamedTuple):
-    """A check that fails.
+    """A failed check.
 
     Attributes:
         check: Name of the check.
@@ -42,20 +42,20 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """The failures of an audit.
+    """Finds the failures of an `Audit`.
 
     Args:
-        audit: The results.
+        audit: The `Audit`, with the results of all checks.
         directory: Folder for the scripts.
-        imports: Modules that register the classes of the model.
-        seed: Seed of training steps.
+        imports: Names of modules that register the classes of the model.
+        seed: Seed of the random numbers in a training step.
     """
 
     def __init__(self, audit: Audit, directory: Path, imports: list[str], seed: int) -> None:
         self._audit, self._directory, self._imports, self._seed = audit, directory, imports, seed
 
     def find(self) -> list[Failure]:
-        """Returns one failure for each call that fails, with its script."""
+        """Returns one failure, with its script, for each check and layer call that fails."""
         explained: set[tuple[str, tuple[str, ...]]] = set()
         found: dict[tuple[str, str | None, str], Failure] = {}
         for check in CHECKS:
@@ -74,7 +74,7 @@ class Failures:
         return list(found.values())
 
     def _problems(self, check: str) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yields (backends, message) for each error of a check, then for each large difference."""
+        """Yields (backends, message) for each error of a check, then for each pair that differs."""
         for name in self._audit.backends:
             if error := self._audit.errors.get((check, name)):
                 yield (name,), " ".join(str(error).split())[:500]
@@ -86,8 +86,9 @@ class Failures:
     def _places(self, check: str, backends: tuple[str, ...]) -> Iterator[Place]:
         """Yields the places where a script may reproduce a failure.
 
-        If backends load saved files differently, these are the files. Otherwise, the first place
-        is the layer call or its training step, if it is found; the last is the whole model.
+        If backends load saved files differently, the places are these files. Otherwise, the first
+        place is the layer call that differs or fails, if this call is known. The last place is the
+        whole model.
         """
         audit, kind = self._audit, _KINDS[check]
         if len(backends) == 1:
@@ -109,7 +110,7 @@ class Failures:
         yield Place(backends, kind, None, [x for x in audit.differences(check, pair) if x.parts])
 
     def _script(self, failure: Failure, places: list[Place]) -> Path | None:
-        """Tries `places` in turn; keeps the first script that reproduces the failure."""
+        """Tries `places` in turn. Keeps the first script that reproduces the failure."""
         target = self._directory / "-".join([*failure.check.split(), *failure.backends])
         shown = DIFFER if places[0].parting else failure.message.partition(":")[0]
         for place in places:
@@ -121,7 +122,7 @@ class Failures:
         return None
 
     def _write(self, folder: Path, title: str, place: Place) -> bool:
-        """Writes the folder of a script; returns False if no backend can save the layer."""
+        """Writes a script and its files. Returns False if no backend can save the layer."""
         call = {"call": place.call, "folder": str(folder), "with_training": place.kind == "step"}
         for name in dict.fromkeys([*place.backends, *self._audit.backends]):
             try:

@@ -19,23 +19,24 @@ def is_float(x: Any) -> bool:
 
 
 def as_array(x: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array; any float dtype becomes float32."""
+    """Converts a tensor or variable to an array. All float dtypes become float32."""
     return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float(x) else x))
 
 
 class Probe(keras.Model):
-    """A model for one training step of a layer. Float inputs are variables, so they get gradients.
+    """A model that runs one training step of a layer.
 
-    The loss is the sum of the layer's own losses and, for each float output, the mean of the
-    products of its numbers with fixed random numbers. (For a mean of squares, the gradients before
-    a layer normalization would be zero.)
+    The layer's float inputs become variables, so that gradients are computed with respect to them.
+    Each float output is multiplied by fixed random numbers and averaged. The loss is the sum of
+    these averages and the layer's own losses. (If the loss were a mean of squares, the gradients
+    before a layer normalization would be zero.)
 
     Args:
         layer: The layer or model.
         arguments: Call arguments that the layer gets by position.
         named: Call arguments that the layer gets by name.
         is_training: The argument `training` of the call.
-        seed: Seed of the random numbers, which are the same on every backend.
+        seed: Seed of the random numbers. The numbers are the same on all backends.
     """
 
     def __init__(
@@ -55,15 +56,15 @@ class Probe(keras.Model):
         self.compile(_KeepGradients())
 
     def step(self, arguments: Any, named: Any) -> dict[str, np.ndarray]:
-        """Runs a step of gradient descent; then restores the variables.
+        """Runs a step of gradient descent, then restores the variables.
 
-        The gradients are compiled as in `fit`, the descent is not: TensorFlow would compute some
-        gradients with weights that are already updated.
+        A compiled function computes the gradients, as in `fit`. The update of the weights is not
+        compiled, because TensorFlow would then compute some gradients with updated weights.
 
         Returns:
-            The gradients of variables and float inputs, and the variables after the step, except
-            the seeds of dropout. Empty if the layer has no float outputs, or has no trainable
-            variables and no float inputs.
+            A dict with the gradients of variables and float inputs, and with the variables after
+            the step. Dropout seeds are left out. The dict is empty if the layer has no float
+            outputs, or if it has neither trainable variables nor float inputs.
         """
         variables, trained = self.layer.variables, self.trainable_variables
         if not (self.factors and trained):

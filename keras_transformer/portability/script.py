@@ -1,4 +1,4 @@
-"""Writes a script that shows a failure of `conformance`, and runs it."""
+"""Writes and runs a script that reproduces a failure of `conformance`."""
 
 import importlib.util
 import shutil
@@ -90,16 +90,17 @@ if parts:
 
 
 class Place(NamedTuple):
-    """Where a failure occurs, and what shows it.
+    """The place of a failure, and what a script needs to reproduce the failure.
 
     Attributes:
-        backends: The backends to run.
-        kind: What to run: `"layer"` (a call), `"model"` (`predict`), `"step"`, `"save"` or
-            `"search"`.
+        backends: The backends on which the script runs.
+        kind: What the script runs: `"layer"` (a call), `"model"` (`predict`), `"step"` (a training
+            step), `"save"` or `"search"`.
         call: Path of the layer call, or None for the whole model.
-        parting: The differences that exceed their tolerances; none if the failure is an error.
+        parting: The differences that exceed their tolerances. Empty if the failure is an error.
         file: Model file to load instead of the layer or model, or None.
-        expected: Outputs of the saved model, to compare with those of one backend, or None.
+        expected: Outputs of the model before it was saved, or None. The script compares them with
+            the outputs of one backend.
     """
 
     backends: tuple[str, ...]
@@ -124,8 +125,8 @@ def write_script(
         folder: The folder.
         title: First line of the script's docstring.
         place: The place of the failure.
-        saved: The answer of `Child.save_call`, which wrote the two files.
-        imports: Modules that register the classes of the layer.
+        saved: The answer of `Child.save_call`. This method writes `layer.keras` and `inputs.npz`.
+        imports: Names of modules that register the classes of the layer.
         seed: Seed of the random numbers in a training step.
     """
     if place.file is not None:
@@ -153,14 +154,14 @@ def write_script(
 
 
 def reproduces(script: Path, message: str) -> bool:
-    """Runs a script; returns whether the script fails with `message`."""
+    """Runs a script and returns whether the script fails with `message`."""
     command = [sys.executable, str(script)]
     run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     return run.returncode != 0 and message in run.stderr
 
 
 def _folder_of(module: str) -> str | None:
-    """Returns the folder that Python must search for a module; None if the module is installed."""
+    """Returns the folder from which Python imports a module, or None for an installed package."""
     spec = importlib.util.find_spec(module.partition(".")[0])
     if spec is None or spec.origin is None:
         return None

@@ -22,7 +22,11 @@ _LONGEST_TIMEOUT = 24 * 60 * 60  # seconds
 
 
 class Translation(NamedTuple):
-    """A translation and its score: the log-probability in nats divided by the length penalty."""
+    """A translation and its score.
+
+    The score is the log-probability in nats divided by the length penalty, plus the coverage
+    penalty.
+    """
 
     text: str
     score: float
@@ -37,7 +41,7 @@ def connect(
     timeout: float = 60.0,
     retries: int = 5,
 ) -> "ServingClient":
-    """Returns a client of one model on a server. Nothing is sent until the client translates.
+    """Returns a client of one model on a server. The client connects at its first request.
 
     Example:
 
@@ -45,10 +49,10 @@ def connect(
 
     Args:
         model: The model's name on the server.
-        address: `http://host:port` for REST, `host:port` for gRPC. Defaults to None:
-            `http://localhost:8501` for REST, `localhost:8500` for gRPC.
+        address: `http://host:port` for REST, `host:port` for gRPC. Defaults to None,
+            which means `http://localhost:8501` for REST and `localhost:8500` for gRPC.
         protocol: `"rest"` or `"grpc"`. gRPC needs tensorflow-serving-api and TensorFlow.
-        version: Version of the model. Defaults to None: the newest version.
+        version: Version of the model. Defaults to None, which means the newest version.
         timeout: Maximum duration of a request in seconds, including connection and answer. The
             highest allowed value is one day.
         retries: How many times a request is repeated if the server is unreachable, slow, overloaded
@@ -81,7 +85,7 @@ class ServingClient:
     to half, so that clients do not all retry together. A warning announces each pause.
 
     Args:
-        endpoint: One model on one server.
+        endpoint: The connection to one model on one server.
         retries: How many times a request is repeated after temporary errors.
     """
 
@@ -121,10 +125,11 @@ class ServingClient:
         Args:
             texts: Sentences as str or bytes. Bytes need not be UTF-8.
             n_best: Maximum number of translations per sentence, at most the beam size.
-            beam_size: Number of beams. Defaults to None: the exported value.
-            length_penalty: Exponent of the length penalty. Defaults to None: the exported value.
-            max_length: Maximum number of tokens, including eos. Defaults to None: the exported
-                value.
+            beam_size: Number of beams. Defaults to None, which means the exported value.
+            length_penalty: Exponent of the length penalty. Defaults to None, which means the
+                exported value.
+            max_length: Maximum number of tokens per translation, including eos. Defaults to None,
+                which means the exported value.
 
         Raises:
             UserError: In the same cases as `translate`, and if `n_best` exceeds the beam size.
@@ -205,7 +210,7 @@ class ServingClient:
         return Translation(text, score)
 
     def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
-        """Returns the first `n_best` translations, without padding (score minus infinity)."""
+        """Returns the first `n_best` translations. Drops padding, whose score is minus infinity."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
         if len(texts) != len(scores):

@@ -1,4 +1,4 @@
-"""Connections to one model on TensorFlow Serving, by REST and by gRPC."""
+"""Sends requests to one model on TensorFlow Serving, by REST or by gRPC."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The loss, metrics, optimizer, checkpoints, training loop, and training from a recipe."""
+"""Provides the loss, metrics, optimizer, checkpoints, training loop, and training from recipes."""
 
 from keras_transformer._backend.process import keep_freed_memory
 from keras_transformer.models import register_models

@@ -20,8 +20,8 @@ class StepCallback(keras.callbacks.Callback):
 
     The attribute `step` is the number of the current optimizer step, counted from 1. At the end of
     an epoch, `step` is the number of finished steps. `start_step` is the step of the checkpoint
-    from which training resumes, or 0. `accumulation_steps` is the number of micro-batches per
-    optimizer step.
+    from which training resumes. In a new run, it is 0. `accumulation_steps` is the number of
+    micro-batches per optimizer step.
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -35,14 +35,15 @@ class StepCallback(keras.callbacks.Callback):
             self.step += 1
 
     def on_step_begin(self, steps: int) -> None:
-        """Runs before each optimizer step; `steps` is the number of finished steps."""
+        """Runs before each optimizer step. `steps` is the number of finished steps."""
 
 
 class Reseed(StepCallback):
-    """Seeds dropout at the start of every epoch, from `seed` and the number of finished steps.
+    """Seeds dropout at the start of every epoch.
 
-    A resumed run thus has the same dropout masks as an uninterrupted run. Checkpoints need no
-    random state. `distribution` gives every replica different seeds.
+    The seeds depend only on `seed`, the number of finished steps and the replica. So a resumed run
+    has the same dropout masks as an uninterrupted run. `distribution` gives every replica different
+    seeds.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class StopAfter(StepCallback):
     """Ends training after `steps` optimizer steps, even in the middle of an epoch.
 
     If another callback stops training between two micro-batches of an optimizer step, training
-    first completes this step. `StopAfter` must come after that callback.
+    first completes this step. In the list of callbacks, `StopAfter` must come last.
     """
 
     async_safe = True  # otherwise, Keras would wait for the device after each batch
@@ -110,16 +111,17 @@ class StopAfter(StepCallback):
 
 
 class StepReports(StepCallback):
-    """Reports loss, metrics, learning rate, gradient norm and speed every `every` optimizer steps.
+    """Reports loss, metrics, learning rate, gradient norm and speed at regular intervals.
 
-    Loss and metrics are means over the steps since the last report. Each report copies their values
-    from the device once. If the loss is infinite or NaN, raises `UserError`.
+    A report follows after `every` optimizer steps, and at the end of an epoch. Loss and metrics are
+    means over the steps since the last report. Only a report copies them from the device. If the
+    loss is infinite or NaN, raises `UserError`.
 
     Args:
         reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
         tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
-            number of target tokens in this step, without padding. If None, reports steps per second
-            instead of tokens per second.
+            number of target tokens in this step, without padding. If `tokens` is None, reports
+            steps per second instead of tokens per second.
     """
 
     def __init__(
@@ -205,12 +207,12 @@ class ProgressBar(StepCallback):
     def close(self) -> None:
         """Ends the line of the progress bar.
 
-        If training fails, `fit` must call this method, because Keras calls no `on_train_end`.
+        If training fails, Keras does not call `on_train_end`, so `fit` must call this method.
         """
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """Shows loss and speed beside the progress bar; prints validation results above it."""
+        """Shows loss and speed beside the progress bar, and prints validation results above it."""
         figures = {name: value for name, value in values.items() if not isinstance(value, str)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
@@ -224,7 +226,7 @@ class ProgressBar(StepCallback):
 class AtCheckpoint(StepCallback):
     """Calls `action(model, step, logs)` after each epoch.
 
-    If `action` changes `logs`, the callbacks after this one see the changes.
+    If `action` changes `logs`, all later callbacks in the list see the changes.
     """
 
     def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:

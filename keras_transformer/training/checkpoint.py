@@ -1,4 +1,4 @@
-"""Checkpoints: atomic writing, exact resuming, and averaging (§6.1)."""
+"""Writes, loads and averages checkpoints (§6.1)."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ class ValidationHistory:
             self.losses[step] = values["validation/loss"]
 
     def best(self, count: int) -> list[int]:
-        """Returns the steps of the `count` lowest losses, in ascending order.
+        """Returns the steps with the `count` lowest losses, sorted by step.
 
         If losses are equal, prefers the earlier steps.
         """
@@ -102,7 +102,7 @@ def save_checkpoint(
 
 
 def checkpoint_path(directory: str | Path, step: int) -> Path:
-    """Returns the folder of the checkpoint that is written at an optimizer step."""
+    """Returns the path of the checkpoint folder for an optimizer step."""
     return Path(directory) / f"step-{step:08d}"
 
 
@@ -166,7 +166,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 
 def verify_checkpoint(path: str | Path) -> int:
-    """Returns the step of a checkpoint; raises `UserError` if a file is missing or damaged."""
+    """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
     path = Path(path)
     try:
         state = _read_state(path)
@@ -200,13 +200,14 @@ def average_checkpoints(
         paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
         previous: If the file `output` exists, the old file is copied to this path. Defaults to
-            None: no copy.
-        tokenizer: `Tokenizer.fingerprint`, stored in `output`. `Run.model` raises an error if the
-            run's tokenizer has another fingerprint. Defaults to None: stores no fingerprint.
+            None, which means no copy.
+        tokenizer: The `Tokenizer.fingerprint` to store in `output`. `Run.model` raises an error if
+            the run's tokenizer has another fingerprint. Defaults to None, which stores no
+            fingerprint.
 
     Raises:
-        UserError: If `paths` is empty, a checkpoint is damaged, or the models differ. If there are
-            several checkpoints and the model is quantized or uses LoRA.
+        UserError: If `paths` is empty, a checkpoint is damaged, or the models' weights differ in
+            shape. If there are several checkpoints and the model is quantized or uses LoRA.
     """
     if not paths:
         raise UserError("there is no checkpoint to average")

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy over real tokens (§5.4), for all or for a few tokens at a time."""
+"""Computes the cross-entropy over real tokens, with label smoothing (§5.4)."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Optional float weights (B, T) or (B,).
 
     Returns:
-        float32 scalar, the mean in nats per real target token. With another `reduction`, the sum in
-        nats, or a tensor (B, T).
+        float32 scalar, the mean in nats per real target token. With `reduction="sum"`, it is the
+        sum in nats. With `reduction=None`, the result is a float32 tensor (B, T) in nats.
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not supported.
@@ -76,7 +76,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         return super().__call__(y_true, y_pred, weights)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns the losses of all tokens, including padding, float32 (B, T)."""
+        """Returns the losses of all tokens, including padding, as a float32 tensor (B, T)."""
         return token_crossentropy(y_true, y_pred, self.pad_id, self.label_smoothing)
 
     def get_config(self) -> dict[str, Any]:
@@ -85,12 +85,12 @@ class MaskedCrossentropy(keras.losses.Loss):
 
 
 def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: float = 0.0) -> Any:
-    """Computes the cross-entropy in nats, float32 (B, T), of labels (B, T) and logits (B, T, V).
+    """Computes the cross-entropy of each token in nats, a float32 tensor (B, T).
 
-    In the smoothed target distribution, the label has the probability 1 - ε + ε/V. Every other
-    token has the probability ε/V. The loss for logits z and label y is
-    logsumexp(z) - (1 - ε) z_y - ε mean(z). For padding, y is 0, because `pad_id` may be outside
-    the vocabulary.
+    `labels` has the shape (B, T), and `logits` has the shape (B, T, V). In the smoothed target
+    distribution, the label has the probability 1 - ε + ε/V. Every other token has the probability
+    ε/V. The loss for logits z and label y is logsumexp(z) - (1 - ε) z_y - ε mean(z). For padding, y
+    is 0, because `pad_id` may be outside the vocabulary.
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
@@ -104,9 +104,10 @@ def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: f
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
-    """Returns a weight for each token, float32 (B, T): 0 for padding, otherwise `sample_weight`.
+    """Returns the weight of each token, a float32 tensor (B, T).
 
-    `sample_weight` has the shape (B, T) or (B,). None is the same as 1.
+    Padding has the weight 0. The weights of other tokens are `sample_weight`, of shape (B, T) or
+    (B,). If `sample_weight` is None, these weights are 1.
     """
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
@@ -127,25 +128,26 @@ def sliced_crossentropy(
     r_drop: float = 0.0,
     needs_gradient: bool = True,
 ) -> Any:
-    """Computes the summed loss of tokens from the decoder's output, for a few tokens at a time.
+    """Computes the sum of all token losses, with the logits of only a few tokens in memory.
 
-    Each iteration computes logits, loss and gradient of `slice_size` tokens, then discards the
-    logits. So only the logits of `slice_size` tokens are in memory. The backward pass repeats no
-    matrix product.
+    The logits are computed from the decoder's output. Each iteration computes logits, loss and
+    gradients of `slice_size` tokens, then discards the logits. The backward pass uses these
+    gradients and computes no matrix product.
 
     Args:
         states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, the shape is
-            (2M, D): first the output of the first forward pass, then the output of the second.
+            (2M, D). The first M rows are the output of the first forward pass. The last M rows are
+            the output of the second forward pass.
         embeddings: The output projection, a float tensor (V, D) with the dtype of `states`.
         labels: Integer tensor (M,).
-        weights: The weight of each token's loss, float32 (M,), never negative. Padding has the
-            weight 0. The weights get no gradient.
+        weights: float32 tensor (M,), the weight of each token's loss, at least 0. Padding has the
+            weight 0. No gradient is computed with respect to the weights.
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop; 0 turns R-Drop off. With R-Drop, two forward passes with
+        r_drop: Weight α of R-Drop. 0 turns R-Drop off. With R-Drop, two forward passes with
             different dropout masks give two distributions p and q for each token. The loss of a
-            token is the mean of its two cross-entropies plus α/4 (KL(p, q) + KL(q, p)). The loss
-            in equation 4 of Liang et al., 2021, is twice as large.
+            token is the mean of its two cross-entropies plus α/4 (KL(p, q) + KL(q, p)). The loss in
+            equation 4 of Liang et al., 2021, is twice as large.
         needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
 
     Returns:
@@ -184,9 +186,10 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """Returns the result of `sliced_crossentropy`; with `needs_gradient`, also two gradients.
+    """Returns the three sums of `sliced_crossentropy`, and optionally two gradients.
 
-    The float32 gradients of the loss have the shapes of `states` and of `embeddings`.
+    If `needs_gradient` is True, also returns two float32 gradients of the loss: with respect to
+    `states` and with respect to `embeddings`.
     """
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
@@ -232,7 +235,7 @@ def _sums(
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Any, Any]:
-    """Returns the sums of `sliced_crossentropy` for one slice, and d loss / d logits."""
+    """Returns the three sums for one slice, and the gradient of the loss with respect to logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - largest)
@@ -258,9 +261,9 @@ def _sums(
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
-    Each argument contains first all tokens of the first forward pass (p), then all tokens of the
-    second forward pass (q). The results have the same order. The divergence of a token is the same
-    for both passes.
+    In each argument, the first half of the rows are the tokens of the first forward pass (p). The
+    second half are the same tokens in the second forward pass (q). The results have the same order.
+    The divergence of a token is the same for both passes.
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

@@ -58,17 +58,17 @@ def fit(
     tokens: Callable[[int], int] | None = None,
     distribution: Distribution | None = None,
 ) -> ValidationHistory:
-    """Trains a compiled model for `steps` optimizer steps; can resume after a stop or crash.
+    """Trains a compiled model for `steps` optimizer steps, and can resume after a stop or crash.
 
-    Writes checkpoints and TensorBoard logs to `directory`. A checkpoint such as
-    `checkpoints/step-00001000/model.keras` is written by `model.save`, with the optimizer state.
-    The logs are in `logs/`.
+    Writes checkpoints and TensorBoard logs to `directory`. `model.save` writes each checkpoint,
+    with the optimizer state, for example to `checkpoints/step-00001000/model.keras`. The logs are
+    in `logs/`.
 
     After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
     checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
-    those of an uninterrupted training. The optimizer's state also comes from the checkpoint, and so
-    does its learning rate, unless that is a schedule. If the optimizer has `use_ema`, `model` has
-    the EMA weights at the end.
+    those of an uninterrupted training. The optimizer's state also comes from the checkpoint. This
+    includes a constant learning rate, but not a learning-rate schedule. If the optimizer has
+    `use_ema`, `model` has the EMA weights at the end.
 
     Example:
 
@@ -90,20 +90,20 @@ def fit(
         checkpoint_every: Optimizer steps between checkpoints. One Keras epoch consists of
             `checkpoint_every` optimizer steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Also keeps this number of checkpoints with the lowest validation losses. Defaults
-            to 0.
+        keep_best: Also keeps the `keep_best` checkpoints with the lowest validation losses.
+            Defaults to 0.
         validation: A sequence of batches for `model.evaluate`, such as `[(x, y)]`, or a function of
             (model, step) that returns a dictionary. Each value of the dictionary is a number, a
             Markdown text, or an array or tensor with one number. Validation runs at each
-            checkpoint. Defaults to None: no validation.
+            checkpoint. Defaults to None, which means no validation.
         patience: Stops training after this many checkpoints without a lower validation loss. This
-            loss is the value of `"loss"` in the results of `validation`. Defaults to None: no early
-            stopping.
+            loss is the value of `"loss"` in the results of `validation`. Defaults to None, which
+            means no early stopping.
         callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
-            saving. Their argument `logs` contains results such as `val_loss`. Its `loss` and
-            metrics of training are means over the steps since the last report, so they depend on
-            `report_every`. The state of callbacks is not saved. If a callback stops training within
-            an optimizer step, `fit` first completes this step.
+            saving. Their argument `logs` contains validation results such as `val_loss`. The
+            training loss and metrics in `logs` are means over the steps since the last report. So
+            they depend on `report_every`. The state of callbacks is not saved. If a callback stops
+            training within an optimizer step, `fit` first completes this step.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
@@ -111,8 +111,8 @@ def fit(
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs.
         tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
-            number of target tokens in this step, without padding. Defaults to None: reports steps
-            per second instead of tokens per second.
+            number of target tokens in this step, without padding. Defaults to None, which reports
+            steps per second instead of tokens per second.
         distribution: The devices and processes, from `training.distribution.start`. Several devices
             or processes need a `SlicedLogitsTrainer`. Defaults to one process and one device.
 
@@ -229,9 +229,9 @@ def _check_validation(validation: Any) -> None:
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Loads the newest checkpoint, if there is one; returns its step and the validation losses.
+    """Loads the newest checkpoint, and returns its step and the validation losses.
 
-    Returns step 0 and no losses if there is no checkpoint.
+    If there is no checkpoint, returns step 0 and no losses.
     """
 
     def find() -> Path | None:
@@ -252,7 +252,7 @@ def _begin(
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches; raises ValueError after the last batch.
+    """Yields the batches, then raises ValueError after the last batch.
 
     Without this error, Keras would end the epoch early.
     """
@@ -266,7 +266,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 def _measuring(
     validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
 ) -> Action:
-    """Returns a function for `AtCheckpoint` that validates a model.
+    """Returns a function that validates a model, for use with `AtCheckpoint`.
 
     If the optimizer keeps EMA weights, the function validates the model with the EMA weights.
     """
@@ -320,7 +320,7 @@ def _saving(folder: Path, *kept: Any) -> Action:
 def _stopping(
     history: ValidationHistory, patience: int | None, distribution: Distribution
 ) -> Action:
-    """Returns a function for `AtCheckpoint` that stops training early.
+    """Returns a function that stops training early, for use with `AtCheckpoint`.
 
     The chief process decides for all processes when to stop.
     """
@@ -346,7 +346,7 @@ def array_batches(
 
     Each pass over the arrays contains every row once, in a new random order. The rows of a batch
     depend only on `seed` and the index of the batch. All batches have `batch_size` rows, so a batch
-    may contain rows of two passes.
+    may contain rows of several passes.
 
     Example:
 
@@ -357,8 +357,8 @@ def array_batches(
 
     Args:
         x: NumPy array, or a nested structure of arrays with the same number of rows.
-        y: The labels, an array or a nested structure of arrays. Defaults to None: batches are
-            `(x,)`.
+        y: The labels, an array or a nested structure of arrays. Defaults to None, which makes
+            batches `(x,)`.
         batch_size: Rows per batch.
         seed: Seed of the order, an integer >= 0.
         sample_weight: The weights of the losses, an array or a nested structure of arrays. Defaults

@@ -11,8 +11,8 @@ from keras_transformer.training.crossentropy import token_crossentropy, token_we
 class TokenMean(keras.metrics.Metric):
     """Computes the mean of a value over the real target tokens of all batches.
 
-    Subclasses define `token_values(y_true, y_pred)`, which returns the value of each token, float32
-    (B, T). The values are summed in float32.
+    Subclasses define `token_values(y_true, y_pred)`. This method returns the value of each token,
+    as a float32 tensor (B, T). The values are summed in float32.
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
@@ -31,9 +31,10 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Updates the mean with a weighted sum `total` and the sum of the weights `count`.
+        """Updates the mean with a weighted sum of values and the sum of their weights.
 
-        Both are float32 scalars.
+        `total` is the weighted sum, and `count` is the sum of the weights. Both are float32
+        scalars.
         """
         self.total.assign_add(total)
         self.count.assign_add(count)

@@ -1,4 +1,4 @@
-"""The optimizer (§5.3): Adam, its learning rate, and exponential moving averages of weights."""
+"""Implements Adam, its learning-rate schedule and moving averages of the weights (§5.3)."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Computes the learning rate: linear warm-up, then inverse square root decay (§5.3).
+    """Computes a learning rate with linear warm-up, then inverse square root decay (§5.3).
 
     With `d_model`, the schedule is the paper's schedule:
 
@@ -102,11 +102,11 @@ class TransformerAdam(_BackendAdam):
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
     - If a batch contains a token twice, the two gradients of the token's embedding are first
       summed. Then the sum is squared. Keras on TensorFlow squares the two gradients separately.
-    - If `reduce_gradients` is set, the replicas sum their gradients. The norm is the norm of the
-      summed gradient, and clipping applies to the summed gradient.
+    - If `reduce_gradients` is set, the replicas sum their gradients. Clipping and `gradient_norm`
+      then use the summed gradients.
     - With `use_ema`, the moving averages of the weights are updated once per optimizer step. They
       do not include the initial weights. After t steps, a moving average is the weighted mean of
-      the t values of a variable after steps 1 to t. The value after step i has the weight
+      the variable's values after steps 1 to t. The weight of the value after step i is
       `ema_momentum ** (t - i)`.
 
     Example:
@@ -122,7 +122,8 @@ class TransformerAdam(_BackendAdam):
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Attributes:
-        reduce_gradients: Function that sums a list of gradients over all replicas, or None.
+        reduce_gradients: Function that takes a list of gradients and returns the sum of each
+            gradient over all replicas. Defaults to None.
 
     Source:
         Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization.
@@ -206,7 +207,7 @@ class TransformerAdam(_BackendAdam):
             average.assign(average + difference / ops.cast(total, average.dtype))
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
-        """Does nothing, because Keras calls this for each micro-batch; see `_update_averages`."""
+        """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)
@@ -217,7 +218,7 @@ class TransformerAdam(_BackendAdam):
 
 @contextmanager
 def ema_as_weights(model: Any) -> Iterator[None]:
-    """Replaces the model's weights by the EMA weights in the `with` block, if `use_ema` is set."""
+    """Gives the model its EMA weights inside the `with` block, if its optimizer has `use_ema`."""
     _exchange(inner_optimizer(model))
     try:
         yield
@@ -234,7 +235,7 @@ def _exchange(optimizer: Any) -> None:
 
 
 def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Returns pairs of a weight and its moving average."""
+    """Returns an iterator over pairs. Each pair is a weight and its moving average."""
     averages = optimizer._model_variables_moving_average
     return zip(optimizer._trainable_variables, averages, strict=True)
 

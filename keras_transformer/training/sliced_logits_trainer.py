@@ -1,4 +1,4 @@
-"""Training without the logits of a whole batch in memory."""
+"""Trains models without the logits of a whole batch in memory."""
 
 import math
 from typing import Any
@@ -41,13 +41,13 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
         loss: A `MaskedCrossentropy` with mean or sum reduction and the `pad_id` of `model`.
             Defaults to `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
-        logits_mebibytes: Memory, in MiB, for the logits that are computed at a time. With few
-            tokens at a time, the loss is slow. So the loss takes at least `d_model` tokens at a
-            time, even if their logits need more memory. Defaults to 16.
+        logits_mebibytes: Memory, in MiB, for the float32 logits. It limits the number of tokens
+            that the loss processes at a time. The loss always processes at least `d_model` tokens
+            at a time, because fewer tokens would be slow. Defaults to 16.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
             is a good value. The model processes each batch twice with different dropout masks, so a
-            step takes twice as long. The loss includes the divergence between both outputs.
-            Defaults to 0: no R-Drop.
+            step takes twice as long. The loss includes the divergence between the two predicted
+            distributions. Defaults to 0, which means no R-Drop.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, from `training.distribution.start`. Defaults to
@@ -61,10 +61,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        ValueError: If the reduction of `loss` is not a mean or a sum, if its `pad_id` is not the
-            model's, or if `logits_mebibytes` or `r_drop` is negative or infinite. `compile` raises
-            ValueError if a loss or metrics are given. Training and evaluation raise ValueError if
-            the output matrix of `model` is quantized, for example by `quantize("int8")`.
+        ValueError: If the reduction of `loss` is not a mean or a sum. If `loss` and `model` have
+            different values of `pad_id`. If `logits_mebibytes` or `r_drop` is negative or infinite.
+            `compile` raises ValueError if you pass a loss or metrics. Training and evaluation raise
+            ValueError if the output matrix of `model` is quantized, for example by
+            `quantize("int8")`.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         self.model.load_weights(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """Raises ValueError; `copy.deepcopy`, `pickle` and `clone_model` call this method."""
+        """Raises ValueError. `copy.deepcopy`, `pickle` and `clone_model` call this method."""
         raise ValueError(
             "A `SlicedLogitsTrainer` cannot be copied, pickled or cloned. Copy its `model` and "
             f"create a new trainer. Received: trainer={self.name}"

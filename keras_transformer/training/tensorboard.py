@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, written without TensorFlow."""
+"""Writes event files for TensorBoard without TensorFlow."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes the values of an optimizer step; `values` maps names to scalars or Markdown."""
+        """Writes the values of an optimizer step. `values` maps names to numbers or Markdown."""
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
     def _write(self, **content: Any) -> None:

@@ -1,4 +1,4 @@
-"""Training of a translation model from a recipe."""
+"""Trains a translation model from a recipe."""
 
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,10 @@ def train(
         run: The run. Its folder gets the tokenizer, the encoded text, checkpoints, logs and the
             model. Its recipe has all settings, including the devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
-        callbacks: Keras callbacks, passed to `fit`. Defaults to None: no callbacks.
+        callbacks: Keras callbacks to pass to `fit`. Defaults to None, which means no callbacks.
 
     Raises:
-        UserError: If the recipe, the text or a checkpoint is not usable. If another process trains
+        UserError: If the recipe, the text or a checkpoint cannot be used. If another process trains
             in the run's folder. If the text of a resumed run has changed. If a resumed run has a
             model but no checkpoint. If the loss or a weight becomes infinite or NaN. If the disk is
             full.
@@ -128,7 +128,7 @@ def check_settings(recipe: Recipe) -> None:
 
     Raises:
         UserError: If the model cannot be built or does not fit into memory. If `data.max_length` or
-            a length in `evaluation` is too long for the model. If the tokenizer for BLEU is not
+            a length in `evaluation` is too large for the model. If the tokenizer for BLEU is not
             installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
@@ -162,7 +162,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
-    """Averages checkpoints into `model.keras` if it is missing or older than a checkpoint."""
+    """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
     last = run.checkpoints()[-1] / "state.json"
     if run.model_path.exists() and run.model_path.stat().st_mtime_ns >= last.stat().st_mtime_ns:
         print(f"the run {run.directory} is finished, so {run.model_path} is not changed")

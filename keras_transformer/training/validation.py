@@ -1,4 +1,4 @@
-"""Validation of a translation model during training."""
+"""Validates a translation model during training."""
 
 import itertools
 import math
@@ -19,11 +19,11 @@ class TranslationValidation:
     """Validates the model of a `SlicedLogitsTrainer` on the validation split of a run.
 
     Pass an instance to `fit` as the argument `validation`. `batches` is the result of
-    `evaluation_batches`. Loss (without label smoothing), perplexity and accuracy are means over
-    real target tokens. Greedy search also translates the first sentences of the split. The setting
-    `training.validation_bleu_sentences` is the number of these sentences. If this number is above
-    0, the results also contain `"bleu"`, in percent, and `"translations"`, a Markdown table with a
-    few examples.
+    `evaluation_batches`. The results are loss (without label smoothing), perplexity and accuracy
+    over real target tokens. Greedy search also translates the first sentences of the split. The
+    setting `training.validation_bleu_sentences` is the number of these sentences. If this number is
+    above 0, the results also contain `"bleu"`, in percent, and `"translations"`, a Markdown table
+    with a few examples.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:

@@ -27,13 +27,13 @@ class AdditiveAttention(ConfiguredLayer):
         query: float tensor `(B, T, D_q)`.
         key: float tensor `(B, S, D_k)`.
         value: float tensor `(B, S, D_v)`. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: uses
-            the Keras mask of `key`, if any.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None,
+            which means the Keras mask of `key`, if any.
         return_attention_weights: Whether to also return the attention weights. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, D_v)`; with `return_attention_weights`, a tuple of this tensor and
-        the attention weights `(B, T, S)`.
+        A float tensor `(B, T, D_v)`. With `return_attention_weights`, the layer returns a tuple of
+        this tensor and the attention weights `(B, T, S)`.
 
     Source: Bahdanau, Cho and Bengio 2015, Neural Machine Translation by Jointly Learning to Align
     and Translate, appendix A.1.2.

@@ -1,4 +1,4 @@
-"""Base class of the attention patterns, and a registry of their names."""
+"""Defines the base class of the attention patterns and a registry of their names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +30,8 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
         window: The window or stride in tokens, or None if the pattern has neither.
 
     Raises:
-        ValueError: If the name is not registered, if a required `window` is missing, or if the
-            pattern takes no `window`.
+        ValueError: If the name is not registered, if a required `window` is missing, or if `window`
+            is given for a pattern without a window.
     """
     if name not in (None, *ATTENTION_PATTERNS):
         raise ValueError(
@@ -53,12 +53,12 @@ def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPat
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionPattern:
-    """Base class of the attention patterns of `MultiHeadAttention` for long sequences (§4).
+    """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
     A pattern defines at which distances a query attends to a key. A pattern computes attention
     without storing the scores of all pairs of query and key. A pattern has no weights, so the
-    weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass. The
-    fields of a pattern are sizes of at least 1 token.
+    weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass
+    whose fields are sizes in tokens, at least 1.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -127,7 +127,7 @@ def fitting_size(size: int, length: Any) -> Any:
 
 
 def split_blocks(x: Any, size: Any) -> Any:
-    """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`; zeros fill the last block."""
+    """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
     batch, heads, length, width = ops.shape(x)
     # If the length is symbolic, there is a single block of this length (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0

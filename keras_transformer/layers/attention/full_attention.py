@@ -156,7 +156,7 @@ def blockwise_attention(
 
 
 def _forward(query: Any, key: Any, value: Any, rules: _Rules) -> tuple[Any, Any, Any]:
-    """Returns the float32 output, and each query's largest score and sum of exponentials."""
+    """Returns three float32 tensors: output, largest score and sum of exponentials per query."""
 
     def body(block: Any, output: Any, largest: Any, total: Any) -> tuple[Any, ...]:
         scores, _ = _scores(query, key, block, rules)
@@ -212,7 +212,10 @@ def _backward(
 
 
 def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
-    """Returns the float32 scores `(B, H, T, block_size)` for a block of keys, and their mask."""
+    """Returns the float32 scores of a block of keys, and a bool mask of the allowed keys.
+
+    The scores have the shape `(B, H, T, block_size)`. The mask is broadcastable to this shape.
+    """
     scores = ops.matmul(query, ops.swapaxes(_block(key, block, rules), -1, -2))
     keys = block * rules.block_size + ops.arange(rules.block_size, dtype="int32")
     exists = keys < rules.num_keys

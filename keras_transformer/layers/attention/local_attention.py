@@ -28,7 +28,7 @@ SMALLEST_BLOCK = 64
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class LocalAttention(AttentionPattern):
-    """Attends to positions at most `window` positions away: restricted self-attention (§4).
+    """Attends to positions at most `window` positions away (restricted self-attention, §4).
 
     The sequence is split into blocks of `window` positions, or of 64 positions if `window` is less
     than 64. The queries of a block are multiplied by the keys of this block and of the neighbouring
@@ -40,7 +40,7 @@ class LocalAttention(AttentionPattern):
     >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
 
     Args:
-        window: Largest distance between query and key in tokens, at least 1 (r in the paper). The
+        window: Largest distance in tokens between query and key, at least 1 (r in the paper). The
             window covers earlier and later keys. A causal mask excludes all later keys.
 
     Raises:

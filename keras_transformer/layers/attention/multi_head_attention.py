@@ -1,4 +1,4 @@
-"""Multi-head attention: self-attention, cross-attention, and decoding with a cache."""
+"""Computes multi-head attention, with or without a cache of keys and values."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ class MultiHeadAttention(ConfiguredLayer):
 
     Unlike `keras.layers.MultiHeadAttention`, this layer stores its kernels as 2-D matrices, as
     Glorot initialization and inference engines expect. This layer combines all given masks,
-    computes the softmax in float32, and supports position encodings of queries, keys or scores.
-    `init_cache` and `step` decode one token at a time with cached keys and values.
+    computes the softmax in float32, and supports position encodings that change queries, keys or
+    scores. `init_cache` and `step` decode one token at a time with cached keys and values.
 
     Example:
 
@@ -44,7 +44,8 @@ class MultiHeadAttention(ConfiguredLayer):
         num_heads: Number of heads H.
         d_k: Width K of queries and keys in each head. Defaults to `d_model // num_heads`.
         d_v: Width K_v of values in each head. Defaults to `d_k`.
-        dropout_rate: Dropout on the attention weights, in [0, 1). Defaults to 0, as in the paper.
+        dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0, as in the
+            paper.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
@@ -52,18 +53,18 @@ class MultiHeadAttention(ConfiguredLayer):
             `rotate` to queries and keys, and adds the encoding's `score_bias` to the scores.
             Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
-            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None: computes all
-            scores at once (equation 1), which is fastest for short inputs.
+            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None. The layer then
+            computes all scores at once (equation 1), which is fastest for short inputs.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
         key: float tensor `(B, S, D)`, keyword-only, because `keras.layers.MultiHeadAttention`
             takes `value` before `key`. Defaults to `query`.
         value: float tensor `(B, S, D)`, keyword-only. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None: uses
-            the Keras mask of `key`, if any.
-        attention_mask: bool tensor, True = may attend. A 3-D mask is `(B, T, S)`. A 2-D or 4-D
-            mask must be broadcastable to `(B, H, T, S)`. Defaults to None.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None,
+            which means the Keras mask of `key`, if any.
+        attention_mask: bool tensor, True = may attend. A 3-D mask has the shape `(B, T, S)`. A 2-D
+            or 4-D mask must be broadcastable to `(B, H, T, S)`. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         return_attention_weights: Whether to also return the attention weights. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
@@ -72,8 +73,8 @@ class MultiHeadAttention(ConfiguredLayer):
     the `attention_pattern` as a mask. The pattern then saves no time or memory.
 
     Returns:
-        A float tensor `(B, T, D)`; with `return_attention_weights`, a tuple of this tensor and the
-        attention weights `(B, H, T, S)`.
+        A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
+        this tensor and the attention weights `(B, H, T, S)`.
 
     Raises:
         ValueError: If a size is not an integer of at least 1.
@@ -217,13 +218,14 @@ class MultiHeadAttention(ConfiguredLayer):
         return kind.empty(*sizes, self.compute_dtype)
 
     def fuse_projections(self) -> dict[str, Any]:
-        """Joins query, key and value projections, so that `step` computes only one matrix product.
+        """Joins query, key and value projections, so that one matrix product computes all three.
 
         Returns:
-            A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))` and, if `use_bias` is True, a
-            vector `"bias"`, in the compute dtype. After `quantize("int8")`, the kernel is int8, and
-            the dict also contains a vector `"scale"`. After any other quantization, or with LoRA on
-            quantized kernels, the dict is empty, and `step` computes three matrix products.
+            A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype. If
+            `use_bias` is True, the dict also contains a vector `"bias"` in the compute dtype. After
+            `quantize("int8")`, the kernel is int8, and the dict also contains a vector `"scale"`.
+            After any other quantization, or with LoRA on quantized kernels, the dict is empty, and
+            `step` computes three matrix products.
         """
         parts = (self.query_projection, self.key_projection, self.value_projection)
         configs = [part.quantization_config for part in parts]
@@ -254,7 +256,7 @@ class MultiHeadAttention(ConfiguredLayer):
         Args:
             query: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
             cache: Keys and values of the earlier positions. Each position has N entries. The step
-                writes the new key and value of hypothesis n to entry n.
+                writes the new key and value of hypothesis n to entry n of the new position.
             projections: The result of `fuse_projections`.
             attention_mask: bool tensor `(B * H, N, L * N)`, the mask that `take_slots` returns.
             position: Position of the new tokens, an int or a 0-d int tensor.
@@ -377,11 +379,14 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.attention_pattern is not None or has_score_bias
 
     def _by_distance(self, distance: Any, mask: Any) -> tuple[Any, Any]:
-        """Returns `mask` combined with the attention pattern's mask, and the score bias or None.
+        """Combines `mask` with the attention pattern's mask, and computes the score bias.
 
         Args:
             distance: int32 tensor, the position of the query minus the position of the key.
-            mask: Another mask, or None.
+            mask: A bool mask, or None.
+
+        Returns:
+            A tuple of the combined mask and the score bias. The mask and the bias can be None.
         """
         if self.attention_pattern is not None:
             mask = both_masks(mask, self.attention_pattern.allows(distance))

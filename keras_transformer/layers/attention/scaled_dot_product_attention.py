@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (equation 1), its masks, and a layer with one head.
+"""Defines scaled dot-product attention (equation 1), its masks, and a layer with one head.
 
 Masks are bool tensors. In an attention mask, True means that the query may attend to the key. In a
 padding mask, True means that the token is real.
@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
         key: float tensor `(..., S, K)`.
         value: float tensor `(..., S, K_v)`.
         attention_mask: bool tensor broadcastable to `(..., T, S)`, True = may attend. Defaults to
-            None: every query attends to every key.
+            None, which lets every query attend to every key.
         use_scale: Whether to divide the scores by sqrt(d_k). Without this division, the scores have
             a variance of about d_k and saturate the softmax. Defaults to True.
         dropout: Function applied to the weights, such as a `Dropout`. Defaults to None.
@@ -112,14 +112,14 @@ class SelfAttention(ConfiguredLayer):
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None: uses the Keras mask
-            of `x`, if any.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None, which means the
+            Keras mask of `x`, if any.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         return_attention_weights: Whether to also return the attention weights. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, d_v)`; with `return_attention_weights`, a tuple of this tensor and
-        the attention weights `(B, T, T)`.
+        A float tensor `(B, T, d_v)`. With `return_attention_weights`, the layer returns a tuple of
+        this tensor and the attention weights `(B, T, T)`.
 
     Source: Vaswani et al. 2017, §3.2.1.
     """

@@ -93,10 +93,10 @@ class StridedAttention(AttentionPattern):
 
 
 def _is_near(stride: Any, use_causal_mask: bool) -> Any:
-    """Returns a bool mask, True for distances between 0 and `stride`, both excluded.
+    """Returns a bool mask, True where the distance is more than 0 and less than `stride`.
 
-    A separate matrix product computes the scores at the distances 0, `stride`, 2 `stride`, and so
-    on.
+    Without a causal mask, the mask compares absolute distances. A separate matrix product computes
+    the scores at the distances 0, `stride`, 2 `stride`, and so on.
     """
     distance = neighbour_distances(stride, use_causal_mask)
     farthest = ops.abs(distance) if not use_causal_mask else distance
@@ -106,7 +106,8 @@ def _is_near(stride: Any, use_causal_mask: bool) -> Any:
 def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
     """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
 
-    A score is masked if its key is padding or `allowed` is False. None allows all keys.
+    A score is masked if its key is padding or if `allowed` is False. If `allowed` is None, only
+    padding is masked.
     """
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
     mask = ops.swapaxes(marks, -1, -2) > 0

@@ -1,4 +1,4 @@
-"""Position encoding by raw indices, the base class of the binary and normalized encodings."""
+"""Encodes positions as raw indices. The binary and normalized encodings are subclasses."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return 1
 
     def features(self, indices: Any) -> Any:
-        """Returns float32 features `(T, num_features)` for positions `indices`, int32 `(T,)`."""
+        """Returns float32 features `(T, num_features)` of the positions `indices`, int32 `(T,)`."""
         return ops.cast(indices, "float32")[:, None]
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
@@ -62,7 +62,7 @@ class IndexPositionalEncoding(PositionalEncoding):
         return self.projection(ops.concatenate([embeddings, features], axis=-1))
 
     def _over_features(self, features: Any, d_model: int) -> Any:
-        """Pads the features with zeros, or truncates the features, to width D.
+        """Pads the features with zeros to width D, or truncates them to width D.
 
         A single feature is not padded, because it is added to every feature of the embedding.
         """

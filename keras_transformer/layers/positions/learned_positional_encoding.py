@@ -27,8 +27,9 @@ class LearnedPositionalEncoding(PositionalEncoding):
     For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
-        ValueError: If `offset` + T exceeds `max_length`. If `offset` or T is unknown while a graph
-            is compiled, no error is raised, and positions beyond `max_length` get NaN.
+        ValueError: If `offset` + T exceeds `max_length`. If `offset` is a tensor, or if T is
+            unknown when a graph is compiled, positions from `max_length` on get NaN instead of an
+            error.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """

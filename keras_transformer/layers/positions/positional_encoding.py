@@ -1,4 +1,7 @@
-"""Base class of the position encodings, a registry of their names, and the sinusoids' angles."""
+"""Defines the base class of the position encodings and a registry of their names.
+
+Also computes the angles of sinusoids.
+"""
 
 import inspect
 import math
@@ -36,7 +39,7 @@ def new_position_encoding(
         encoding: A registered name.
         sizes: A dict with `max_length` and `num_heads`. Each encoding gets only the sizes that its
             constructor takes.
-        **kwargs: Arguments that all encodings take: `name`, `dtype`.
+        **kwargs: The arguments `name` and `dtype`, which all encodings take.
 
     Raises:
         ValueError: If the name is not registered.
@@ -60,7 +63,8 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, shape `(T, ceil(width / 2))`.
 
-    The angles are float32 under every dtype policy. In bfloat16, positions 256 and 257 are equal.
+    The angles are float32 under every dtype policy. In bfloat16, positions 256 and 257 would be
+    equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[:, None] * rates
@@ -115,8 +119,8 @@ class PositionalEncoding(ConfiguredLayer):
             distance: int32 tensor of any shape, the query position minus the key position.
 
         Returns:
-            A float32 tensor `(H, ...)`, the bias of each head at each distance, or None if the
-            encoding has no bias.
+            A float32 tensor `(H, ...)` with the bias of each head at each distance. An encoding
+            without a bias returns None.
         """
         return None
 
@@ -126,7 +130,7 @@ class PositionalEncoding(ConfiguredLayer):
         return type(self).score_bias is not PositionalEncoding.score_bias
 
     def check_length(self, length: int) -> None:
-        """Raises `ValueError` if `length` exceeds the number of positions."""
+        """Raises `ValueError` if the encoding has a maximum length and `length` exceeds it."""
 
     def for_decoder(self) -> "PositionalEncoding":
         """Returns the encoding for the decoder. The base class returns `self`."""

@@ -1,4 +1,4 @@
-"""Encodes positions by adding learned biases to attention scores, one per range of distances."""
+"""Encodes positions as learned biases of attention scores, with one bias per distance range."""
 
 import functools
 from typing import Any

@@ -18,7 +18,7 @@ LAYOUTS = ("interleaved", "half_split")
 @position_encoding("sinusoidal_half_split", layout="half_split")
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositionalEncoding(PositionalEncoding):
-    """Adds sines and cosines of geometrically spaced wavelengths (§3.5).
+    """Adds sines and cosines of the position, with geometrically spaced wavelengths (§3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). Every call
     computes the sines and cosines in float32 for the length of the embeddings. The encoding has no
@@ -31,8 +31,8 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     >>> SinusoidalPositionalEncoding()(np.zeros((1, 50, 64), "float32")).shape    # (1, 50, 64)
 
     Args:
-        layout: `"interleaved"` (the paper: sine at even, cosine at odd features) or `"half_split"`
-            (first all sines, then all cosines). Defaults to `"interleaved"`.
+        layout: `"interleaved"` (sine at even and cosine at odd features, as in the paper) or
+            `"half_split"` (first all sines, then all cosines). Defaults to `"interleaved"`.
 
     For the call arguments and the result, see `PositionalEncoding`.
 

@@ -1,4 +1,4 @@
-"""Training on several devices and in several processes."""
+"""Trains on several devices and in several processes."""
 
 from keras_transformer.training.distribution.distribution import Distribution, start
 

@@ -1,4 +1,4 @@
-"""The interface to the devices and processes of training, and its implementation for one device."""
+"""Defines the base class for training on several devices, and sets up devices and processes."""
 
 import functools
 import os
@@ -37,8 +37,9 @@ class Distribution:
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
         shard: The part of each batch's rows that this process gets.
-        gradient_parts: Number of replicas that each compute a part of the loss and then sum their
-            gradients. Always 1 on JAX, where the loss of the whole batch is computed at once.
+        gradient_parts: Number of parts of the loss. Each replica computes one part, and the
+            gradients of all parts are summed. On JAX, the number is always 1, because the loss of
+            the whole batch is computed at once.
     """
 
     rank = 0
@@ -62,9 +63,9 @@ class Distribution:
         """Prepares a compiled model for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that takes an iterator and trains on the next batch.
+        """Returns a function that takes an iterator and trains on its next batch.
 
-        None selects Keras's own function.
+        If the result is None, Keras uses its own function.
         """
         return None
 
@@ -83,7 +84,7 @@ class Distribution:
         return trainer.get_metrics_result()
 
     def local(self, trainer: Any) -> Any:
-        """Returns a model on one device; the chief validates and saves this model."""
+        """Returns a model on one device. The chief validates and saves this model."""
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
@@ -98,7 +99,7 @@ class Distribution:
         return flag
 
     def training_lock(self, directory: Path) -> AbstractContextManager[Any]:
-        """Returns a context that locks a run folder in the chief (see `run.training_lock`).
+        """Returns a context in which the chief locks a run folder (see `run.training_lock`).
 
         In other processes, the context does nothing.
         """
@@ -163,9 +164,9 @@ def start(recipe: Recipe) -> Distribution:
     """Sets up the devices and processes for `training.distribution` of a recipe.
 
     With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
-    each batch. `model_parallel`, on JAX only, also splits the weights over `training.model_shards`
-    devices. Call `start` before you make a model. Raises `UserError` if the backend does not
-    support the recipe's settings.
+    each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
+    works only on JAX. Call `start` before you make a model. Raises `UserError` if the backend does
+    not support the recipe's settings.
     """
     kind, backend = recipe.training.distribution, keras.config.backend()
     if kind == "none":

@@ -1,4 +1,4 @@
-"""Data and model parallelism on JAX."""
+"""Implements data and model parallelism on JAX."""
 
 import os
 from collections.abc import Iterator
@@ -59,9 +59,9 @@ class JaxMesh(Distribution):
     ) -> Any:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
-        Without this division by replicas, XLA would compute all logits in every replica. If the
-        weights are also split (`model_shards` > 1), XLA cannot compile such a sum. The method then
-        calls `sliced_crossentropy` for the whole batch.
+        If replicas did not compute separate sums, XLA would compute the logits of all tokens in
+        every replica. If the weights are also split (`model_shards` > 1), XLA cannot compile the
+        sum over replicas. Then this method calls `sliced_crossentropy` for the whole batch.
         """
         if self._distribution.device_mesh.shape[1] > 1:
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
@@ -100,7 +100,7 @@ class JaxMesh(Distribution):
             keras.distribution.set_distribution(self._distribution)
 
     def _read(self, variable: Any) -> np.ndarray:
-        """Returns the whole value of a variable; all processes must call this."""
+        """Returns the whole value of a variable. All processes must call this method."""
         from jax.experimental import multihost_utils
 
         if variable.value.is_fully_replicated or variable.value.is_fully_addressable:
@@ -119,7 +119,7 @@ class JaxMesh(Distribution):
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
-    """Returns which part of a batch's rows the process with index `process` gets.
+    """Returns the part of a batch's rows that the process with index `process` gets.
 
     Each process has `devices` devices. Each group of `model_shards` devices shares one copy of the
     weights and gets the same rows.

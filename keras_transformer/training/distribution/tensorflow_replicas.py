@@ -1,4 +1,4 @@
-"""Data parallelism on TensorFlow."""
+"""Implements data parallelism on TensorFlow."""
 
 import os
 from collections.abc import Callable
@@ -10,11 +10,12 @@ from keras_transformer.training.distribution.distribution import Action, Distrib
 
 
 class TensorFlowReplicas(Distribution):
-    """Trains with `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
+    """Trains with `MirroredStrategy`, or with `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
     The model is made in the strategy's scope, but `fit` runs outside the scope. In the scope, `fit`
     would clip the gradients of each replica before it sums them. With several workers, `fit` would
-    fail there. So `train_function` returns a function that runs the training step in every replica.
+    fail in the scope. So `train_function` returns a function that runs the training step in every
+    replica.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class TensorFlowReplicas(Distribution):
         return step
 
     def _rows(self, x: Any, index: Any) -> Any:
-        """Returns the rows for device `index` of this process; `x` has all rows of the process."""
+        """Returns the rows for device `index` of this process. `x` has all rows of the process."""
         count = self._tf.shape(x)[0] // self._devices
         return x[index * count : (index + 1) * count]
 

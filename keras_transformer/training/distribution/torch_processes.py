@@ -1,4 +1,4 @@
-"""Data parallelism on PyTorch."""
+"""Implements data parallelism on PyTorch."""
 
 import os
 from datetime import timedelta
@@ -12,7 +12,7 @@ from keras_transformer.training.distribution.distribution import Distribution
 
 
 class TorchProcesses(Distribution):
-    """Trains in one process per device; `torchrun` starts the processes.
+    """Trains with one process per device. `torchrun` starts the processes.
 
     `all_reduce` sums the gradients once per optimizer step, after accumulation and before clipping.
     `DistributedDataParallel` would average the gradients after every micro-batch.
