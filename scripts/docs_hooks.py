@@ -5,7 +5,6 @@ A line `<!-- generated: NAME -->` of a page is replaced by the text of the funct
 
 import inspect
 import re
-import textwrap
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
@@ -131,10 +130,9 @@ def presets() -> str:
 
 def run_folder() -> str:
     """Returns the list of files from the docstring of `Run`."""
-    lines = [line for line in inspect.getdoc(Run).splitlines() if line.startswith("    ")]
-    files = textwrap.dedent("\n".join(lines)).split("\n\n")[0].splitlines()
-    found = (re.fullmatch(r"(\S+)\s+(\S.*)", line) for line in files)
-    rows = ((f"`{match[1]}`", _escaped(match[2])) for match in found if match)
+    list_of_files = inspect.getdoc(Run).split("\n\n")[1]
+    found = (re.fullmatch(r" +(\S+) +(\S.*)", line) for line in list_of_files.splitlines())
+    rows = ((f"`{match[1]}`", _escaped(match[2])) for match in found)
     return _table(("file", "content"), rows)
 
 

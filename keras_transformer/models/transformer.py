@@ -230,7 +230,7 @@ class Transformer(Recompiling, keras.Model):
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         """Returns a cache with which `step` predicts only `token_ids` (see `Searchable`).
 
-        Search refuses a token embedding that is quantized.
+        The token embedding must not be quantized. Search checks this.
         """
         matrix = self.target_embedding.embeddings
         vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)

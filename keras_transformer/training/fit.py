@@ -103,7 +103,9 @@ def fit(
             saving. Their argument `logs` contains validation results such as `val_loss`. The
             training loss and metrics in `logs` are means over the steps since the last report. So
             they depend on `report_every`. The state of callbacks is not saved. If a callback stops
-            training within an optimizer step, `fit` first completes this step.
+            training within an optimizer step, `fit` first completes this step. If a callback stops
+            training between two checkpoints, a resumed training draws other dropout masks up to the
+            next checkpoint than an uninterrupted training.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
