@@ -66,7 +66,7 @@ class _QuietTensorFlow:
     """Import finder that hides what TensorFlow's libraries write to stderr when they are loaded.
 
     The environment variable TF_CPP_MIN_LOG_LEVEL does not hide this output. If the import of
-    TensorFlow fails, the output is shown.
+    TensorFlow fails, this output is written to stderr after all.
     """
 
     def find_spec(self, name: str, *_: Any) -> Any:
@@ -89,7 +89,7 @@ class _QuietTensorFlow:
 def _hidden_stderr() -> Iterator[None]:
     """Hides output to stderr (file descriptor 2), including output of C++ code.
 
-    If the `with` block raises an exception, the output is shown.
+    If the `with` block raises an exception, the hidden output is written to stderr.
     """
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden:

@@ -45,9 +45,9 @@ class CTranslate2Translator(BaseTranslator):
     `Run.translator(engine="ctranslate2")` converts a run's model and returns a
     `CTranslate2Translator`.
 
-    CTranslate2 returns only `beam_size` of its finished hypotheses. These hypotheses include the
-    best one for any length penalty. With the form `"power"` of the length penalty, they include all
-    `n_best` best hypotheses.
+    CTranslate2 returns only `beam_size` of its finished hypotheses. Whatever the length penalty is,
+    the best hypothesis is among them. With the form `"power"` of the length penalty, all `n_best`
+    best hypotheses are among them.
 
     Example:
 

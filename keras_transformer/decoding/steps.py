@@ -54,8 +54,8 @@ class Request(NamedTuple):
     def as_tensors(self, *max_lengths: Any) -> "Request":
         """Returns the request as tensors.
 
-        Each of `max_lengths` is a further maximum length for all sentences, or None. Each sentence
-        gets the smallest of its maximum lengths.
+        Each of `max_lengths` is a limit for all sentences, or None. The maximum length of a
+        sentence becomes the minimum of these limits and of its entry in `self.max_lengths`.
         """
         floats = ("length_penalties", "random_numbers")
         tensors = {

@@ -127,8 +127,8 @@ def compare(
         format: Name of the format, for the message.
         translator: The `Translator` of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export, one argument per signature. Only the first argument
-            counts for `Comparison.identical`.
+        *answers: Translations by the export, one argument per signature.
+            `Comparison.identical` counts only the first of these arguments.
         tolerance: Scores count as equal if they differ by at most this number of nats.
         is_exact: Whether to raise an error if results differ. Pass False for quantized weights.
         compares_scores: If True, each score and each translation must equal the model's. Other

@@ -19,9 +19,9 @@ class Dropout(keras.layers.Dropout):
     The dropout mask is a hash of each element's index and two numbers from the layer's
     `seed_generator`. The hash needs few integer operations, and compilers fuse them with the
     operation that applies the mask. Equal seeds give equal masks on all backends.
-    `keras.layers.Dropout` uses a different random generator on each backend. On JAX, the generator
-    of Keras takes up to a third of the time of a small model's training step. On PyTorch, the masks
-    of Keras depend on the global random generator.
+    `keras.layers.Dropout` uses a different random generator on each backend. On JAX, this generator
+    takes up to a third of the time of a small model's training step. On PyTorch, the masks of Keras
+    depend on the global random generator.
 
     Example:
 

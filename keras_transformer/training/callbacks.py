@@ -41,9 +41,9 @@ class StepCallback(keras.callbacks.Callback):
 class Reseed(StepCallback):
     """Seeds dropout at the start of every epoch.
 
-    The seeds depend only on `seed`, the number of finished steps and the replica. So a run
-    that is resumed at the end of an epoch has the same dropout masks as an uninterrupted run. `distribution` gives every replica different
-    seeds.
+    The seeds depend only on `seed`, the number of finished steps and the replica. So a run that is
+    resumed at the end of an epoch has the same dropout masks as an uninterrupted run.
+    `distribution` gives every replica different seeds.
     """
 
     def __init__(
