@@ -75,7 +75,7 @@ class Shortlist(NamedTuple):
         """Raises a ValueError if the shortlist is damaged or was learned with another tokenizer."""
         targets = tokenizer.target_vocabulary_size
         is_sound = (
-            self.frequent.ndim == 1
+            (self.frequent.ndim, self.translations.ndim) == (1, 2)
             and len(self.translations) == tokenizer.source_vocabulary_size
             and self.frequent.min(initial=0) >= 0
             and self.translations.min(initial=0) >= -1
@@ -98,7 +98,7 @@ class Shortlist(NamedTuple):
     def save(self, path: str | Path) -> None:
         """Writes the shortlist to a `.npz` file, without pickle."""
         with atomic_write(Path(path)) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **self._asdict())
+            np.savez_compressed(file, **self._asdict())
 
     @classmethod
     def load(cls, path: str | Path) -> "Shortlist":

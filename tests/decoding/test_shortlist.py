@@ -197,6 +197,7 @@ def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
         {"frequent": np.array([120], "int32")},
         {"frequent": np.array([[5]], "int32")},
         {"translations": np.zeros((10, 3), "int32")},
+        {"translations": np.zeros(120, "int32")},
         {"translations": np.full((120, 3), 120, "int32")},
         {"translations": np.full((120, 3), -2, "int32")},
     ],
