@@ -6,9 +6,12 @@ command line starts fast. The first use of a public name imports Keras.
 """
 
 import importlib
-import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from keras_transformer._lazy import ImportHook
 
 __version__ = "0.1.0.dev0"
 
@@ -61,32 +64,20 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
-class _RegisterAfterKeras:
-    """Import finder that registers this package's classes when the user imports Keras."""
+@contextmanager
+def _registering() -> Iterator[None]:
+    """Registers this package's classes after an import of Keras by the user.
 
-    def find_spec(self, name: str, *_: Any) -> Any:
-        if name != "keras":
-            return None
-        sys.meta_path.remove(self)
-        spec: Any = importlib.util.find_spec(name)
-        if spec is not None and not self._is_importing():
-            exec_module = spec.loader.exec_module
-
-            def exec_and_register(module: Any) -> None:
-                exec_module(module)
-                _import_all()
-
-            spec.loader.exec_module = exec_and_register
-        return spec
-
-    @staticmethod
-    def _is_importing() -> bool:
-        """Returns whether a module of this package is importing Keras."""
-        own = [module for name, module in list(sys.modules.items()) if name.startswith(__name__)]
-        return any(getattr(module.__spec__, "_initializing", False) for module in own)
+    A module of this package that imports Keras is still incomplete, so nothing is registered then.
+    """
+    own = [module for name, module in list(sys.modules.items()) if name.startswith(__name__)]
+    is_own_import = any(getattr(module.__spec__, "_initializing", False) for module in own)
+    yield
+    if not is_own_import:
+        _import_all()
 
 
 if "keras" in sys.modules:
     _import_all()
 else:
-    sys.meta_path.insert(0, _RegisterAfterKeras())
+    sys.meta_path.insert(0, ImportHook("keras", _registering))

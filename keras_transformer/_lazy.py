@@ -1,7 +1,10 @@
 """Imports a module of a package when one of its public names is first used (PEP 562)."""
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -17,3 +20,28 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         return getattr(importlib.import_module(modules[name]), name)
 
     return get
+
+
+class ImportHook:
+    """Import finder that runs the first import of a module inside a context.
+
+    Insert the hook into `sys.meta_path`. It removes itself when it finds the module.
+    """
+
+    def __init__(self, module: str, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._module, self._context = module, context
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        if name != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec: Any = importlib.util.find_spec(name)
+        if spec is not None:
+            exec_module = spec.loader.exec_module
+
+            def exec_in_context(module: Any) -> None:
+                with self._context():
+                    exec_module(module)
+
+            spec.loader.exec_module = exec_in_context
+        return spec

@@ -22,6 +22,7 @@ import click
 from keras_transformer import __version__
 from keras_transformer._backend import BACKENDS
 from keras_transformer._files import is_disk_full
+from keras_transformer._lazy import ImportHook
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
@@ -60,29 +61,6 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _one_line_errors():
             return super().invoke(ctx)
-
-
-class _QuietTensorFlow:
-    """Import finder that hides what TensorFlow's libraries write to stderr when they are loaded.
-
-    The environment variable TF_CPP_MIN_LOG_LEVEL does not hide this output. If the import of
-    TensorFlow fails, this output is written to stderr after all.
-    """
-
-    def find_spec(self, name: str, *_: Any) -> Any:
-        if name != "tensorflow":
-            return None
-        sys.meta_path.remove(self)
-        spec: Any = importlib.util.find_spec(name)
-        if spec is not None:
-            exec_module = spec.loader.exec_module
-
-            def exec_quietly(module: Any) -> None:
-                with _hidden_stderr():
-                    exec_module(module)
-
-            spec.loader.exec_module = exec_quietly
-        return spec
 
 
 @contextmanager
@@ -173,5 +151,5 @@ def main() -> None:
             "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
             f"Received: KERAS_BACKEND={backend!r}"
         )
-    if "tensorflow" not in sys.modules:
-        sys.meta_path.insert(0, _QuietTensorFlow())
+    if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.
+        sys.meta_path.insert(0, ImportHook("tensorflow", _hidden_stderr))

@@ -126,14 +126,7 @@ class Shortlist(NamedTuple):
 
 
 def check_limits_vocabulary(model: Any) -> None:
-    """Raises a ValueError if a model, or a model of an ensemble, does not support shortlists."""
-    for member in getattr(model, "models", [model]):
-        embedding = getattr(member, "target_embedding", None)
-        if getattr(embedding, "scale", None) is not None:
-            raise ValueError(
-                "A shortlist needs a token embedding that is not quantized. Received: a model "
-                "whose token embedding is int8"
-            )
+    """Raises a ValueError if a model does not support shortlists."""
     if not hasattr(model, "limit_vocabulary"):
         raise ValueError(
             "A shortlist needs a model with `limit_vocabulary`. "

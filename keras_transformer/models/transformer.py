@@ -1,5 +1,6 @@
 """The encoder-decoder Transformer as a functional Keras model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -227,11 +228,21 @@ class Transformer(Recompiling, keras.Model):
         self.positions.check_length(max_length)
         return self.decoder.extend_cache(cache, max_length)
 
-    def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
-        """Returns a cache with which `step` predicts only `token_ids` (see `Searchable`).
+    @property
+    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
+        """Method that limits `step` to some tokens (see `Searchable`).
 
-        The token embedding must not be quantized. Search checks this.
+        Raises:
+            ValueError: If the token embedding is quantized.
         """
+        if self.target_embedding.scale is not None:
+            raise ValueError(
+                "A shortlist needs a token embedding that is not quantized. Received: a model "
+                "whose token embedding is int8"
+            )
+        return self._limit_vocabulary
+
+    def _limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         matrix = self.target_embedding.embeddings
         vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
         return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
