@@ -73,6 +73,16 @@ class Generator(_Section):
     test: int = Field(1_000, gt=0, le=_MOST, description="Test pairs. No pair is in two splits.")
 
 
+class HeldOutCounts(_Section):
+    """Number of sentence pairs that `data.train` gives to validation and test.
+
+    No sentence is in two splits.
+    """
+
+    validation: int = Field(1_000, gt=0, le=_MOST, description="Validation pairs.")
+    test: int = Field(1_000, gt=0, le=_MOST, description="Test pairs.")
+
+
 class Data(_Section):
     """Text for training, validation and test."""
 
@@ -81,6 +91,7 @@ class Data(_Section):
     train: TextPair | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
+    held_out: HeldOutCounts | None = None
     generator: Generator | None = None
     directory: Path | None = Field(
         None, description="Folder of the files. The option --data-dir sets this key."
@@ -96,9 +107,14 @@ class Data(_Section):
     @model_validator(mode="after")
     def _files_or_generator(self) -> "Data":
         files = (self.train, self.validation, self.test)
-        if self.generator is None and None in files:
-            raise ValueError("give either files for train, validation and test, or a generator")
-        if self.generator is not None and files != (None, None, None):
+        if self.generator is None and self.held_out is None and None in files:
+            raise ValueError(
+                "give files for train, validation and test, or files for train and held_out, or a "
+                "generator"
+            )
+        if self.held_out is not None and (self.train is None or files[1:] != (None, None)):
+            raise ValueError("held_out needs files for train, and no validation and test")
+        if self.generator is not None and (self.held_out, *files) != (None,) * 4:
             raise ValueError("give files or a generator, not both")
         if self.generator is not None and self.source_language == self.target_language:
             raise ValueError(

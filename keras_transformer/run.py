@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from keras_transformer._files import atomic_write, damaged_keras_file, read_config
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Generator, Recipe, load_recipe
+from keras_transformer.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from keras_transformer.data.corpus import Pair
@@ -41,7 +41,7 @@ class Run:
     """Reads and writes the folder of a training run, which contains these files.
 
         recipe.yaml       the recipe, with all settings
-        text/             the generated sentence pairs, if the recipe has a generator
+        text/             the splits, if the recipe has a generator or held_out
         tokenizer/        the tokenizer, written by `Tokenizer.save`
         store/            training and validation text as token ids
         fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`
@@ -90,8 +90,8 @@ class Run:
                 After an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
-        if recipe.data.generator is None:
-            for split in get_args(Split):
+        for split in get_args(Split):
+            if getattr(recipe.data, split) is not None:
                 run._files_of_recipe(split)
         run._check_is_free()
         try:
@@ -108,7 +108,7 @@ class Run:
         """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
         places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
-        if self.recipe.data.generator is not None:
+        if self._has_text:
             places.append(self.directory / "text")
         found = [path.name for path in places if os.path.lexists(path)]
         if found and not self.recipe_path.exists():
@@ -346,17 +346,60 @@ class Run:
     def text(self, split: Split) -> TextFiles:
         """Returns the source and target file of a split, or its TSV file and None.
 
-        Generates or downloads the files if needed.
+        Generates, splits or downloads the files if needed.
         """
-        data = self.recipe.data
-        if data.generator is None:
+        if not self._has_text:
             return self._files_of_recipe(split)
         folder = self.directory / "text"
         if not folder.is_dir():
             with atomic_write(folder) as partial:
-                _generate(self.recipe, data.generator, partial)
-        sides = (data.source_language, data.target_language)
-        return folder / f"{split}.{sides[0]}", folder / f"{split}.{sides[1]}"
+                partial.mkdir()
+                self._write_text(partial)
+        data = self.recipe.data
+        return (
+            folder / f"{split}.{data.source_language}",
+            folder / f"{split}.{data.target_language}",
+        )
+
+    @property
+    def _has_text(self) -> bool:
+        """Whether the splits are files in the folder `text`."""
+        return self.recipe.data.generator is not None or self.recipe.data.held_out is not None
+
+    def _write_text(self, folder: Path) -> None:
+        """Writes the pairs of all splits. No pair is in two splits."""
+        languages = self.recipe.data.source_language, self.recipe.data.target_language
+        for split, pairs in self._splits().items():
+            source, target = (folder / f"{split}.{language}" for language in languages)
+            with (
+                source.open("w", encoding="utf-8") as first,
+                target.open("w", encoding="utf-8") as second,
+            ):
+                for pair in pairs:
+                    first.write(f"{pair[0]}\n")
+                    second.write(f"{pair[1]}\n")
+
+    def _splits(self) -> "dict[Split, Iterable[Pair]]":
+        data, seed = self.recipe.data, self.recipe.seed
+        if counts := data.held_out:
+            from keras_transformer.data.corpus import read_parallel
+            from keras_transformer.data.held_out import hold_out
+
+            corpus = read_parallel(*self._files_of_recipe("train"))
+            held_out = hold_out(corpus, counts.validation, counts.test, seed)
+            return {
+                "test": held_out.test,
+                "validation": held_out.validation,
+                "train": held_out.train(),
+            }
+        from keras_transformer.data.numbers_and_dates import generate_pairs
+
+        sizes: Any = data.generator
+        languages = data.source_language, data.target_language
+        count = sizes.test + sizes.validation + sizes.train
+        pairs = iter(generate_pairs(count, *languages, seed=seed))
+        splits: tuple[Split, ...] = ("test", "validation", "train")
+        return {split: list(itertools.islice(pairs, getattr(sizes, split))) for split in splits}
 
     def scores(self) -> list[dict[str, Any]]:
         """Returns all entries of scores.json, oldest first.
@@ -495,18 +538,3 @@ def load_model(path: str | Path) -> Any:
         return keras.saving.load_model(path, compile=False)
     except Exception as error:  # zipfile, json, h5py and Keras raise different errors
         raise damaged_keras_file(path, error) from error
-
-
-def _generate(recipe: Recipe, sizes: Generator, folder: Path) -> None:
-    """Generates and writes the pairs of all splits. Each pair is in only one split."""
-    from keras_transformer.data.numbers_and_dates import generate_pairs
-
-    languages = recipe.data.source_language, recipe.data.target_language
-    counts = {"test": sizes.test, "validation": sizes.validation, "train": sizes.train}
-    pairs = iter(generate_pairs(sum(counts.values()), *languages, seed=recipe.seed))
-    folder.mkdir()
-    for split, count in counts.items():
-        sides = zip(*itertools.islice(pairs, count), strict=True)
-        for language, lines in zip(languages, sides, strict=True):
-            text = "".join(f"{line}\n" for line in lines)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
