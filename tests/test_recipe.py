@@ -125,10 +125,27 @@ def test_differences_name_key_and_both_values_but_not_the_folder(path):
     assert one.differences(other) == ["training.steps (7 and 8)"]
 
 
-@pytest.mark.parametrize("data", ["{}", "{generator: {}, train: {source: a, target: b}}"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{}",
+        "{train: {source: a}}",
+        "{generator: {}, train: {source: a, target: b}}",
+        "{generator: {}, train: {source: a}, held_out: {}}",
+    ],
+)
 def test_data_is_files_or_a_generator(path, data):
     path.write_text(f"name: minimal\ndata: {data}\n")
     with pytest.raises(UserError, match="data: give "):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "data", ["{held_out: {}}", "{train: {source: a}, test: {source: b}, held_out: {}}"]
+)
+def test_held_out_pairs_come_from_the_training_text(path, data):
+    path.write_text(f"name: minimal\ndata: {data}\n")
+    with pytest.raises(UserError, match="data: held_out needs files for train, and no validation"):
         load_recipe(path)
 
 

@@ -225,6 +225,34 @@ def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
     assert again.text("test")[0].read_bytes() == run.text("test")[0].read_bytes()
 
 
+def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path):
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("".join(f"one {n}\teins {n}\n" for n in range(40)))
+    path = tmp_path / "held.yaml"
+    held_out = "held_out: {validation: 5, test: 7}"
+    path.write_text(f"{{name: a, data: {{train: {{source: {corpus}}}, {held_out}}}}}")
+    run = Run.create(tmp_path / "run", load_recipe(path))
+    pairs = {split: list(run.pairs(split)) for split in ("train", "validation", "test")}
+    assert {split: len(found) for split, found in pairs.items()} == {
+        "train": 28,
+        "validation": 5,
+        "test": 7,
+    }
+    assert len(set(pairs["train"] + pairs["validation"] + pairs["test"])) == 40
+    corpus.unlink()
+    assert list(Run.open(run.directory).pairs("test")) == pairs["test"]
+
+
+def test_a_run_that_splits_its_text_does_not_replace_a_folder_of_the_user(tmp_path):
+    (tmp_path / "corpus.tsv").write_text("one\teins\n")
+    path = tmp_path / "held.yaml"
+    path.write_text("{name: a, data: {train: {source: corpus.tsv}, held_out: {}}}")
+    recipe = load_recipe(path, [f"data.directory={tmp_path}"])
+    (tmp_path / "text").mkdir()
+    with pytest.raises(UserError, match="already holds text"):
+        Run.create(tmp_path, recipe)
+
+
 def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_path):
     with locked_by_another_process(run.directory):
         with pytest.raises(UserError, match=f"another process is training in {run.directory}"):
