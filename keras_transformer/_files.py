@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,6 +78,13 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
                 raise
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         yield file
+
+
+def keras_home() -> Path:
+    """Returns Keras's folder for downloads, without the slow import of Keras."""
+    home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 
 
 def is_disk_full(error: BaseException) -> bool:

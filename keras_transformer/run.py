@@ -21,6 +21,7 @@ from keras_transformer._files import atomic_write, damaged_keras_file, read_conf
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Recipe, load_recipe
+from keras_transformer.shipped_runs import find_run
 
 if TYPE_CHECKING:
     from keras_transformer.data.corpus import Pair
@@ -142,11 +143,13 @@ class Run:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Run":
-        """Opens an existing run."""
-        path = Path(directory) / "recipe.yaml"
-        if not path.is_file():
-            raise UserError(f"{directory} is no run folder: it holds no recipe.yaml")
-        return cls(directory, load_recipe(path))
+        """Opens an existing run.
+
+        Args:
+            directory: A run folder, or the name of a run in the package, such as "tatoeba_en_de".
+        """
+        directory = find_run(directory)
+        return cls(directory, load_recipe(directory / "recipe.yaml"))
 
     @classmethod
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":

@@ -9,6 +9,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import tracemalloc
 import zipfile
@@ -21,6 +22,7 @@ from keras_transformer._files import (
     atomic_write,
     is_disk_full,
     is_plain_name,
+    keras_home,
     output_file,
     read_config,
     read_json,
@@ -296,3 +298,11 @@ def test_something_else_is_refused(tmp_path):
     (tmp_path / "model.keras").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="model.keras is not a complete Keras model file"):
         read_config(tmp_path / "model.keras")
+
+
+def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    assert keras_home() == tmp_path / "home"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    assert keras_home() == tmp_path / "temporary" / ".keras"

@@ -15,21 +15,21 @@ from keras_transformer.decoding.options import SearchOptions
 @click.option(
     "--format",
     required=True,
-    type=click.Choice(["saved_model", "ctranslate2", "onnx"]),
+    type=click.Choice(["saved_model", "ctranslate2", "onnx", "run"]),
     help="Format to write.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder to write. Default: RUN/ctranslate2, RUN/onnx, or saved_models/NAME, where NAME is "
-    "the name of the run folder. With --quantization, the default ends with the type, such as "
-    "RUN/onnx-int8.",
+    help="Folder to write. Default for saved_model: saved_models/NAME, where NAME is the name of "
+    "the run folder. Default otherwise: RUN/FORMAT, or RUN/FORMAT-TYPE with --quantization TYPE.",
 )
 @click.option(
     "--quantization",
     metavar="TYPE",
     help="Data type of the weights. onnx: float32 or int8. ctranslate2: float32, int8, int16, "
-    "float16, bfloat16, int8_float32, int8_float16 and int8_bfloat16. Default: float32.",
+    "float16, bfloat16, int8_float32, int8_float16 and int8_bfloat16. run: float32 or float16. "
+    "Default: float32.",
 )
 @shortlist_option
 @best_search_options
@@ -39,19 +39,21 @@ def command(run: Path, **arguments: Any) -> None:
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
     Each export is a new version of the model. The format ctranslate2 is for ctranslate2.Translator.
     The format onnx contains the encoder and one step of the decoder. It also contains translate.py,
-    a beam search that needs only NumPy, onnxruntime and sentencepiece.
+    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format run is a small
+    run folder for other users: recipe, tokenizer, model, validation and test text.
 
     The command translates some sentences of the run with the export and with the model, and
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
     search options and --shortlist. The format onnx supports only the beam size, the length penalty
     and the maximum length. If the recipe has other search options, set them to their defaults. The
-    format ctranslate2 supports no search options.
+    formats ctranslate2 and run support no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model
     keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
     keras-transformer export runs/quickstart --format onnx --output quickstart-onnx
+    keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python quickstart-onnx/translate.py
     """
     from keras_transformer.run import Run

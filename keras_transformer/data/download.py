@@ -11,6 +11,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import requests
 from tqdm import tqdm
 
+from keras_transformer._files import keras_home
 from keras_transformer.errors import UserError
 
 # Limits of a download. The largest parallel corpora in one file have a few gigabytes.
@@ -39,7 +40,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         UserError: If the download fails or takes more than four hours, if the file is larger than 8
             GiB, or if its SHA-256 is not `sha256`. After an error, the cache is unchanged.
     """
-    cache = _keras_home() / "keras_transformer"
+    cache = keras_home() / "keras_transformer"
     path = cache / sha256[:16] / name
     if path.resolve().parent != cache.resolve() / sha256[:16]:
         raise UserError(f"a download must be in a folder of its own in {cache}. Received: {path}")
@@ -53,13 +54,6 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         )
         raise UserError(" ".join(message.split())) from error
     return path
-
-
-def _keras_home() -> Path:
-    """Returns Keras's folder for downloads, without the slow import of Keras."""
-    home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
-    existing = next(folder for folder in (home, *home.parents) if folder.exists())
-    return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 
 
 def _fetch_verified(url: str, path: Path, sha256: str) -> None:

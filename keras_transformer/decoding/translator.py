@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +101,30 @@ class Translator(BaseTranslator):
             check_limits_vocabulary(model)
         self._search = AdaptiveSearch(model)
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
+
+    @classmethod
+    def from_run(
+        cls, directory: str | Path, overlong: Overlong = "split", **search: Any
+    ) -> "Translator":
+        """Loads the translator of a trained run, with the search options of its recipe.
+
+        Example:
+
+        >>> Translator.from_run("tatoeba_en_de", beam_size=1).translate(["How are you?"])
+
+        Args:
+            directory: A run folder, or the name of a run in the package.
+            overlong: `"split"` or `"truncate"`. Defaults to `"split"`.
+            **search: Fields of `SearchOptions` that replace those of the recipe.
+
+        Raises:
+            UserError: If there is no such run, or if it has no model.
+            ValueError: If a search option is unknown or out of range.
+        """
+        from keras_transformer.run import Run
+
+        run = Run.open(directory)
+        return run.translator(run.recipe.evaluation.search_options(**search), overlong)
 
     def _search_parts(
         self,

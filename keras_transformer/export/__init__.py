@@ -1,4 +1,4 @@
-"""Exports trained models to SavedModel, CTranslate2 and ONNX.
+"""Exports trained models to SavedModel, CTranslate2 and ONNX, and runs to small folders.
 
 Each module is imported when one of its names is first used. So users of `OnnxTranslator`
 need not wait for the import of Keras.
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keras_transformer.export.onnx import export_onnx
     from keras_transformer.export.onnx_translator import OnnxTranslator
     from keras_transformer.export.saved_model import export_run_saved_model, export_saved_model
+    from keras_transformer.export.shared_run import export_shared_run
 
 __all__ = [
     "OnnxTranslator",
@@ -20,6 +21,7 @@ __all__ = [
     "export_onnx",
     "export_run_saved_model",
     "export_saved_model",
+    "export_shared_run",
 ]
 
 __getattr__ = lazy_names(
@@ -30,5 +32,6 @@ __getattr__ = lazy_names(
         "export_onnx": "keras_transformer.export.onnx",
         "export_run_saved_model": "keras_transformer.export.saved_model",
         "export_saved_model": "keras_transformer.export.saved_model",
+        "export_shared_run": "keras_transformer.export.shared_run",
     },
 )

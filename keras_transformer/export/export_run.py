@@ -1,4 +1,4 @@
-"""Exports the model of a run to SavedModel, CTranslate2 or ONNX."""
+"""Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.export.source_model import check_is_free, run_sentences
 from keras_transformer.run import Run
 
-Format = Literal["saved_model", "ctranslate2", "onnx"]
+Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
 
 _ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
 
@@ -35,19 +35,19 @@ def export_run(
 
     Args:
         run: A run that has a model.
-        format: `"saved_model"`, `"ctranslate2"` or `"onnx"`. See `export_saved_model`,
-            `export_ctranslate2` and `export_onnx`.
+        format: `"saved_model"`, `"ctranslate2"`, `"onnx"` or `"run"`. See `export_saved_model`,
+            `export_ctranslate2`, `export_onnx` and `export_shared_run`.
         output: A new or empty folder. For a SavedModel, the folder that contains all versions of
             the model. Defaults to None, which means `saved_models/<run>` for a SavedModel. For
             other formats, None means a folder in the run's folder, such as
             `runs/quickstart/onnx-int8`.
-        quantization: Type of the weights, for CTranslate2 and ONNX. Defaults to None, which means
-            float32.
+        quantization: Type of the weights, for all formats except SavedModel. Defaults to None,
+            which means float32.
         shortlist: Whether a SavedModel translates with `Run.shortlist()`. Defaults to False.
         **search: Search options that replace the recipe's search options. A SavedModel accepts all
             fields of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`.
             For ONNX, all other options of recipe and `search` must have their default values.
-            CTranslate2 accepts no search options.
+            CTranslate2 and `"run"` accept no search options.
 
     Raises:
         UserError: If the format does not support the model or an option. If a package for the
@@ -105,6 +105,14 @@ def _export_onnx(
     return Exported(directory, str(comparison))
 
 
+def _export_run(run: Run, output: str | Path | None, quantization: Any = "float32") -> Exported:
+    from keras_transformer.export.shared_run import export_shared_run
+
+    directory = _free_directory(run, output, "run", quantization)
+    sentences = run_sentences(run, SENTENCES)
+    return Exported(directory, str(export_shared_run(run, directory, quantization, sentences)))
+
+
 def _check_onnx_search(options: SearchOptions) -> None:
     """Raises `UserError` if a search option has an effect that the ONNX export does not support."""
     defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
@@ -124,6 +132,7 @@ _EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
     "saved_model": (_export_saved_model, ("shortlist", *SearchOptions.model_fields)),
     "ctranslate2": (_export_ctranslate2, ("quantization",)),
     "onnx": (_export_onnx, ("quantization", *sorted({*SearchOptions.model_fields} - {"n_best"}))),
+    "run": (_export_run, ("quantization",)),
 }
 
 

@@ -204,12 +204,6 @@ def test_the_users_credentials_are_not_sent(server, tmp_path, monkeypatch):
         assert "Authorization" not in headers
 
 
-def test_a_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypatch, tmp_path):
-    monkeypatch.setattr(module.os, "access", lambda path, mode: path != tmp_path)
-    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
-    assert module._keras_home() == tmp_path / "temporary" / ".keras"
-
-
 def test_neither_keras_nor_an_engine_is_loaded():
     code = (
         "import sys, keras_transformer.data.download; "

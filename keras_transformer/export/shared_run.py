@@ -1,0 +1,127 @@
+"""Exports a run as a small run folder for other users."""
+
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from keras import ops
+
+from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._files import atomic_write
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.source_model import (
+    Comparison,
+    check_is_free,
+    check_model,
+    compare,
+    in_float32,
+)
+from keras_transformer.models import Transformer
+from keras_transformer.run import TOKENIZER_MEMBER, Run
+
+WeightType = Literal["float32", "float16"]
+
+_WEIGHTS = "model.weights.h5"
+_SCORE_TOLERANCE = 1e-3  # nats
+
+
+def export_shared_run(
+    run: Run,
+    directory: str | Path,
+    quantization: WeightType = "float32",
+    sentences: Sequence[str] = (),
+) -> Comparison:
+    """Writes a copy of a run with all that evaluation and translation need.
+
+    The copy has the recipe without `data.directory`, the tokenizer, the finished model and, if the
+    run has a folder `text`, its validation and test text. It has no training text, checkpoints,
+    logs and scores. Its model computes in float32, also if it was trained in mixed precision.
+
+    Example:
+
+    >>> export_shared_run(Run.open("runs/quickstart"), "quickstart", "float16")
+
+    Args:
+        run: A run with a finished `Transformer` that is not quantized.
+        directory: A new or empty folder.
+        quantization: Type of the weights in the file: `"float32"`, or `"float16"`, which takes half
+            the space. Keras converts float16 weights to float32 when it loads them. Defaults to
+            `"float32"`.
+        sentences: Sentences that both models translate for the comparison.
+
+    Returns:
+        A `Comparison` of the copy's translations with those of the run.
+
+    Raises:
+        UserError: If the run has no model, or its folder is not empty. If the weights are float32
+            and a translation of the copy differs.
+        ValueError: If `quantization` is unknown, if the model is not a `Transformer` or is
+            quantized, or if a weight exceeds the range of float16.
+    """
+    if quantization not in get_args(WeightType):
+        raise ValueError(
+            f"`quantization` must be one of {', '.join(get_args(WeightType))}. "
+            f"Received: quantization={quantization!r}"
+        )
+    check_is_free(directory)
+    model, tokenizer = run.model(), run.tokenizer()
+    check_model(model, tokenizer)
+    exact = in_float32(model)
+    data = run.recipe.data.model_copy(update={"directory": None})
+    copy = Run(directory, run.recipe.model_copy(update={"data": data}))
+    with atomic_write(directory) as partial:
+        partial.mkdir()
+        (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
+        shutil.copytree(run.tokenizer_dir, partial / copy.tokenizer_dir.name)
+        _copy_text(run.directory / "text", partial / "text")
+        path = partial / copy.model_path.name
+        _save_model(exact, path, quantization, tokenizer.fingerprint)
+        found = Run(partial, copy.recipe).translator().translate_nbest(sentences)
+        return compare(
+            "copy",
+            Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
+            sentences,
+            [[(hypothesis.text, hypothesis.score) for hypothesis in row] for row in found],
+            tolerance=_SCORE_TOLERANCE,
+            is_exact=quantization == "float32",
+        )
+
+
+def _copy_text(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("train.*"))
+
+
+def _save_model(model: Transformer, path: Path, weights: WeightType, fingerprint: str) -> None:
+    with without_tensorflow():
+        model.save(path)
+        if weights == "float16":
+            _replace_weights(path, _in_float16(model))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(TOKENIZER_MEMBER, fingerprint)
+
+
+def _in_float16(model: Transformer) -> Transformer:
+    half = Transformer.from_config({**model.get_config(), "dtype": "float16"})
+    half.set_weights(model.get_weights())
+    for weight in half.weights:
+        if not np.isfinite(ops.convert_to_numpy(weight)).all():
+            raise ValueError(
+                f"float16 holds only finite weights of at most 65504. Received: {weight.path}"
+            )
+    return half
+
+
+def _replace_weights(path: Path, model: Transformer) -> None:
+    """Replaces the weights in a `.keras` file by those of `model`, and keeps its configuration."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        members[_WEIGHTS] = archive.read(_WEIGHTS)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)

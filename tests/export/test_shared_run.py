@@ -1,0 +1,112 @@
+"""`export_shared_run`: a run folder for other users."""
+
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from support.contract import randomize
+from support.tiny_run import recipe_for, write_text
+
+from keras_transformer.data import Tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.export import export_shared_run
+from keras_transformer.models import Transformer
+from keras_transformer.run import Run
+
+SENTENCES = ["a b c", "f e", "", "a"]
+
+
+def model_of(dtype="float32"):
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
+    model = Transformer(17, **sizes, dtype=dtype)
+    randomize(model)
+    return model
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with random weights, text of its own, logs and checkpoints."""
+    write_text(tmp_path)
+    run = Run.create(tmp_path / "run", recipe_for(tmp_path))
+    Tokenizer.train(list(run.pairs("train")), vocabulary_size=17).save(run.tokenizer_dir)
+    model_of().save(run.model_path)
+    for name in ("text", "logs", "checkpoints", "store"):
+        (run.directory / name).mkdir()
+    for name in ("train.en", "train.de", "test.en", "test.de"):
+        (run.directory / "text" / name).write_text("a b\n")
+    run.scores_path.write_text("[]")
+    return run
+
+
+def test_the_copy_translates_like_the_run(run, tmp_path):
+    comparison = export_shared_run(run, tmp_path / "copy", sentences=SENTENCES)
+    assert (comparison.sentences, comparison.identical) == (4, 4)
+    copy = Run.open(tmp_path / "copy")
+    found, expected = (x.translator().translate_nbest(SENTENCES) for x in (copy, run))
+    assert [rows[0].text for rows in found] == [rows[0].text for rows in expected]
+    assert copy.tokenizer_fingerprint() == run.tokenizer_fingerprint()
+
+
+def test_the_copy_has_only_what_others_need(run, tmp_path):
+    export_shared_run(run, tmp_path / "copy")
+    files = {str(x.relative_to(tmp_path / "copy")) for x in (tmp_path / "copy").rglob("*")}
+    assert {x for x in files if not x.startswith("tokenizer/")} == {
+        *("recipe.yaml", "model.keras", "tokenizer", "text", "text/test.en", "text/test.de")
+    }
+    assert str(tmp_path) not in (tmp_path / "copy" / "recipe.yaml").read_text()
+    assert Run.open(tmp_path / "copy").recipe.data.directory is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_float16_weights_take_half_the_space_and_are_the_nearest(run, tmp_path, dtype):
+    model_of(dtype).save(run.model_path)
+    export_shared_run(run, tmp_path / "copy", "float16", SENTENCES)
+    weights = run.model().get_weights()
+    copy = Run.open(tmp_path / "copy").model()
+    assert copy.dtype_policy.name == "float32"
+    for weight, half in zip(weights, copy.get_weights(), strict=True):
+        np.testing.assert_array_equal(np.float32(weight).astype("float16"), half)
+        assert half.dtype == "float32"
+    sizes = [size_of_weights(x) for x in (run.model_path, tmp_path / "copy" / "model.keras")]
+    saved = sum(weight.size for weight in weights) * 2
+    assert sizes[0] - sizes[1] == pytest.approx(saved, rel=0.05)
+
+
+def size_of_weights(path):
+    with zipfile.ZipFile(path) as archive:
+        return archive.getinfo("model.weights.h5").file_size
+
+
+def test_adapters_are_part_of_the_copy(run, tmp_path):
+    model = run.model()
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.enable_lora(2)
+    randomize(model)
+    model.save(run.model_path)
+    export_shared_run(run, tmp_path / "copy", "float16")
+    copy = Run.open(tmp_path / "copy").model()
+    for weight, half in zip(model.get_weights(), copy.get_weights(), strict=True):
+        np.testing.assert_allclose(half, weight, rtol=2**-11, atol=1e-7)
+
+
+def test_weights_that_float16_cannot_hold_are_refused(run, tmp_path):
+    model = run.model()
+    model.weights[0].assign(np.full(model.weights[0].shape, 1e5))
+    model.save(run.model_path)
+    with pytest.raises(ValueError, match="at most 65504. Received: "):
+        export_shared_run(run, tmp_path / "copy", "float16")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_other_types_quantized_models_and_full_folders_are_refused(run, tmp_path):
+    with pytest.raises(ValueError, match="`quantization` must be one of float32, float16"):
+        export_shared_run(run, tmp_path / "copy", "int8")
+    with pytest.raises(UserError, match="is not empty"):
+        export_shared_run(run, tmp_path)
+    model = run.model()
+    model.quantize("int8")
+    model.save(run.model_path)
+    with pytest.raises(ValueError, match="must not be quantized"):
+        export_shared_run(run, tmp_path / "copy")

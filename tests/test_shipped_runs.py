@@ -1,0 +1,71 @@
+"""Runs that the package contains, by name."""
+
+import shutil
+
+import pytest
+from support.tiny_run import recipe_for
+
+from keras_transformer import shipped_runs as module
+from keras_transformer.errors import UserError
+from keras_transformer.run import Run
+from keras_transformer.shipped_runs import find_run, shipped_runs
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path, monkeypatch):
+    """A package that contains the run `one`, and an empty Keras home and current folder."""
+    folder = tmp_path / "package"
+    (folder / "one").mkdir(parents=True)
+    (folder / "one" / "recipe.yaml").write_text(recipe_for(tmp_path).to_yaml())
+    (folder / "one" / "model.keras").write_bytes(b"weights")
+    (folder / "export" / "1").mkdir(parents=True)  # a SavedModel is no run
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(module, "_FOLDERS", (tmp_path / "absent", folder))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    return folder
+
+
+def test_runs_of_the_package_have_names(package):
+    assert shipped_runs() == {"one": package / "one"}
+
+
+def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path):
+    run = Run.open("one")
+    assert run.directory.name == "one"
+    assert (tmp_path / "home") in run.directory.parents
+    assert run.model_path.read_bytes() == b"weights"
+    run.scores_path.write_text("[]")
+    assert find_run("one") == run.directory
+    assert not (package / "one" / "scores.json").exists()
+
+
+def test_another_release_of_a_run_gets_another_copy(package):
+    before = find_run("one")
+    (package / "one" / "model.keras").write_bytes(b"other weights")
+    after = find_run("one")
+    assert after != before
+    assert (after / "model.keras").read_bytes() == b"other weights"
+    assert (before / "model.keras").read_bytes() == b"weights"
+
+
+def test_a_folder_of_the_user_comes_first(package):
+    shutil.copytree(package / "one", "one")
+    assert str(find_run("one")) == "one"
+
+
+def test_a_copy_that_was_interrupted_is_made_again(package, monkeypatch):
+    def interrupted(source, target):
+        target.mkdir()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(shutil, "copytree", interrupted)
+        find_run("one")
+    assert Run.open("one").model_path.read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("name", ["two", "package/one", "../package/two", "export"])
+def test_other_names_are_refused_with_the_names_that_exist(name):
+    with pytest.raises(UserError, match=f"{name} is no run folder: .* The package has one$"):
+        Run.open(name)
