@@ -21,6 +21,7 @@ import click
 
 from keras_transformer import __version__
 from keras_transformer._backend import BACKENDS
+from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
 from keras_transformer.errors import UserError, is_out_of_memory
@@ -29,7 +30,8 @@ COMMANDS = (
     *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
     "conformance",
 )
-
+# These commands never compile with PyTorch's compiler Dynamo.
+_COMMANDS_THAT_COMPILE_NOTHING = ("translate", "score", "evaluate", "average", "export")
 
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {
@@ -151,5 +153,7 @@ def main() -> None:
             "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
             f"Received: KERAS_BACKEND={backend!r}"
         )
+    if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
+        shorten_import_of_keras()
     if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.
         sys.meta_path.insert(0, ImportHook("tensorflow", _hidden_stderr))
