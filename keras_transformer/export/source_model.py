@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
@@ -77,7 +78,8 @@ def in_float32(model: Transformer) -> Transformer:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
-    exact = Transformer.from_config({**model.get_config(), "dtype": "float32"})
+    with without_tensorflow():
+        exact = Transformer.from_config({**model.get_config(), "dtype": "float32"})
     exact.set_weights(model.get_weights())
     return exact
 

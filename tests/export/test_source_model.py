@@ -1,5 +1,8 @@
 """What all exporters share: checks, weights and the comparison."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -80,6 +83,18 @@ def test_learned_positions_are_the_weights():
 @pytest.mark.parametrize("variant", ["rotary", "none"])
 def test_nothing_is_added_where_positions_are_elsewhere(variant):
     assert position_table(small_model(variant)) is None
+
+
+def test_the_twin_is_made_without_tensorflow_on_other_backends():
+    code = (
+        "import sys; from keras_transformer.export.source_model import in_float32; "
+        "from keras_transformer.models import Transformer; "
+        "sizes = {'num_layers': 1, 'd_model': 4, 'num_heads': 2, 'd_ff': 4}; "
+        "in_float32(Transformer(7, **sizes, dtype='mixed_bfloat16')); "
+        "print('tensorflow' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == str(keras.config.backend() == "tensorflow")
 
 
 def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
