@@ -114,6 +114,15 @@ def _one_line_errors() -> Iterator[None]:
         return
     except UserError as error:
         message = str(error)
+    except ModuleNotFoundError as error:
+        if error.name not in BACKENDS:
+            raise
+        others = ", ".join(_installed_backends())
+        message = (
+            f"the backend {error.name} is not installed: "
+            + (f"set KERAS_BACKEND to an installed backend ({others}), or " if others else "")
+            + f"pip install 'keras3-transformer[{error.name}]'"
+        )
     except OSError as error:
         if is_disk_full(error):
             message = f"no space left on the disk: {error}"
@@ -130,6 +139,10 @@ def _one_line_errors() -> Iterator[None]:
     raise _Failure(" ".join(message.split()))
 
 
+def _installed_backends() -> list[str]:
+    return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+
+
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
@@ -138,7 +151,9 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 def main() -> None:
     """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.
 
-    The environment variable KERAS_BACKEND selects the backend: tensorflow, jax or torch.
+    The environment variable KERAS_BACKEND selects the backend: tensorflow, jax or torch. Without
+    this variable, the command uses the only installed backend, or else the backend that is set in
+    ~/.keras/keras.json (tensorflow, if nothing else is set).
 
     \b
     keras-transformer train quickstart
@@ -148,7 +163,10 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
     backend = os.environ.get("KERAS_BACKEND")
-    if backend and (backend not in BACKENDS or importlib.util.find_spec(backend) is None):
+    installed = _installed_backends()
+    if not backend and len(installed) == 1:
+        os.environ["KERAS_BACKEND"] = installed[0]
+    if backend and backend not in installed:
         raise UserError(
             "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
             f"Received: KERAS_BACKEND={backend!r}"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,12 +122,14 @@ def export_saved_model(
             folder has no new version.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
+        ImportError: If TensorFlow or tensorflow-text is not installed.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
             "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run_saved_model` works "
             f"on every backend. Received: {keras.config.backend()!r}"
         )
+    _check_installed()
     from keras_transformer.export.translation_graph import TranslationGraph
 
     check_model(model, tokenizer)
@@ -169,6 +172,7 @@ def export_run_saved_model(
 
     Raises:
         UserError: As in `export_saved_model`, or if the run does not exist.
+        ImportError: If TensorFlow or tensorflow-text is not installed.
     """
     run = Run.open(run_directory)
     options = options or run.recipe.evaluation.search_options()
@@ -184,6 +188,14 @@ def export_run_saved_model(
         sentences=run_sentences(run, SENTENCES),
         shortlist=run.shortlist() if use_shortlist else None,
     )
+
+
+def _check_installed() -> None:
+    if not (find_spec("tensorflow") and find_spec("tensorflow_text")):
+        raise ImportError(
+            "the export to SavedModel needs tensorflow and tensorflow-text: "
+            "pip install 'keras3-transformer[tensorflow]'"
+        )
 
 
 def _next_version(directory: Path) -> int:
@@ -248,6 +260,7 @@ def _compare(
 def _in_new_process(
     run: Run, output: Path, options: SearchOptions, max_beam_size: int, use_shortlist: bool
 ) -> SavedModelExport:
+    _check_installed()
     numbers = (max_beam_size, int(use_shortlist))
     arguments = (run.directory, output, options.model_dump_json(), *numbers)
     process = subprocess.run(

@@ -90,6 +90,38 @@ def test_an_unknown_backend_is_refused(monkeypatch, name):
     assert fails("average", "run", "--last", 1).endswith(f"Received: KERAS_BACKEND={name!r}")
 
 
+@pytest.mark.parametrize(
+    ("installed", "chosen"),
+    [(["jax"], "jax"), (["torch"], "torch"), (["jax", "torch"], ""), ([], "")],
+)
+def test_the_only_installed_backend_is_chosen(monkeypatch, installed, chosen):
+    @click.command()
+    def show():
+        click.echo(os.environ["KERAS_BACKEND"])
+
+    monkeypatch.setattr("keras_transformer.cli.train.command", show)
+    monkeypatch.setattr("keras_transformer.cli._installed_backends", lambda: installed)
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    assert succeeds("train").strip() == chosen
+
+
+@pytest.mark.parametrize("installed", [["jax", "torch"], []])
+def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, installed):
+    """Keras imports the backend that its configuration names."""
+
+    @click.command()
+    def load():
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setattr("keras_transformer.cli.train.command", load)
+    monkeypatch.setattr("keras_transformer.cli._installed_backends", lambda: installed)
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    error = fails("train")
+    assert error.startswith("the backend tensorflow is not installed: ")
+    assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
+    assert ("installed backend (jax, torch)" in error) == bool(installed)
+
+
 CLIENT = f"{sys.executable} -m keras_transformer client m --retries 0 --address http://localhost:1"
 
 

@@ -170,9 +170,13 @@ def test_errors_are_one_line(run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnxruntime", None)
         assert "pip install 'keras3-transformer[onnx]'" in fails(run, "--format", "onnx")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorflow_text", None)
+        error = fails(run, "--format", "saved_model", "--output", run / "saved_model")
+        assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
     (run / "model.keras").unlink()
     assert "has the run been trained?" in fails(run, "--format", "onnx")
-    assert not (run / "onnx").exists()
+    assert not (run / "onnx").exists() and not (run / "saved_model").exists()
 
 
 def test_full_disk_leaves_nothing(run):
