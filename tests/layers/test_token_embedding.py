@@ -67,6 +67,8 @@ def test_embedding_keeps_its_vectors_to_half_a_step():
     assert layer.embeddings.dtype == "int8"
     step = np.abs(before).max(axis=-1, keepdims=True) / 127
     assert (np.abs(to_numpy(layer(ids)) - before) <= 0.51 * step).all()
+    with pytest.raises(ValueError, match="already quantized"):
+        layer.quantize("int8")
 
 
 def test_embedding_refuses_other_modes():

@@ -1,0 +1,107 @@
+"""Wheel and sdist: what they contain, and that they work where nothing else is installed."""
+
+import os
+import subprocess
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import keras
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = """\
+data.generator={train: 200, validation: 8, test: 8}
+tokenizer.vocabulary_size=100
+model.num_layers=1
+model.d_model=16
+model.num_heads=2
+model.d_ff=16
+training.steps=2
+training.checkpoint_every=2
+training.tokens_per_batch=512
+training.validation_bleu_sentences=0
+evaluation.average_last=1
+""".splitlines()
+
+
+class Environment:
+    """A new virtual environment in `folder`, which sees no package of this one."""
+
+    def __init__(self, folder):
+        venv.create(folder, with_pip=True)
+        self.programs, self.folder = folder / "bin", folder
+        hidden = {"KERAS_BACKEND", "PYTHONPATH", "KERAS_TRANSFORMER_DATA"}
+        self._variables = {k: v for k, v in os.environ.items() if k not in hidden}
+        # Keras would read the configuration of the user.
+        self._variables |= {"KERAS_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+
+    def run(self, program, *arguments, **options):
+        done = subprocess.run(
+            [self.programs / program, *map(str, arguments)],
+            cwd=self.folder,
+            env=self._variables,
+            capture_output=True,
+            text=True,
+            **options,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done.stdout
+
+    def install(self, *requirements):
+        constraints = ROOT / "tests" / "constraints.txt"
+        self.run("python", "-m", "pip", "install", "-q", "-c", constraints, *requirements)
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """A folder that is removed at once, because an environment has up to some gigabytes."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def built(folder):
+    """Builds the sdist, and the wheel from the sdist. Returns the tools and the two files."""
+    tools = Environment(folder / "tools")
+    tools.install("build", "check-wheel-contents", "twine")
+    tools.run("python", "-m", "build", "--outdir", folder / "dist", ROOT)
+    (sdist,), (wheel,) = (list((folder / "dist").glob(kind)) for kind in ("*.tar.gz", "*.whl"))
+    return tools, sdist, wheel
+
+
+def test_wheel_and_sdist_contain_what_they_should(built):
+    tools, sdist, wheel = built
+    tools.run("twine", "check", "--strict", sdist, wheel)
+    tools.run("check-wheel-contents", "--toplevel", "keras_transformer", wheel)
+    in_wheel = set(zipfile.ZipFile(wheel).namelist())
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split("\n")
+    package = {name for name in tracked if name.startswith("keras_transformer/")}
+    recipes = {f"keras_transformer/_{name}" for name in tracked if name.startswith("recipes/")}
+    assert len(recipes) > 5
+    assert package | recipes <= in_wheel
+    assert {Path(name).suffix for name in in_wheel - recipes} <= {".py", ".typed", ""}
+    in_sdist = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    wanted = ("keras_transformer/", "recipes/", "scripts/", "tests/", "docs/", "LICENSE", "README")
+    assert {name for name in tracked if name.startswith(wanted)} <= in_sdist
+
+
+def test_installed_wheel_trains_and_translates(built, folder):
+    """In an environment with this wheel and its backend: nothing else."""
+    backend = keras.config.backend()
+    environment = Environment(folder / "fresh")
+    environment.install(f"{built[2]}[{backend},quickstart]")
+    assert "translate" in environment.run("keras-transformer", "--help")
+    listed = environment.run("python", "-m", "pip", "list", "--format=freeze")
+    installed = {line.partition("==")[0] for line in listed.splitlines()}
+    assert installed & {"tensorflow", "jax", "torch"} == {backend}
+    environment.run("python", "-m", "pip", "check")
+    settings = [f"--set={setting}" for setting in SETTINGS]
+    environment.run("keras-transformer", "train", "quickstart", *settings)
+    translate = ("keras-transformer", "translate", "runs/quickstart")
+    assert len(environment.run(*translate, input="twenty-six\nten\n").splitlines()) == 2

@@ -1,0 +1,69 @@
+"""The private names of Keras that this package uses. pyproject.toml bounds Keras because of them.
+
+To allow the next minor version of Keras, run the tests that are named here with that version.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import keras
+
+import keras_transformer
+
+# Each name, and the test that fails if Keras gives the name another meaning.
+WATCHED = {
+    "_all_reduce_sum_gradients": "training/distribution/test_distribution.py many_train_to",
+    "_backend_update_step": "training/test_optimizer.py averages_count_optimizer_steps",
+    "_clip_gradients": "training/test_optimizer.py the_whole_gradient_of_a_step_is_clipped",
+    "_distribute_strategy": "training/distribution/test_distribution.py many_train_to",
+    "_flatten_layers": "_backend/test_gradient_checkpointing.py gradients_are_the_same",
+    "_get_current_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
+    "_get_variable_index": "portability/test_probe.py gradients_are_those_of_the_mean",
+    "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
+    "_kernel": "layers/test_changes.py a_loaded_dense_goes_on_with_lora",
+    "_layers": "layers/test_changes.py changes_are_json_by_path",
+    "_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
+    "_loss_tracker": "training/distribution/test_distribution.py many_train_to",
+    "_losses": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
+    "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
+    "_model_variables_moving_average": "training/test_optimizer.py fit_ends_with_the_averages",
+    "_run_through_graph": "models/test_equivalence.py clone_model_is_refused",
+    "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
+    "_trainable_variables": "training/test_optimizer.py fit_ends_with_the_averages",
+    "_update_model_variables_moving_average": "training/test_optimizer.py averages_count_optimizer",
+}
+
+# Names of our own that Keras also uses, in classes that have nothing to do with ours.
+OWN = set("_devices _dtype _encode _lock _model _normalize _run _select _shape _size".split())
+
+TESTS = Path(__file__).parent
+
+
+def private_names(path):
+    """Returns the private names that a module reads, sets, or defines in a class."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant):  # getattr(layer, "_flatten_layers", ...)
+            names.add(node.value)
+        elif isinstance(node, ast.ClassDef):
+            names |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    return {name for name in names if isinstance(name, str) and re.match("_[a-z]", name)}
+
+
+def test_every_private_name_of_keras_is_watched():
+    package = Path(keras_transformer.__file__).parent
+    used = set().union(*map(private_names, package.rglob("*.py")))
+    of_keras = set()
+    for path in (Path(keras.__file__).parent / "src").rglob("*.py"):
+        if not path.name.endswith("_test.py"):
+            of_keras |= set(re.findall(r"(?:\bdef |\bself\.)(_[a-z]\w*)", path.read_text()))
+    assert used & of_keras == WATCHED.keys() | OWN
+
+
+def test_the_watching_tests_exist():
+    for test in WATCHED.values():
+        file, name = test.split()
+        assert f"\ndef test_{name}" in (TESTS / file).read_text(), test
