@@ -1,6 +1,6 @@
 """Draws the picture of README.md: the flow of the data, the course of a training, and attention.
 
-    python scripts/draw_readme.py runs/my_translator "Yesterday I read a book in the library."
+    python scripts/draw_readme.py runs/my_translator "Today I read an interesting book."
 
 Needs matplotlib, which the extra `bench` installs. The run must be finished. The translation of the
 sentence must be good, so look at the picture before you commit it.
@@ -147,8 +147,8 @@ def attention_of(run: Run, sentence: str) -> tuple[list[str], list[str], np.ndar
 
 
 def _shown(pieces: list[str]) -> list[str]:
-    """Marks pieces that continue a word with a dot, instead of pieces that begin one."""
-    return [x[1:] if x.startswith("▁") else f"·{x}" for x in pieces]
+    """Puts a dot before each piece that continues a word."""
+    return [x.lstrip("▁") if x[0] == "▁" or not x[0].isalpha() else f"·{x}" for x in pieces]
 
 
 if __name__ == "__main__":
