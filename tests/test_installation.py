@@ -1,12 +1,13 @@
 """Wheel and sdist: what they contain, and that they work where nothing else is installed."""
 
 import os
+import re
 import subprocess
 import tarfile
 import venv
-import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import keras
 import pytest
@@ -79,15 +80,14 @@ def test_wheel_and_sdist_contain_what_they_should(built):
     tools, sdist, wheel = built
     tools.run("twine", "check", "--strict", sdist, wheel)
     tools.run("check-wheel-contents", "--toplevel", "keras_transformer", wheel)
-    in_wheel = set(zipfile.ZipFile(wheel).namelist())
-    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split("\n")
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     package = {name for name in tracked if name.startswith("keras_transformer/")}
-    recipes = {f"keras_transformer/_{name}" for name in tracked if name.startswith("recipes/")}
-    assert len(recipes) > 5
-    assert package | recipes <= in_wheel
+    data = {name for name in tracked if re.match("recipes/|saved_models/.+/", name)}
+    assert len(data) > 5
+    assert package | {f"keras_transformer/_{x}" for x in data} <= set(ZipFile(wheel).namelist())
     in_sdist = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
-    wanted = ("keras_transformer/", "recipes/", "scripts/", "tests/", "docs/", "LICENSE", "README")
-    assert {name for name in tracked if name.startswith(wanted)} <= in_sdist
+    wanted = ("scripts/", "tests/", "docs/", "LICENSE", "README", "pyproject.toml")
+    assert {name for name in tracked if name.startswith(wanted)} | package | data <= in_sdist
 
 
 def test_installed_wheel_trains_and_translates(built, folder):
