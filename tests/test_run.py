@@ -76,7 +76,9 @@ def test_an_existing_run_is_not_begun_again(run, recipe):
         Run.create(run.directory, recipe)
 
 
-@pytest.mark.parametrize("name", ["model.keras", "checkpoints", "tokenizer", "history.json"])
+@pytest.mark.parametrize(
+    "name", ["model.keras", "checkpoints", "tokenizer", "store", "logs", "history.json"]
+)
 def test_files_of_others_are_not_replaced_by_a_new_run(recipe, tmp_path, name):
     folder = tmp_path / "theirs"
     folder.mkdir()
