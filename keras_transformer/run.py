@@ -205,7 +205,8 @@ class Run:
         Raises:
             UserError: If a setting must not change, or `history.json` is damaged.
         """
-        entries, changes = self.history(), self._changes()
+        entries = self.history()
+        changes = self._changes() if self.recipe_path.exists() else {}
         if changes or not entries or entries[-1].get("backend") != backend:
             entry = {
                 "step": step,

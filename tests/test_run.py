@@ -134,6 +134,12 @@ def test_changes_and_backends_are_recorded_with_their_step(run):
     assert [entry["changes"] for entry in entries] == [{}, changes, {}]
 
 
+def test_a_run_that_was_not_created_gets_its_recipe(recipe, tmp_path):
+    run = Run(tmp_path, recipe)
+    assert run.record(0, "jax") == {}
+    assert Run.open(tmp_path).recipe == recipe
+
+
 def test_a_refused_change_is_not_recorded(run):
     with pytest.raises(UserError, match=r"differ in seed \(1 and 2\)"):
         Run(run.directory, changed(run, "seed=2")).record(0, "jax")
