@@ -79,7 +79,7 @@ shortlist_option = click.option(
 class _Checkpoint(click.ParamType):
     """The value of --checkpoint: `best`, `last` or a step."""
 
-    name = "best|last|STEP"
+    name = "checkpoint"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value in ("best", "last") or isinstance(value, int):
@@ -92,6 +92,7 @@ class _Checkpoint(click.ParamType):
 checkpoint_option = click.option(
     "--checkpoint",
     type=_Checkpoint(),
+    metavar="best|last|STEP",
     help="Use the model of a checkpoint instead of the finished model: the checkpoint with the "
     "lowest validation loss, the newest checkpoint, or the checkpoint of a step.",
 )
