@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, may_change
 from keras_transformer.run import Run
 
 
@@ -70,7 +70,12 @@ def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
     inner = {key: found for key, x in section.model_fields.items() if (found := _section_of(x))}
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
     rows = (
-        (f"`{key}`", _type(field, key in inner), _default(field), _meaning(field, inner.get(key)))
+        (
+            f"`{key}`",
+            _type(field, key in inner),
+            _default(field),
+            _meaning(field, inner.get(key), f"{name}.{key}".lstrip(".")),
+        )
         for key, field in section.model_fields.items()
     )
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"
@@ -116,9 +121,10 @@ def _default(field: FieldInfo) -> str:
     return f"`{str(field.default).lower() if field.default in (True, False) else field.default}`"
 
 
-def _meaning(field: FieldInfo, section: type[BaseModel] | None) -> str:
+def _meaning(field: FieldInfo, section: type[BaseModel] | None, path: str) -> str:
     summary = inspect.getdoc(section).splitlines()[0] if section else ""
-    return _escaped(field.description or summary)
+    text = _escaped(field.description or summary)
+    return f"{text} *May change on resume.*" if may_change(path) else text
 
 
 def presets() -> str:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -72,6 +73,28 @@ shortlist_option = click.option(
     is_flag=True,
     help="Translate with the most frequent tokens and the most probable translations of each "
     "token of the sentence, which is faster. Learned from the training text of RUN the first time.",
+)
+
+
+class _Checkpoint(click.ParamType):
+    """The value of --checkpoint: `best`, `last` or a step."""
+
+    name = "checkpoint"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value in ("best", "last") or isinstance(value, int):
+            return value
+        if not re.fullmatch("[0-9]{1,8}", value):
+            self.fail(f"{value!r} is not best, last or a step.", param, ctx)
+        return int(value)
+
+
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=_Checkpoint(),
+    metavar="best|last|STEP",
+    help="Use the model of a checkpoint instead of the finished model: the checkpoint with the "
+    "lowest validation loss, the newest checkpoint, or the checkpoint of a step.",
 )
 scores_option = click.option(
     "--scores", is_flag=True, help="Write the score and a tab before each translation."

@@ -5,7 +5,12 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import engine_option, run_argument, shortlist_option
+from keras_transformer.cli.common import (
+    checkpoint_option,
+    engine_option,
+    run_argument,
+    shortlist_option,
+)
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 
 
@@ -19,6 +24,7 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
 )
 @engine_option
 @shortlist_option
+@checkpoint_option
 @best_search_options
 def command(run: Path, **arguments: Any) -> None:
     """Compute BLEU and chrF of RUN's model with sacrebleu, and append them to RUN/scores.json.

@@ -3,10 +3,12 @@
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from keras_transformer.cli.common import (
+    checkpoint_option,
     count_lines,
     existing_file,
     progress_bar,
@@ -20,10 +22,11 @@ from keras_transformer.errors import UserError
 @run_argument
 @click.argument("source", type=existing_file)
 @click.argument("target", type=existing_file)
+@checkpoint_option
 @click.option(
     "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
 )
-def command(run: Path, source: Path, target: Path, summary: bool) -> None:
+def command(run: Path, source: Path, target: Path, checkpoint: Any, summary: bool) -> None:
     """Score translations with the model of RUN.
 
     The file TARGET contains the translations of the sentences in the file SOURCE, line by line. For
@@ -44,7 +47,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
-    scorer = Scorer(opened.model(), opened.tokenizer())
+    scorer = Scorer(opened.model(checkpoint), opened.tokenizer())
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar(total, None) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):

@@ -1,5 +1,6 @@
 """`keras-transformer evaluate`."""
 
+import hashlib
 import json
 import shutil
 
@@ -55,6 +56,16 @@ def test_the_engine_ctranslate2_evaluates_too(run):
     pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     assert "BLEU\t" in succeeds("evaluate", run, "--engine", "ctranslate2")
     assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
+
+
+def test_the_checkpoint_is_recorded(run):
+    checkpoint = run / "checkpoints" / "step-00000002" / "model.keras"
+    (run / "model.keras").unlink()
+    assert "BLEU\t" in succeeds("evaluate", run, "--checkpoint", 2)
+    for entry in json.loads((run / "scores.json").read_text()):
+        assert entry["checkpoint"] == "step-00000002"
+        assert entry["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert "of the checkpoints: 2, 4" in fails("evaluate", run, "--checkpoint", 3)
 
 
 def test_the_shortlist_is_recorded(run):

@@ -25,6 +25,15 @@ def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
     assert math.isclose(float(figures["perplexity"]), math.exp(nats / tokens), rel_tol=2e-4)
 
 
+def test_a_checkpoint_scores(run, tmp_path):
+    (tmp_path / "text").write_text("one\n")
+    (run / "model.keras").unlink()
+    score = ("score", run, tmp_path / "text", tmp_path / "text")
+    assert "best, last or one of the steps 2, 4" in fails(*score)
+    first, second = (succeeds(*score, "--checkpoint", which) for which in (2, "last"))
+    assert float(first.split("\t")[0]) != float(second.split("\t")[0])
+
+
 def test_nothing_to_score(run, tmp_path):
     (tmp_path / "empty").write_text("")
     message = fails("score", run, tmp_path / "empty", tmp_path / "empty")
