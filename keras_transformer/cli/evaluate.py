@@ -197,10 +197,11 @@ def _report(
 
     click.echo(report.score_lines(scores))
     comparisons = []
-    for test in tests or ("bootstrap",) if other is not None else ():
-        click.echo(f"Comparing with {baseline}: {test} test", err=True)
-        comparisons += (found := evaluator.compare(hypotheses, other, test))
-        click.echo("\n" + report.comparison_table(found, str(baseline)))
+    if other is not None:
+        for test in tests or ("bootstrap",):
+            click.echo(f"Comparing with {baseline}: {test} test", err=True)
+            comparisons += (found := evaluator.compare(hypotheses, other, test))
+            click.echo("\n" + report.comparison_table(found, str(baseline)))
     buckets = evaluator.length_buckets(hypotheses) if length_buckets else []
     if buckets:
         side = "reference" if evaluator.sources is None else "source"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from tabulate import tabulate
 
@@ -46,7 +47,11 @@ def as_json(
     buckets: Sequence[LengthBucket],
 ) -> str:
     """Returns all results as a JSON object."""
-    parts = {"scores": scores, "comparisons": comparisons, "length_buckets": buckets}
+    parts: dict[str, Sequence[Any]] = {
+        "scores": scores,
+        "comparisons": comparisons,
+        "length_buckets": buckets,
+    }
     content = {name: [asdict(entry) for entry in entries] for name, entries in parts.items()}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

@@ -108,7 +108,7 @@ def evaluate_run(
         elif files is None:
             run.keep_hypotheses(split, hypotheses)
     scores = evaluator.scores(hypotheses)
-    made_with = {"options": options, "use_shortlist": use_shortlist}
+    made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
     for entry in scores:
         run.add_score(split=split, files=files, **made_with, **asdict(entry))
     return Evaluated(hypotheses, scores)
@@ -148,5 +148,10 @@ def score(
 
     `settings` specifies the tokenization and case sensitivity of BLEU.
     """
-    given = {"tokenize": settings.tokenize, "lowercase": settings.lowercase}
-    return Evaluator(references, metrics=_ALL_OF_GENERATED_TEXT, **given).scores(translations)
+    evaluator = Evaluator(
+        references,
+        metrics=_ALL_OF_GENERATED_TEXT,
+        tokenize=settings.tokenize,
+        lowercase=settings.lowercase,
+    )
+    return evaluator.scores(translations)
