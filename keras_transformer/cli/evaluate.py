@@ -174,7 +174,6 @@ def _evaluate_run(
     source, reference = options.pop("source"), options.pop("reference")
     files = (source, reference) if source else None
     search = checked(run.recipe.evaluation.search_options, **take_options(options, SearchOptions))
-    run.check_scores()
     evaluator = run_evaluator(run, split, files, **settings)
     other = read_baseline(baseline, evaluator, None if files else split) if baseline else None
     place = {"split": split, "files": files, "use_shortlist": options.pop("shortlist")}

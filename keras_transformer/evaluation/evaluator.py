@@ -79,6 +79,7 @@ class Evaluator:
             as `"Unbabel/wmt22-comet-da"`. Defaults to None.
 
     Raises:
+        ValueError: If a metric is unknown.
         UserError: If there are no sentences, if `sources` and `references` differ in their number,
             or if a package or model that a metric needs is missing.
     """
@@ -171,6 +172,8 @@ class Evaluator:
             improbable for equally good systems. If the systems' statistics of all sentences
             are the same, `p_value` is 1.0, where sacrebleu returns 1 / (samples + 1).
         """
+        if test not in _TEST_TYPES:
+            raise ValueError(f"`test` must be one of {list(_TEST_TYPES)}. Received: test={test!r}")
         self.check_aligned({"the translations": hypotheses, "the baseline": baseline})
         systems = [("baseline", tuple(baseline)), ("system", tuple(hypotheses))]
         metrics = {str(number): metric for number, metric in enumerate(self._metrics)}

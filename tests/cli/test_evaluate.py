@@ -8,6 +8,7 @@ import sys
 import pytest
 from support.command_line import fails, succeeds
 from support.fake_comet import fake_comet
+from support.few_samples import SAMPLES, draw_few_samples
 
 from keras_transformer.decoding.translator import Translator
 
@@ -68,7 +69,8 @@ def test_the_shortlist_is_recorded(run):
     assert [entry.get("shortlist", False) for entry in scores] == [False] * 2 + [True] * 2
 
 
-def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_path):
+def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_path, monkeypatch):
+    draw_few_samples(monkeypatch)
     text = ["--source", finished / "data" / "val.en", "--reference", finished / "data" / "val.de"]
     baseline, output, report = (tmp_path / name for name in ("baseline", "out", "report.json"))
     succeeds("evaluate", run, *text, "--output", baseline, "--beam-size", 1)
@@ -90,7 +92,8 @@ def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_pat
     assert entry["reference"] == str(text[-1]) and entry["score"] == score["score"]
 
 
-def test_a_run_is_the_baseline_of_another(run, tmp_path):
+def test_a_run_is_the_baseline_of_another(run, tmp_path, monkeypatch):
+    draw_few_samples(monkeypatch)
     other = shutil.copytree(run, tmp_path / "other")
     assert f"evaluate {other} first" in fails("evaluate", run, "--baseline", other)
     assert not (run / "scores.json").exists()
