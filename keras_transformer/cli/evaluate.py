@@ -72,7 +72,7 @@ _WITHOUT_RUN = {"hypotheses", "source", "reference", "baseline", "tests", "lengt
 @click.option("--lowercase", is_flag=True, default=None, help="Ignore case in BLEU.")
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path, exists=True),
+    type=run_folder,
     help="Compare with these translations: a file, or a run folder whose split was evaluated.",
 )
 @click.option(

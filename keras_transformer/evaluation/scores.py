@@ -118,19 +118,19 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
     """Returns the translations in a file, or those that `evaluate_run` kept in a run folder.
 
     Args:
-        path: A file with one translation per line, or a run folder.
+        path: A file with one translation per line, or a run as in `Run.open`.
         evaluator: The `Evaluator` of the text.
         split: The split of the text, or None if the text is not a split of a run.
 
     Raises:
         UserError: If the translations are missing, or are translations of another text.
     """
-    if not path.is_dir():
+    if path.exists() and not path.is_dir():
         lines = list(read_lines(path))
     elif split is None:
         raise UserError(
             "the baseline of a text that is not a split of RUN must be a file of translations. "
-            f"Received: the folder {path}"
+            f"Received: {path}"
         )
     else:
         run = Run.open(path)

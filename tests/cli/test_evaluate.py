@@ -82,10 +82,8 @@ def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_pat
     (score,), (bootstrap, randomization) = found["scores"], found["comparisons"]
     (bucket,) = found["length_buckets"]
     assert score["metric"] == "chrF2" and bucket["scores"] == {"chrF2": score["score"]}
-    assert (bootstrap["samples"], randomization["samples"]) == (1000, 10000)
-    assert (
-        f"Paired approximate randomization, 10000 samples, seed 12345, against {baseline}" in shown
-    )
+    assert [bootstrap["samples"], randomization["samples"]] == [*SAMPLES.values()]
+    assert f"Paired approximate randomization, 200 samples, seed 12345, against {baseline}" in shown
     assert "words of the source" in shown and not (run / "hypotheses").exists()
     assert len(output.read_text().splitlines()) == len(baseline.read_text().splitlines()) == 10
     entry = json.loads((run / "scores.json").read_text())[-1]
