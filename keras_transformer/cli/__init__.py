@@ -12,7 +12,6 @@ import importlib.util
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +23,7 @@ from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
+from keras_transformer._streams import hidden_stderr
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
@@ -65,26 +65,6 @@ class _Commands(click.Group):
             return super().invoke(ctx)
 
 
-@contextmanager
-def _hidden_stderr() -> Iterator[None]:
-    """Hides output to stderr (file descriptor 2), including output of C++ code.
-
-    If the `with` block raises an exception, the hidden output is written to stderr.
-    """
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            hidden.seek(0)
-            os.write(stderr, hidden.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-
-
 def _prepare_streams() -> None:
     """Replaces closed standard streams by the null device, and encodes output as UTF-8.
 
@@ -100,7 +80,10 @@ def _prepare_streams() -> None:
             setattr(sys, name, null)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+            # Without `line_buffering`, a log file gets the lines of `print` late.
+            stream.reconfigure(
+                encoding="utf-8", errors="backslashreplace", line_buffering=True
+            )
 
 
 def _open_for_writing(path: str, _: int) -> int:
@@ -174,4 +157,4 @@ def main() -> None:
     if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
         shorten_import_of_keras()
     if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.
-        sys.meta_path.insert(0, ImportHook("tensorflow", _hidden_stderr))
+        sys.meta_path.insert(0, ImportHook("tensorflow", hidden_stderr))

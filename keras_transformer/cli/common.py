@@ -129,12 +129,12 @@ def warning_lines() -> Iterator[None]:
         yield
 
 
-def progress_bar(total: int | None, output: Path | None) -> Any:
-    """Returns a progress bar on stderr.
+def progress_bar(desc: str, total: int | None, output: Path | None = None) -> Any:
+    """Returns a progress bar for sentences on stderr. `desc` says what is being done.
 
     It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
     """
-    from tqdm import tqdm
+    from keras_transformer._progress import Bar, compiling
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())
-    return tqdm(total=total, unit="sentence", disable=not is_shown)
+    return Bar(desc, compiling(), total=total, unit="sentence", disable=not is_shown)

@@ -46,7 +46,7 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     opened = Run.open(run)
     scorer = Scorer(opened.model(), opened.tokenizer())
     log_probability, tokens, count = 0.0, 0, 0
-    with progress_bar(total, None) as bar:
+    with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):
             sources, targets = zip(*chunk, strict=True)
             for score in scorer.score(sources, targets, bar.update):

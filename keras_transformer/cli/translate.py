@@ -115,7 +115,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
         total = common.count_lines(read_source(file, *files), *inputs)
         translator = _new_translator(run, options, search)
         del options["sample"]
-        with common.progress_bar(total, output) as bar, common.warning_lines():
+        with common.progress_bar("translating", total, output) as bar, common.warning_lines():
             lines = read_source(file, *files)
             for text in translate_lines(translator, lines, progress=bar.update, **options):
                 write(text)

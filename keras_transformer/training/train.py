@@ -1,5 +1,6 @@
 """Trains a translation model from a recipe."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,9 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         print(f"the run {run.directory} is finished, so {run.model_path} is not changed")
         return
     previous = run.directory / "model.previous.keras"
-    average_checkpoints(_chosen(run, history), run.model_path, previous, tokenizer.fingerprint)
+    chosen = _chosen(run, history)
+    print(f"averaging {len(chosen)} checkpoints", file=sys.stderr)
+    average_checkpoints(chosen, run.model_path, previous, tokenizer.fingerprint)
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
@@ -197,6 +200,7 @@ def _tokenizer(run: Run) -> Tokenizer:
         tokenizer = Run.open(initial_run).tokenizer()
     else:
         settings = run.recipe.tokenizer
+        print("training the tokenizer", file=sys.stderr)
         tokenizer = Tokenizer.train(
             run.pairs("train"),
             settings.vocabulary_size,
