@@ -202,6 +202,7 @@ class Run:
         overlong: "Overlong" = "split",
         engine: Engine = "keras",
         use_shortlist: bool = False,
+        tokens_per_batch: int | None = None,
     ) -> Any:
         """Returns a translator of the finished model.
 
@@ -221,12 +222,15 @@ class Run:
                 `"keras"`.
             use_shortlist: Whether to translate with `Run.shortlist()`, which makes the engine
                 `"keras"` faster. Defaults to False.
+            tokens_per_batch: As for `Translator`, only with the engine `"keras"`. Defaults to None,
+                which means the default of `Translator`.
 
         Raises:
             UserError: If the model is missing, or if the engine does not support the model or an
                 option.
             ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
-                maximum, or if `use_shortlist` is True with the engine `"ctranslate2"`.
+                maximum, or if `use_shortlist` or `tokens_per_batch` is given with the engine
+                `"ctranslate2"`.
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
@@ -234,7 +238,10 @@ class Run:
 
             parts = (self.model(), self.tokenizer(), options, overlong)
             shortlist = self.shortlist() if use_shortlist else None
-            return Translator(*parts, shortlist=shortlist)
+            size: dict[str, Any] = (
+                {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
+            )
+            return Translator(*parts, shortlist=shortlist, **size)
         if engine != "ctranslate2":
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
@@ -242,6 +249,11 @@ class Run:
         if use_shortlist:
             raise ValueError(
                 "The engine ctranslate2 has no shortlist. Received: use_shortlist=True"
+            )
+        if tokens_per_batch is not None:
+            raise ValueError(
+                "The engine ctranslate2 has batches of a fixed number of sentences. "
+                f"Received: tokens_per_batch={tokens_per_batch}"
             )
         from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted

@@ -8,7 +8,6 @@ import atexit
 import errno
 import gc
 import importlib
-import importlib.util
 import io
 import os
 import sys
@@ -19,11 +18,11 @@ from typing import Any
 import click
 
 from keras_transformer import __version__
-from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
 from keras_transformer._streams import hidden_stderr
+from keras_transformer.cli.common import backend_option, choose_backend, installed_backends
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
@@ -81,9 +80,7 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Without `line_buffering`, a log file gets the lines of `print` late.
-            stream.reconfigure(
-                encoding="utf-8", errors="backslashreplace", line_buffering=True
-            )
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _open_for_writing(path: str, _: int) -> int:
@@ -100,7 +97,7 @@ def _one_line_errors() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in BACKENDS:
             raise
-        others = ", ".join(_installed_backends())
+        others = ", ".join(installed_backends())
         message = (
             f"the backend {error.name} is not installed: "
             + (f"set KERAS_BACKEND to an installed backend ({others}), or " if others else "")
@@ -122,38 +119,27 @@ def _one_line_errors() -> Iterator[None]:
     raise _Failure(" ".join(message.split()))
 
 
-def _installed_backends() -> list[str]:
-    return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
-
-
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="keras-transformer")
+@backend_option
 def main() -> None:
     """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.
 
-    The environment variable KERAS_BACKEND selects the backend: tensorflow, jax or torch. Without
-    this variable, the command uses the only installed backend, or else the backend that is set in
-    ~/.keras/keras.json (tensorflow, if nothing else is set).
+    The option --backend or the environment variable KERAS_BACKEND selects the backend: tensorflow,
+    jax or torch. Without them, the command uses the only installed backend, or else the backend
+    that is set in ~/.keras/keras.json (tensorflow, if nothing else is set).
 
     \b
     keras-transformer train quickstart
     echo "twenty-six" | keras-transformer translate runs/quickstart
-    keras-transformer evaluate runs/quickstart
+    keras-transformer evaluate runs/quickstart --backend jax
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
-    backend = os.environ.get("KERAS_BACKEND")
-    installed = _installed_backends()
-    if not backend and len(installed) == 1:
-        os.environ["KERAS_BACKEND"] = installed[0]
-    if backend and backend not in installed:
-        raise UserError(
-            "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
-            f"Received: KERAS_BACKEND={backend!r}"
-        )
+    choose_backend()
     if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
         shorten_import_of_keras()
     if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.

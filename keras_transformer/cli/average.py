@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.common import backend_option, run_argument
 from keras_transformer.errors import UserError
 
 
@@ -13,6 +13,7 @@ from keras_transformer.errors import UserError
 @click.option(
     "--last", type=click.IntRange(min=1), required=True, help="Number of checkpoints to average."
 )
+@backend_option
 def command(run: Path, last: int) -> None:
     """Replace the weights of RUN/model.keras by the average of the last checkpoints.
 

@@ -5,7 +5,13 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import engine_option, run_argument, shortlist_option
+from keras_transformer.cli.common import (
+    backend_option,
+    batch_tokens_option,
+    engine_option,
+    run_argument,
+    shortlist_option,
+)
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 
 
@@ -20,6 +26,8 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
 @engine_option
 @shortlist_option
 @best_search_options
+@batch_tokens_option
+@backend_option
 def command(run: Path, **arguments: Any) -> None:
     """Compute BLEU and chrF of RUN's model with sacrebleu, and append them to RUN/scores.json.
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from keras_transformer.cli.common import (
+    backend_option,
+    batch_tokens_option,
     count_lines,
     existing_file,
     progress_bar,
@@ -23,7 +25,11 @@ from keras_transformer.errors import UserError
 @click.option(
     "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
 )
-def command(run: Path, source: Path, target: Path, summary: bool) -> None:
+@batch_tokens_option
+@backend_option
+def command(
+    run: Path, source: Path, target: Path, summary: bool, tokens_per_batch: int | None
+) -> None:
     """Score translations with the model of RUN.
 
     The file TARGET contains the translations of the sentences in the file SOURCE, line by line. For
@@ -44,7 +50,8 @@ def command(run: Path, source: Path, target: Path, summary: bool) -> None:
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
-    scorer = Scorer(opened.model(), opened.tokenizer())
+    size = {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
+    scorer = Scorer(opened.model(), opened.tokenizer(), **size)
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import run_folder, set_option
+from keras_transformer.cli.common import backend_option, run_folder, set_option
 
 
 @click.command("train")
@@ -24,6 +24,7 @@ from keras_transformer.cli.common import run_folder, set_option
 )
 @set_option
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@backend_option
 def command(
     recipe: str, run: Path | None, data_dir: Path | None, settings: Sequence[str], resume: bool
 ) -> None:

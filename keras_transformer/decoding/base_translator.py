@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.data.corpus import available_chunks
 from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses

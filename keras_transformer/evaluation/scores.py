@@ -26,6 +26,7 @@ def evaluate_run(
     options: SearchOptions | None = None,
     engine: Engine = "keras",
     use_shortlist: bool = False,
+    tokens_per_batch: int | None = None,
 ) -> list[Score]:
     """Translates a split, scores the translations, and appends the scores to `scores.json`.
 
@@ -35,6 +36,7 @@ def evaluate_run(
         options: The search options. Defaults to None, which means the search options of the recipe.
         engine: `"keras"` or `"ctranslate2"`, see `Run.translator`. Defaults to `"keras"`.
         use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
+        tokens_per_batch: See `Run.translator`. Defaults to None.
 
     Returns:
         BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the
@@ -53,7 +55,12 @@ def evaluate_run(
         raise UserError(f"the {split} text of {run.directory} is empty")
     sources, references = zip(*pairs, strict=True)
     try:
-        translator = run.translator(options, engine=engine, use_shortlist=use_shortlist)
+        translator = run.translator(
+            options,
+            engine=engine,
+            use_shortlist=use_shortlist,
+            tokens_per_batch=tokens_per_batch,
+        )
     except ValueError as error:
         raise UserError(str(error)) from None
     scores = score(translator.translate(list(sources), progress=True), references, settings)

@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.command_line import fails, invoke, succeeds
+from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli.translate import read_source, translate_lines
@@ -23,6 +25,63 @@ def test_translate_gives_one_line_a_line(run):
     lines = succeeds("translate", run, "--beam-size", 1, input="one two\n\nnine\n").split("\n")
     assert len(lines) == 4
     assert (lines[1], lines[3]) == ("", "")
+
+
+@pytest.fixture
+def session(run):
+    """Starts `translate` on a terminal; returns a function that types and waits for a text."""
+    terminal, of_process = pty.openpty()
+    found = {}
+
+    def start(*arguments, stdout=of_process):
+        command = [sys.executable, "-m", "keras_transformer", "translate", run, *arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
+        found["process"] = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=of_process,
+            stdout=stdout,
+            stderr=of_process,
+            env=environment,
+        )
+        os.close(of_process)
+
+        def type_and_wait(keys, expected):
+            os.write(terminal, keys)
+            shown = b""
+            with time_limit(120):
+                while expected not in shown:
+                    shown += os.read(terminal, 4096)
+            return shown.decode().replace("\r\n", "\n")
+
+        return type_and_wait
+
+    yield start
+    found["process"].kill()
+    found["process"].wait()
+    os.close(terminal)
+
+
+def test_on_a_terminal_a_session_asks_for_sentences(session, run):
+    expected = succeeds("translate", run, "--beam-size", 1, input="one two\n").encode().strip()
+    type_and_wait = session("--beam-size", 1)
+    greeting = type_and_wait(b"", b"\n> ")
+    assert f"loading {run}\n" in greeting
+    assert "Type a sentence in the source language (en). Ctrl-D ends." in greeting
+    shown = type_and_wait(b"one two\n", expected + b"\r\n> ")
+    assert shown == f"one two\n{expected.decode()}\n> "
+    again = type_and_wait(b"\x10\n", expected + b"\r\n> ")  # Ctrl-P gets the earlier line.
+    assert again.startswith("one two\n")
+    type_and_wait(b"\x04", b"\n")
+
+
+def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
+    with (tmp_path / "out").open("w") as output:
+        type_and_wait = session("--beam-size", 1, stdout=output)
+    type_and_wait(b"", b"\n> ")
+    type_and_wait(b"one\n", b"> ")
+    type_and_wait(b"\x04", b"\n")
+    lines = (tmp_path / "out").read_text("utf-8").split("\n")
+    assert len(lines) == 2 and ">" not in lines[0]
 
 
 def test_translate_writes_n_best_with_falling_scores_to_a_file(run, tmp_path):
@@ -270,7 +329,8 @@ def write(tmp_path):
 @pytest.fixture
 def standard_input(monkeypatch):
     def give(content):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        stdin = SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False)
+        monkeypatch.setattr(sys, "stdin", stdin)
 
     return give
 
