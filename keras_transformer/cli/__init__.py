@@ -27,7 +27,7 @@ from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
     *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
-    "conformance",
+    *("conformance", "info", "recipes", "schema"),
 )
 # These commands never compile with PyTorch's compiler Dynamo.
 _COMMANDS_THAT_COMPILE_NOTHING = ("translate", "score", "evaluate", "average", "export")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import click
 
-from keras_transformer.cli.common import FiniteRange, backend_option, set_option
+from keras_transformer.cli.common import FiniteRange, backend_option, recipe_argument, set_option
 
 
 @click.command("budget")
-@click.argument("recipe")
+@recipe_argument
 @set_option
 @click.option(
     "--memory",

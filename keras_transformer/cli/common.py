@@ -68,9 +68,21 @@ def _use_backend(context: click.Context, _: click.Parameter, backend: str | None
         choose_backend()
 
 
+def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+    """Returns files and the names of the recipes that begin with `incomplete`, for the shell."""
+    from click.shell_completion import CompletionItem
+
+    from keras_transformer.recipe import recipe_files
+
+    names = [name for name in recipe_files() if name.startswith(incomplete)]
+    # In bash, files must come before names.
+    return [CompletionItem(incomplete, type="file"), *map(CompletionItem, names)]
+
+
 run_folder = _RunFolder(path_type=Path)
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 run_argument = click.argument("run", metavar="RUN", type=run_folder)
+recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)
 set_option = click.option(
     "--set",

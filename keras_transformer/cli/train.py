@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import backend_option, run_folder, set_option
+from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
 
 
 @click.command("train")
-@click.argument("recipe")
+@recipe_argument
 @click.option(
     "--run",
     type=run_folder,
