@@ -18,11 +18,12 @@ from typing import Any
 import click
 
 from keras_transformer import __version__
+from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
 from keras_transformer._streams import hidden_stderr
-from keras_transformer.cli.common import backend_option, choose_backend, installed_backends
+from keras_transformer.cli import common
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
@@ -97,7 +98,7 @@ def _one_line_errors() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in BACKENDS:
             raise
-        others = ", ".join(installed_backends())
+        others = ", ".join(common.installed_backends())
         message = (
             f"the backend {error.name} is not installed: "
             + (f"set KERAS_BACKEND to an installed backend ({others}), or " if others else "")
@@ -124,7 +125,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="keras-transformer")
-@backend_option
+@common.backend_option
 def main() -> None:
     """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.
 
@@ -139,7 +140,7 @@ def main() -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
-    choose_backend()
+    common.choose_backend()
     if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
         shorten_import_of_keras()
     if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.

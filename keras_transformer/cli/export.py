@@ -64,6 +64,6 @@ def command(run: Path, **arguments: Any) -> None:
 
     search = take_options(arguments, SearchOptions)
     checked(opened.recipe.evaluation.search_options, **search)
-    click.echo("exporting the model, then comparing the export with the model", err=True)
+    click.echo("Exporting the model, and comparing the export with the model.", err=True)
     exported = export_run(opened, **arguments, **search)
     click.echo(f"{exported.directory}: {exported.comparison}")

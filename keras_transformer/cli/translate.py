@@ -121,7 +121,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
         total = common.count_lines(read_source(file, *files), *inputs)
         is_session = common.is_session(file)
         if is_session:
-            click.echo(f"loading {run}", err=True)
+            click.echo(f"Loading {run}.", err=True)
         runs = [Run.open(path) for path in (run, *options.pop("others"))]
         translator = _new_translator(runs, options, search)
         del options["sample"]

@@ -170,7 +170,7 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         return
     previous = run.directory / "model.previous.keras"
     chosen = _chosen(run, history)
-    print(f"averaging {len(chosen)} checkpoints", file=sys.stderr)
+    print(f"Averaging {len(chosen)} checkpoints.", file=sys.stderr)
     average_checkpoints(chosen, run.model_path, previous, tokenizer.fingerprint)
 
 
@@ -200,7 +200,7 @@ def _tokenizer(run: Run) -> Tokenizer:
         tokenizer = Run.open(initial_run).tokenizer()
     else:
         settings = run.recipe.tokenizer
-        print("training the tokenizer", file=sys.stderr)
+        print("Training the tokenizer.", file=sys.stderr)
         tokenizer = Tokenizer.train(
             run.pairs("train"),
             settings.vocabulary_size,

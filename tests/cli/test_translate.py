@@ -65,7 +65,7 @@ def test_on_a_terminal_a_session_asks_for_sentences(session, run):
     expected = succeeds("translate", run, "--beam-size", 1, input="one two\n").encode().strip()
     type_and_wait = session("--beam-size", 1)
     greeting = type_and_wait(b"", b"\n> ")
-    assert f"loading {run}\n" in greeting
+    assert f"Loading {run}.\n" in greeting
     assert "Type a sentence in the source language (en). Ctrl-D ends." in greeting
     shown = type_and_wait(b"one two\n", expected + b"\r\n> ")
     assert shown == f"one two\n{expected.decode()}\n> "
@@ -178,6 +178,24 @@ def test_options_reach_the_translator(run, monkeypatch):
     ]
     assert len(succeeds("translate", run, *options, input="one\n").split("\n")) == 2
     assert seen.items() >= given.items()
+
+
+def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
+    seen = []
+
+    class Recorder(decoding.Translator):
+        def __init__(self, *arguments, **others):
+            seen.append(others.get("tokens_per_batch"))
+            super().__init__(*arguments, **others)
+
+    monkeypatch.setattr(decoding, "Translator", Recorder)
+    translate = ("translate", run, "--beam-size", 1)
+    whole = succeeds(*translate, input="one\ntwo three\n")
+    assert succeeds(*translate, "--batch-tokens", 1, input="one\ntwo three\n") == whole
+    assert seen == [None, 1]
+    assert "not in the range" in fails("translate", run, "--batch-tokens", 0, input="one\n")
+    message = fails("translate", run, "--engine", "ctranslate2", "--batch-tokens", 8, input="one\n")
+    assert message.endswith("Received: tokens_per_batch=8")
 
 
 def test_an_overlong_line_is_split_or_truncated(run):
