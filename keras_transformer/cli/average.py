@@ -31,7 +31,7 @@ def command(run: Path, last: int) -> None:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     previous = opened.directory / "model.previous.keras"
     fingerprint = opened.tokenizer_fingerprint()
-    click.echo(f"Averaging {last} checkpoints.", err=True)
+    click.echo("Averaging checkpoints.", err=True)
     with opened.writing():
         average_checkpoints(paths, opened.model_path, previous, fingerprint)
     names = ", ".join(path.name for path in paths)

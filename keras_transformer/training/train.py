@@ -169,9 +169,8 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         print(f"the run {run.directory} is finished, so {run.model_path} is not changed")
         return
     previous = run.directory / "model.previous.keras"
-    chosen = _chosen(run, history)
-    print(f"Averaging {len(chosen)} checkpoints.", file=sys.stderr)
-    average_checkpoints(chosen, run.model_path, previous, tokenizer.fingerprint)
+    print("Averaging checkpoints.", file=sys.stderr)
+    average_checkpoints(_chosen(run, history), run.model_path, previous, tokenizer.fingerprint)
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:

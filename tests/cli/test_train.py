@@ -24,7 +24,7 @@ def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
     lines = (finished / "stderr").read_text().splitlines()
     assert lines[0] == "Training the tokenizer."
     assert lines[1].startswith("training: 0/4, ")
-    assert lines[-1] == "Averaging 1 checkpoints."
+    assert lines[-1] == "Averaging checkpoints."
     assert len(lines) == 3
 
 
