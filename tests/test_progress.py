@@ -35,12 +35,12 @@ def show(stderr, seconds, monkeypatch, duration, steps):
 
 
 def test_a_log_file_gets_a_line_every_30_seconds(seconds, monkeypatch):
-    shown = show(io.StringIO(), seconds, monkeypatch, duration=100, steps=1000)
+    shown = show(io.StringIO(), seconds, monkeypatch, duration=100, steps=800)
     lines = shown.splitlines()
     assert "\r" not in shown
     assert len(lines) == 4
-    assert lines[0] == "walking: 300/1000, 00:30 elapsed, 01:10 left, step 299"
-    assert lines[-1] == "walking: 1000/1000, 01:40 elapsed, 00:00 left, step 999"
+    assert lines[0] == "walking: 240/800, 00:30 elapsed, 01:10 left, step 239"
+    assert lines[-1] == "walking: 800/800, 01:40 elapsed, 00:00 left, step 799"
 
 
 def test_short_work_writes_no_line_into_a_log_file(seconds, monkeypatch):
