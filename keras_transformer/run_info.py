@@ -45,7 +45,7 @@ def run_info(directory: str | Path) -> dict[str, Any]:
             problems.append(" ".join(f"{error}".split()))
             return None
 
-    info = {"run": str(run.directory), **_of_recipe(run)}
+    info = {"run": str(directory), **_of_recipe(run)}
     readers = (_model, _parameters, _vocabulary, _backend, _training, _validation, _scores)
     info |= {read.__name__.lstrip("_"): known(read) for read in readers}
     return {**info, "problems": problems, "next": _next_commands(info)}
