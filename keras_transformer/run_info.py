@@ -12,6 +12,7 @@ from typing import Any
 from keras_transformer._files import read_config
 from keras_transformer.errors import UserError
 from keras_transformer.run import Run
+from keras_transformer.shipped_runs import find_run
 
 _SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
 _BAD_FILE = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -26,16 +27,18 @@ def run_info(directory: str | Path) -> dict[str, Any]:
     Returns:
         A dictionary that `json.dumps` accepts.
 
+    Args:
+        directory: As in `Run.open`.
+
     Raises:
-        UserError: If the folder has no `recipe.yaml`.
+        UserError: If there is no such run.
     """
     problems: list[str] = []
+    folder = find_run(directory)
     try:
-        run = Run.open(directory)
+        run = Run.open(folder)
     except UserError as error:
-        if not (Path(directory) / "recipe.yaml").exists():
-            raise
-        run = Run(directory, None)  # type: ignore[arg-type]
+        run = Run(folder, None)  # type: ignore[arg-type]
         problems.append(str(error))
 
     def known(read: Callable[[Run], Any]) -> Any:

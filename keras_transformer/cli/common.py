@@ -69,19 +69,28 @@ def _use_backend(context: click.Context, _: click.Parameter, backend: str | None
 
 
 def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-    """Returns files and the names of the recipes that begin with `incomplete`, for the shell."""
-    from click.shell_completion import CompletionItem
-
+    """Returns the recipes and files that begin with `incomplete`, for the shell."""
     from keras_transformer.recipe import recipe_files
 
-    names = [name for name in recipe_files() if name.startswith(incomplete)]
-    # In bash, files must come before names.
-    return [CompletionItem(incomplete, type="file"), *map(CompletionItem, names)]
+    return _files_and_names(incomplete, recipe_files())
+
+
+def _complete_run(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+    from keras_transformer.shipped_runs import shipped_runs
+
+    return _files_and_names(incomplete, shipped_runs())
+
+
+def _files_and_names(incomplete: str, names: Iterable[str]) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
 
 
 run_folder = _RunFolder(path_type=Path)
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
-run_argument = click.argument("run", metavar="RUN", type=run_folder)
+run_argument = click.argument("run", metavar="RUN", type=run_folder, shell_complete=_complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)
 set_option = click.option(

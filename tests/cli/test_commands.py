@@ -179,7 +179,7 @@ def test_the_shell_completes_commands_recipes_and_options():
     ]
     assert completed("translate", "runs/a", "--beam") == ["plain,--beam-size"]
     assert completed("translate", "--backend", "t") == ["plain,tensorflow", "plain,torch"]
-    assert completed("translate", "ru") == ["file,ru"]
+    assert completed("translate", "ru") == ["file,ru"]  # the shell lists files
 
 
 CLIENT = f"{sys.executable} -m keras_transformer client m --retries 0 --address http://localhost:1"
