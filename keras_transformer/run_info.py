@@ -1,6 +1,5 @@
 """Describes a run from its files, without Keras and NumPy, so that the answer comes at once."""
 
-import json
 import math
 import shlex
 import struct
@@ -9,12 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import read_config
+from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.run import Run
 from keras_transformer.shipped_runs import find_run
 
 _SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
+_MOST_JSON_BYTES = 16 * 1024 * 1024
 _BAD_FILE = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -89,7 +89,7 @@ def _parameters(run: Run) -> int | None:
         return None
     read_config(model)  # raises an error if the file is damaged
     for folder in run.checkpoints()[-1:]:
-        if count := json.loads((folder / "state.json").read_bytes()).get("parameters"):
+        if count := _json(folder / "state.json").get("parameters"):
             return int(count)
     return _count(model)
 
@@ -121,14 +121,14 @@ def _vocabulary(run: Run) -> dict[str, Any]:
         return dict.fromkeys(("source", "target"), settings.vocabulary_size) | {
             "joint": settings.joint
         }
-    found = json.loads(path.read_bytes())
+    found = _json(path)
     sizes = {side: int(found[f"{side}_vocabulary_size"]) for side in ("source", "target")}
     return {**sizes, "joint": len(found["sha256"]) == 1}
 
 
 def _backend(run: Run) -> str | None:
     path = run.directory / "history.json"
-    return json.loads(path.read_bytes())[-1]["backend"] if path.exists() else None
+    return _json(path)[-1]["backend"] if path.exists() else None
 
 
 def _training(run: Run) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _validations(run: Run) -> dict[int, dict[str, float]]:
     """Returns the results of each validation by step, from the event files and checkpoints."""
     found: dict[int, dict[str, float]] = {}
     for folder in run.checkpoints()[-1:]:
-        losses = json.loads((folder / "state.json").read_bytes()).get("validation_losses", {})
+        losses = _json(folder / "state.json").get("validation_losses", {})
         found |= {int(step): {"loss": loss} for step, loss in losses.items()}
     for path in sorted(run.logs_dir.glob("events.out.tfevents.*")):
         for step, name, value in _scalars(path, "validation/"):
@@ -197,6 +197,11 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     """Returns the newest score of each split and metric."""
     newest = {(entry.get("split"), entry.get("metric")): entry for entry in run.scores()}
     return list(newest.values())
+
+
+def _json(path: Path) -> Any:
+    with path.open("rb") as file:
+        return read_json(file, _MOST_JSON_BYTES)
 
 
 def _next_commands(info: dict[str, Any]) -> list[str]:

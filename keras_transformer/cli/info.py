@@ -31,7 +31,9 @@ def command(run: Path, as_json: bool) -> None:
     rows = [row for row in _rows(info) if row[1]]
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
-        click.echo(f"{label:<{width}}  {text}")
+        # A run may come from a stranger, and its text may control the terminal.
+        line = "".join(x if x.isprintable() else " " for x in text)
+        click.echo(f"{label:<{width}}  {line}")
 
 
 def _rows(info: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -42,5 +42,14 @@ def test_scores_and_problems_are_shown(run):
     assert "cannot be read as YAML" in shown and "d_model 8" in shown
 
 
+def test_text_of_a_stranger_does_not_control_the_terminal(run):
+    recipe = (run / "recipe.yaml").read_text()
+    hostile = recipe.replace("description: ''", r'description: "a\e[2Jb\nc"')
+    assert hostile != recipe
+    (run / "recipe.yaml").write_text(hostile)
+    lines = succeeds("info", run).splitlines()
+    assert any(line.endswith("  a [2Jb c") for line in lines)
+
+
 def test_a_folder_without_a_run(tmp_path):
     assert "is no run folder" in fails("info", tmp_path)
