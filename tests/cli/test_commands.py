@@ -223,6 +223,22 @@ def test_messages_do_not_go_into_a_file_that_has_the_number_of_a_closed_stream(t
     assert (tmp_path / "out").read_text() == "text"
 
 
+def test_a_log_file_gets_each_printed_line_at_once(tmp_path):
+    code = (
+        "import os, click, keras_transformer.cli as cli\n"
+        "import keras_transformer.cli.train as train\n"
+        "@click.command()\n"
+        "def command():\n"
+        "    print('line')\n"
+        "    os._exit(0)  # writes no buffers\n"
+        "train.command = command\n"
+        "cli.main(['train'])\n"
+    )
+    (tmp_path / "code.py").write_text(code)
+    run_in_shell(f"env -u PYTHONUNBUFFERED {sys.executable} code.py > log", tmp_path)
+    assert (tmp_path / "log").read_text() == "line\n"
+
+
 def run_in_shell(command, folder):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
