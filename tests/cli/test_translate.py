@@ -7,6 +7,7 @@ import pty
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,8 @@ from keras_transformer.decoding import translator as decoding
 from keras_transformer.decoding.target_constraints import ConstraintError
 from keras_transformer.errors import UserError
 
+OLD_RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+
 
 def test_translate_gives_one_line_a_line(run):
     lines = succeeds("translate", run, "--beam-size", 1, input="one two\n\nnine\n").split("\n")
@@ -27,28 +30,46 @@ def test_translate_gives_one_line_a_line(run):
     assert (lines[1], lines[3]) == ("", "")
 
 
+SHOUT = """
+import sys
+from keras_transformer import cli, run
+from keras_transformer.decoding.hypothesis import Hypothesis
+
+class Shouter:
+    def translate_nbest(self, sentences, **_):
+        return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
+
+run.Run.translator = lambda *_, **__: Shouter()
+cli.main(sys.argv[1:])
+"""
+
+
 @pytest.fixture
-def session(run):
-    """Starts `translate` on a terminal; returns a function that types and waits for a text."""
+def session():
+    """Starts `translate` on a terminal; returns a function that types and waits for a text.
+
+    The process translates to capitals, without Keras.
+    """
     terminal, of_process = pty.openpty()
-    found = {}
+    processes = []
 
     def start(*arguments, stdout=of_process):
-        command = [sys.executable, "-m", "keras_transformer", "translate", run, *arguments]
+        command = [sys.executable, "-c", SHOUT, "translate", OLD_RUN, *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
-        found["process"] = subprocess.Popen(
+        process = subprocess.Popen(
             [str(word) for word in command],
             stdin=of_process,
             stdout=stdout,
             stderr=of_process,
             env=environment,
         )
+        processes.append(process)
         os.close(of_process)
 
         def type_and_wait(keys, expected):
             os.write(terminal, keys)
             shown = b""
-            with time_limit(120):
+            with time_limit(300):
                 while expected not in shown:
                     shown += os.read(terminal, 4096)
             return shown.decode().replace("\r\n", "\n")
@@ -56,32 +77,37 @@ def session(run):
         return type_and_wait
 
     yield start
-    found["process"].kill()
-    found["process"].wait()
+    for process in processes:
+        process.kill()
+        process.wait()
     os.close(terminal)
 
 
-def test_on_a_terminal_a_session_asks_for_sentences(session, run):
-    expected = succeeds("translate", run, "--beam-size", 1, input="one two\n").encode().strip()
-    type_and_wait = session("--beam-size", 1)
-    greeting = type_and_wait(b"", b"\n> ")
-    assert f"Loading {run}.\n" in greeting
-    assert "Type a sentence in the source language (en). Ctrl-D ends." in greeting
-    shown = type_and_wait(b"one two\n", expected + b"\r\n> ")
-    assert shown == f"one two\n{expected.decode()}\n> "
-    again = type_and_wait(b"\x10\n", expected + b"\r\n> ")  # Ctrl-P gets the earlier line.
-    assert again.startswith("one two\n")
+def test_on_a_terminal_a_session_asks_for_sentences(session):
+    type_and_wait = session()
+    assert type_and_wait(b"", b"\n> ") == (
+        f"Loading {OLD_RUN}.\nType a sentence in the source language (en). Ctrl-D ends.\n> "
+    )
+    assert type_and_wait(b"one two\n", b"\n> ") == "one two\nONE TWO\n> "
+    # Ctrl-P gets the earlier line.
+    assert type_and_wait(b"\x10 three\n", b"\n> ") == "one two three\nONE TWO THREE\n> "
     type_and_wait(b"\x04", b"\n")
 
 
 def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
     with (tmp_path / "out").open("w") as output:
-        type_and_wait = session("--beam-size", 1, stdout=output)
+        type_and_wait = session(stdout=output)
     type_and_wait(b"", b"\n> ")
     type_and_wait(b"one\n", b"> ")
+    type_and_wait(b"two\n", b"> ")
     type_and_wait(b"\x04", b"\n")
-    lines = (tmp_path / "out").read_text("utf-8").split("\n")
-    assert len(lines) == 2 and ">" not in lines[0]
+    assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
+
+
+def test_a_pipe_is_not_asked_for_sentences():
+    command = [sys.executable, "-c", SHOUT, "translate", OLD_RUN]
+    found = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("ONE\nTWO\n", "")
 
 
 def test_translate_writes_n_best_with_falling_scores_to_a_file(run, tmp_path):
