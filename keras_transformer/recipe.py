@@ -21,6 +21,9 @@ _MOST_BYTES = 256 * 1024
 # Sizes and counts must fit into int32. Names of checkpoints have eight digits.
 _MOST, _MOST_STEPS = 2**31 - 1, 10**8 - 1
 _HIGHEST_LEARNING_RATE = 10.0
+# Marks a key or section whose value may change when a run resumes, because the weights that the run
+# has so far would be the same, up to rounding.
+_MAY_CHANGE: dict[str, Any] = {"may_change": True}
 
 
 class _Section(BaseModel):
@@ -94,7 +97,9 @@ class Data(_Section):
     held_out: HeldOutCounts | None = None
     generator: Generator | None = None
     directory: Path | None = Field(
-        None, description="Folder of the files. The option --data-dir sets this key."
+        None,
+        description="Folder of the files. The option --data-dir sets this key.",
+        json_schema_extra=_MAY_CHANGE,
     )
     download: Download | None = None
     max_length: int = Field(
@@ -237,7 +242,11 @@ class Training(_Section):
         "Training starts with the tokenizer and weights of this run.",
     )
     steps: int = Field(
-        100_000, gt=0, le=_MOST_STEPS, description="Total number of optimizer steps."
+        100_000,
+        gt=0,
+        le=_MOST_STEPS,
+        description="Total number of optimizer steps.",
+        json_schema_extra=_MAY_CHANGE,
     )
     tokens_per_batch: int = Field(
         25_000,
@@ -283,7 +292,9 @@ class Training(_Section):
         "float32", description="Keras dtype policy of the model."
     )
     jit_compile: bool | Literal["auto"] = Field(
-        "auto", description="Whether XLA compiles the training step. With auto, Keras chooses."
+        "auto",
+        description="Whether XLA compiles the training step. With auto, Keras chooses.",
+        json_schema_extra=_MAY_CHANGE,
     )
     logits_mebibytes: int = Field(
         16,
@@ -291,21 +302,38 @@ class Training(_Section):
         le=2**20,
         description="Memory in MiB for the logits of one slice. The loss splits the tokens of each "
         "batch into slices.",
+        json_schema_extra=_MAY_CHANGE,
     )
     gradient_checkpointing: bool = Field(
-        False, description="Recompute activations in the backward pass: less memory, more time."
+        False,
+        description="Recompute activations in the backward pass: less memory, more time.",
+        json_schema_extra=_MAY_CHANGE,
     )
     distribution: Literal["none", "data_parallel", "model_parallel"] = Field(
-        "none", description="Parallel training on several devices or processes."
+        "none",
+        description="Parallel training on several devices or processes.",
+        json_schema_extra=_MAY_CHANGE,
     )
     model_shards: int = Field(
-        1, gt=0, le=_MOST, description="Number of devices over which model_parallel splits weights."
+        1,
+        gt=0,
+        le=_MOST,
+        description="Number of devices over which model_parallel splits weights.",
+        json_schema_extra=_MAY_CHANGE,
     )
     checkpoint_every: int = Field(
-        1_000, gt=0, le=_MOST_STEPS, description="Optimizer steps between checkpoints."
+        1_000,
+        gt=0,
+        le=_MOST_STEPS,
+        description="Optimizer steps between checkpoints.",
+        json_schema_extra=_MAY_CHANGE,
     )
     keep_checkpoints: int = Field(
-        5, gt=0, le=_MOST_STEPS, description="Number of newest checkpoints to keep."
+        5,
+        gt=0,
+        le=_MOST_STEPS,
+        description="Number of newest checkpoints to keep.",
+        json_schema_extra=_MAY_CHANGE,
     )
     early_stopping_patience: int | None = Field(
         None,
@@ -313,12 +341,14 @@ class Training(_Section):
         le=_MOST_STEPS,
         description="Stop after this many checkpoints without a lower validation loss. The final "
         "model averages the checkpoints with the lowest losses. Default: no early stopping.",
+        json_schema_extra=_MAY_CHANGE,
     )
     validation_bleu_sentences: int = Field(
         100,
         ge=0,
         le=_MOST,
         description="Number of validation sentences to translate for BLEU at each checkpoint.",
+        json_schema_extra=_MAY_CHANGE,
     )
 
     @model_validator(mode="before")
@@ -364,13 +394,15 @@ class Recipe(_Section):
     """
 
     name: str = Field(pattern=r"^[\w-][\w.-]*$", description="Name of the run folder.")
-    description: str = Field("", description="A sentence about the task.")
+    description: str = Field(
+        "", description="A sentence about the task.", json_schema_extra=_MAY_CHANGE
+    )
     seed: int = Field(1, ge=0, lt=2**31, description="Seed of all random numbers of the training.")
     data: Data
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings = ModelSettings()
     training: Training = Training()
-    evaluation: Evaluation = Evaluation()
+    evaluation: Evaluation = Field(Evaluation(), json_schema_extra=_MAY_CHANGE)
 
     @model_validator(mode="after")
     def _check_kept_checkpoints(self) -> "Recipe":
@@ -401,23 +433,22 @@ class Recipe(_Section):
         tree = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
-    def differences(self, other: "Recipe") -> list[str]:
-        """Lists keys whose values differ in two recipes, such as "training.steps (1000 and 2000)".
+    def differences(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:
+        """Returns the keys whose values differ in two recipes, such as "training.steps".
 
-        Ignores `data.directory`, `training.distribution` and `training.model_shards`.
+        The values of the dictionary are the value of this recipe and the value of `other`.
         """
         mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
-        keys = [key for key in mine | others if mine.get(key) != others.get(key)]
-        ignored = ("data.directory", "training.distribution", "training.model_shards")
-        return [f"{x} ({mine.get(x)!r} and {others.get(x)!r})" for x in keys if x not in ignored]
+        pairs = {key: (mine.get(key), others.get(key)) for key in mine | others}
+        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and validates a recipe.
 
     Args:
-        path_or_name: Path of a YAML file, or the name of a recipe in `./recipes` or in the package,
-            such as "quickstart".
+        path_or_name: Path of a YAML file, path of a run folder, or the name of a recipe in
+            `./recipes` or in the package, such as "quickstart".
         overrides: Settings that replace settings of the file, such as "training.steps=100". The
             values are parsed as YAML.
 
@@ -451,12 +482,13 @@ def find_recipe(path_or_name: str | Path) -> Path:
         UserError: If there is no such recipe.
     """
     path, files = Path(path_or_name), recipe_files()
-    if path.is_file():
-        return path
+    for candidate in (path, path / "recipe.yaml"):
+        if candidate.is_file():
+            return candidate
     if str(path) in files:
         return files[str(path)]
     names = ", ".join(files)
-    raise UserError(f"no recipe {path}: give the path of a YAML file or one of {names}")
+    raise UserError(f"no recipe {path}: give a YAML file, a run folder or one of {names}")
 
 
 def recipe_files() -> dict[str, Path]:
@@ -542,6 +574,18 @@ def known_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[
         for annotation in (field.annotation, *get_args(field.annotation)):
             if isinstance(annotation, type) and issubclass(annotation, BaseModel):
                 yield from known_keys(annotation, f"{prefix}{name}.")
+
+
+def may_change(key: str) -> bool:
+    """Returns whether a key, such as "training.steps", may change when a run resumes."""
+    fields = Recipe.model_fields
+    for name in key.split("."):
+        if name not in fields:
+            return False
+        if fields[name].json_schema_extra == _MAY_CHANGE:
+            return True
+        fields = getattr(fields[name].annotation, "model_fields", {})
+    return False
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, may_change
 
 _TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -32,7 +32,7 @@ def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key
             prefix + name,
             "section" if inner else _value(field),
             _default(field),
-            field.description or summary,
+            (field.description or summary) + may_change(prefix + name) * " May change on resume.",
             inner,
         )
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from keras_transformer._files import atomic_write, damaged_keras_file, read_config
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe, load_recipe
+from keras_transformer.recipe import Recipe, load_recipe, may_change
 from keras_transformer.shipped_runs import find_run
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "validation", "test"]
 Engine = Literal["keras", "ctranslate2"]
+Checkpoint = Literal["best", "last"] | int
 TextFiles = tuple[Path, Path | None]
 
 # File in the archive model.keras with the SHA-256 of the tokenizer. Keras ignores this file.
@@ -42,6 +43,7 @@ class Run:
     """Reads and writes the folder of a training run, which contains these files.
 
         recipe.yaml       the recipe, with all settings
+        history.json      the backend, and changes of backend and settings with their steps
         text/             the splits, if the recipe has a generator or held_out
         tokenizer/        the tokenizer, written by `Tokenizer.save`
         store/            training and validation text as token ids
@@ -71,6 +73,7 @@ class Run:
         self.recipe = recipe
         self.directory = Path(directory)
         self.recipe_path = self.directory / "recipe.yaml"
+        self.history_path = self.directory / "history.json"
         self.tokenizer_dir = self.directory / "tokenizer"
         self.store_dir = self.directory / "store"
         self.fingerprints_path = self.directory / "fingerprints.json"
@@ -109,6 +112,7 @@ class Run:
         """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
         places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
+        places += [self.history_path]
         if self._has_text:
             places.append(self.directory / "text")
         found = [path.name for path in places if os.path.lexists(path)]
@@ -124,6 +128,9 @@ class Run:
                 f"{self.directory} already holds a run: continue it with --resume, remove it, "
                 "or choose another folder with --run"
             )
+        self._save_recipe()
+
+    def _save_recipe(self) -> None:
         with atomic_write(self.recipe_path) as partial:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
@@ -153,23 +160,103 @@ class Run:
 
     @classmethod
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
-        """Opens an existing run to continue it.
+        """Opens an existing run to continue it, with the same or changed settings.
+
+        The recipe reference tells which settings may change. `train` records the changes in
+        `history.json` and `recipe.yaml`.
 
         Raises:
-            UserError: If `recipe` differs from the run's recipe. The message lists the keys that
-                differ.
+            UserError: If `recipe` differs from the run's recipe in other settings. If
+                `training.steps` is lower than the number of finished steps.
         """
-        run = cls.open(directory)
-        if differences := run.recipe.differences(recipe):
+        run = cls(cls.open(directory).directory, recipe)
+        run._changes()
+        return run
+
+    def _changes(self) -> dict[str, tuple[Any, Any]]:
+        """Returns the old and the new value of each setting that differs from `recipe.yaml`.
+
+        Raises:
+            UserError: If a setting must not change.
+        """
+        changes = load_recipe(self.recipe_path).differences(self.recipe)
+        done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
+        refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if not may_change(x)]
+        if "training.steps" in changes and self.recipe.training.steps < done:
+            before, after = changes["training.steps"]
+            refused.append(f"training.steps ({before} and {after}; {done} steps are already done)")
+        if refused:
             raise UserError(
-                f"{run.directory} was started with another recipe; the recipes differ in "
-                + ", ".join(differences)
+                f"{self.directory} cannot resume with these changes; start a new run for them. The "
+                f"recipes of the run and of the command differ in {', '.join(refused)}"
             )
-        return cls(directory, recipe)
+        return changes
+
+    def record(self, step: int, backend: str) -> dict[str, tuple[Any, Any]]:
+        """Stores the recipe in `recipe.yaml`, and changes of settings and backend in the history.
+
+        Args:
+            step: Number of finished steps when the changes take effect.
+            backend: The Keras backend that trains.
+
+        Returns:
+            The old and the new value of each changed setting.
+
+        Raises:
+            UserError: If a setting must not change, or `history.json` is damaged.
+        """
+        entries = self.history()
+        changes = self._changes() if self.recipe_path.exists() else {}
+        if changes or not entries or entries[-1].get("backend") != backend:
+            entry = {
+                "step": step,
+                "backend": backend,
+                "changes": changes,
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+            with atomic_write(self.history_path) as partial:
+                partial.write_text(json.dumps([*entries, entry], indent=2) + "\n", "utf-8")
+            self._save_recipe()
+        return changes
+
+    def history(self) -> list[dict[str, Any]]:
+        """Returns all entries of history.json, oldest first.
+
+        Raises:
+            UserError: If history.json is damaged.
+        """
+        return _read_entries(self.history_path)
 
     def checkpoints(self) -> list[Path]:
         """Returns the folders of complete checkpoints, oldest first."""
         return checkpoint_folders(self.checkpoints_dir)
+
+    def checkpoint(self, which: Checkpoint) -> Path:
+        """Returns the folder of a checkpoint.
+
+        Args:
+            which: `"last"`, `"best"` (the lowest validation loss) or the step of a checkpoint.
+
+        Raises:
+            UserError: If there is no such checkpoint. The message lists the steps of all
+                checkpoints.
+        """
+        from keras_transformer.training.checkpoint import best_checkpoints, load_history
+
+        paths = self.checkpoints()
+        steps = ", ".join(str(checkpoint_step(path)) for path in paths) or "none"
+        if which == "last":
+            chosen = paths[-1:]
+        elif which == "best":
+            chosen = best_checkpoints(paths, load_history(paths[-1]), 1) if paths else []
+        else:
+            chosen = [path for path in paths if checkpoint_step(path) == which]
+        if not chosen:
+            raise UserError(
+                f"{self.directory} has no checkpoint {which!r}: use best, last, or the step of a "
+                f"checkpoint. Steps of the checkpoints: {steps}"
+            )
+        return chosen[0]
 
     def tokenizer(self) -> "Tokenizer":
         """Loads the tokenizer of the model."""
@@ -179,21 +266,40 @@ class Run:
             raise UserError(f"{self.directory} has no tokenizer yet: train the run first")
         return Tokenizer.load(self.tokenizer_dir)
 
-    def model(self) -> Any:
-        """Loads the finished model for inference.
+    def model(self, checkpoint: Checkpoint | None = None) -> Any:
+        """Loads the finished model, or the model of a checkpoint, for inference.
+
+        Args:
+            checkpoint: `"best"` (the lowest validation loss), `"last"`, or the step of a
+                checkpoint. Defaults to None, which means the finished model, `model.keras`.
 
         Raises:
             UserError: If the model is missing or damaged, if it is not a translation model, or if
                 it was trained with a tokenizer other than the run's.
         """
-        model = load_model(self.model_path)
+        if checkpoint is not None:
+            from keras_transformer._backend.compilation_cache import use_compilation_cache
+            from keras_transformer.training.checkpoint import load_checkpoint_model
+
+            use_compilation_cache()
+            path = self.checkpoint(checkpoint)
+            model = load_checkpoint_model(path)
+        else:
+            path = self.model_path
+            if not path.is_file() and (paths := self.checkpoints()):
+                steps = ", ".join(str(checkpoint_step(x)) for x in paths)
+                raise UserError(
+                    f"no model {path}, because the training has not finished. The option "
+                    f"--checkpoint chooses a checkpoint: best, last or one of the steps {steps}"
+                )
+            model = load_model(path)
         if not hasattr(model, "init_cache"):
             raise UserError(
-                f"{self.model_path} must contain a model that translates, such as a Transformer. "
+                f"{path} must contain a model that translates, such as a Transformer. "
                 f"Received: a model of the class {type(model).__name__}"
             )
         if self.tokenizer_dir.is_dir():
-            self._check_tokenizer(model)
+            self._check_tokenizer(model, path)
         return model
 
     def translator(
@@ -202,9 +308,10 @@ class Run:
         overlong: "Overlong" = "split",
         engine: Engine = "keras",
         use_shortlist: bool = False,
+        checkpoint: Checkpoint | None = None,
         tokens_per_batch: int | None = None,
     ) -> Any:
-        """Returns a translator of the finished model.
+        """Returns a translator of the finished model, or of a checkpoint.
 
         Example:
 
@@ -222,6 +329,8 @@ class Run:
                 `"keras"`.
             use_shortlist: Whether to translate with `Run.shortlist()`, which makes the engine
                 `"keras"` faster. Defaults to False.
+            checkpoint: As in `model`. Only for the engine `"keras"`. Defaults to None, which means
+                the finished model.
             tokens_per_batch: As for `Translator`, only with the engine `"keras"`. Defaults to None,
                 which means the default of `Translator`.
 
@@ -229,14 +338,15 @@ class Run:
             UserError: If the model is missing, or if the engine does not support the model or an
                 option.
             ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
-                maximum, or if `use_shortlist` or `tokens_per_batch` is given with the engine
+                maximum, or if `use_shortlist`, `checkpoint` or `tokens_per_batch` is given with the
+                engine
                 `"ctranslate2"`.
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
             from keras_transformer.decoding.translator import Translator
 
-            parts = (self.model(), self.tokenizer(), options, overlong)
+            parts = (self.model(checkpoint), self.tokenizer(), options, overlong)
             shortlist = self.shortlist() if use_shortlist else None
             size: dict[str, Any] = (
                 {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
@@ -249,6 +359,11 @@ class Run:
         if use_shortlist:
             raise ValueError(
                 "The engine ctranslate2 has no shortlist. Received: use_shortlist=True"
+            )
+        if checkpoint is not None:
+            raise ValueError(
+                "The engine ctranslate2 translates only with the finished model. "
+                f"Received: checkpoint={checkpoint!r}"
             )
         if tokens_per_batch is not None:
             raise ValueError(
@@ -321,14 +436,14 @@ class Run:
                     return archive.read(TOKENIZER_MEMBER).decode()
         return self.tokenizer().fingerprint
 
-    def _check_tokenizer(self, model: Any) -> None:
+    def _check_tokenizer(self, model: Any, path: Path) -> None:
         tokenizer = self.tokenizer()
         found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
         size = getattr(model, "vocabulary_size", found[0])
         needed = (size, getattr(model, "target_vocabulary_size", found[1]) or size)
         if found != needed or self.tokenizer_fingerprint() != tokenizer.fingerprint:
             raise UserError(
-                f"{self.tokenizer_dir} is not the tokenizer that {self.model_path} was trained "
+                f"{self.tokenizer_dir} is not the tokenizer that {path} was trained "
                 f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
             )
 
@@ -422,15 +537,7 @@ class Run:
         Raises:
             UserError: If scores.json is damaged.
         """
-        if not self.scores_path.exists():
-            return []
-        try:
-            entries = json.loads(self.scores_path.read_bytes())
-        except (ValueError, RecursionError, OSError) as error:
-            raise UserError(f"{self.scores_path} cannot be read: {error}") from None
-        if not isinstance(entries, list):
-            raise UserError(f"{self.scores_path} must contain a list. Received: another type")
-        return entries
+        return _read_entries(self.scores_path)
 
     def add_score(
         self,
@@ -441,14 +548,19 @@ class Run:
         signature: str,
         options: SearchOptions,
         use_shortlist: bool = False,
+        scored: dict[str, str] | None = None,
     ) -> None:
-        """Appends a score of `model.keras` to scores.json."""
+        """Appends a score to scores.json.
+
+        `scored` is the result of `scored_model` for a checkpoint. Defaults to None, which means
+        `model.keras`.
+        """
         entry = {
             "split": split,
             "metric": metric,
             "score": score,
             "signature": signature,
-            "checkpoint_sha256": hashlib.sha256(self.model_path.read_bytes()).hexdigest(),
+            **(scored or self.scored_model(None)),
             "beam_size": options.beam_size,
             "length_penalty": options.length_penalty,
             **options.model_dump(exclude_defaults=True),
@@ -457,6 +569,16 @@ class Run:
         }
         with self.writing(), atomic_write(self.scores_path) as partial:
             partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
+
+    def scored_model(self, checkpoint: Path | None) -> dict[str, str]:
+        """Returns what identifies a model in scores.json: its hash, and the name of a checkpoint.
+
+        `checkpoint` is a folder, or None for `model.keras`.
+        """
+        folder, name = (checkpoint, checkpoint.name) if checkpoint else (self.directory, "")
+        content = (folder / self.model_path.name).read_bytes()
+        found = {"checkpoint_sha256": hashlib.sha256(content).hexdigest()}
+        return {"checkpoint": name, **found} if name else found
 
     def check_scores(self) -> None:
         """Raises `UserError` if scores.json is damaged or cannot be written."""
@@ -530,6 +652,24 @@ def checkpoint_folders(directory: str | Path) -> list[Path]:
     """Returns the folders named `step-` followed by eight digits, oldest first."""
     entries = Path(directory).glob("step-*")
     return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
+
+
+def checkpoint_step(path: Path) -> int:
+    """Returns the optimizer step in the name of a checkpoint's folder."""
+    return int(path.name.removeprefix("step-"))
+
+
+def _read_entries(path: Path) -> list[dict[str, Any]]:
+    """Reads a list of JSON objects. Returns an empty list if the file does not exist."""
+    if not path.exists():
+        return []
+    try:
+        entries = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{path} must contain a list of objects. Received: another type")
+    return entries
 
 
 def load_model(path: str | Path) -> Any:

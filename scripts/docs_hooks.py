@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe, TextPair
-from keras_transformer.recipe_schema import keys_of
+from keras_transformer.recipe_schema import Key, keys_of
 from keras_transformer.run import Run
 
 
@@ -67,16 +67,20 @@ def recipe_keys() -> str:
 
 
 def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
-    keys = list(keys_of(section))
+    keys = list(keys_of(section, f"{name}." if name else ""))
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
     rows = (
-        (f"`{key.name}`", _escaped(key.value), key.default, _escaped(key.meaning)) for key in keys
+        (f"`{_last(key)}`", _escaped(key.value), key.default, _escaped(key.meaning)) for key in keys
     )
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"
     for key in keys:
         # The sections of all splits have the same keys.
-        if key.section and not (key.section is TextPair and key.name != "train"):
-            yield from _sections(key.section, f"{name}.{key.name}".lstrip("."))
+        if key.section and not (key.section is TextPair and _last(key) != "train"):
+            yield from _sections(key.section, key.name)
+
+
+def _last(key: Key) -> str:
+    return key.name.rpartition(".")[2]
 
 
 def presets() -> str:

@@ -15,7 +15,7 @@ import keras_transformer
 from keras_transformer import Recipe, Run, load_recipe, train
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import SHIPPED_RECIPES, known_keys
+from keras_transformer.recipe import SHIPPED_RECIPES, known_keys, may_change
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -188,4 +188,7 @@ def test_generated_pages_have_all_commands_keys_and_files():
     keys = generated("recipe.md")
     assert all(f"| `{key.rpartition('.')[2]}` |" in keys for key in known_keys())
     assert "|  |\n" not in keys  # a key without a description
+    (row,) = re.findall(r"^\| `keep_checkpoints` .*", keys, re.M)
+    assert row.endswith("*May change on resume.* |")
+    assert keys.count("*May change on resume.*") == sum(map(may_change, known_keys()))
     assert "| `model.keras` |" in generated("run-folder.md")

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe, known_keys, load_recipe
+from keras_transformer.recipe import Recipe, known_keys, load_recipe, may_change
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -119,10 +119,29 @@ def test_yaml_round_trip_keeps_every_value(path, tmp_path):
     assert load_recipe(written) == recipe
 
 
-def test_differences_name_key_and_both_values_but_not_the_folder(path):
+def test_differences_have_key_and_both_values(path):
     one = load_recipe(path, ["data.directory=here"])
     other = load_recipe(path, ["data.directory=there", "training.steps=8"])
-    assert one.differences(other) == ["training.steps (7 and 8)"]
+    expected = {"data.directory": ("here", "there"), "training.steps": (7, 8)}
+    assert one.differences(other) == expected
+    assert one.differences(one) == {}
+
+
+def test_a_resumed_run_may_change_only_what_keeps_the_steps_that_are_done():
+    changeable = {key for key in known_keys() if may_change(key)}
+    training = "checkpoint_every distribution early_stopping_patience gradient_checkpointing "
+    training += "jit_compile keep_checkpoints logits_mebibytes model_shards steps "
+    training += "validation_bleu_sentences"
+    expected = {"data.directory", "description", *(f"training.{x}" for x in training.split())}
+    assert {key for key in changeable if not key.startswith("evaluation")} == expected
+    assert {"evaluation", "evaluation.average_last", "evaluation.beam_size"} <= changeable
+    assert not may_change("data.train.source") and not may_change("data.download.sha256.a.gz")
+
+
+def test_a_run_folder_stands_for_its_recipe(path, tmp_path):
+    (tmp_path / "run").mkdir()
+    path.rename(tmp_path / "run" / "recipe.yaml")
+    assert load_recipe(tmp_path / "run", ["training.steps=8"]).training.steps == 8
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import load_recipe
 from keras_transformer.run import TOKENIZER_MEMBER, Run, load_model, training_lock
+from keras_transformer.training.checkpoint import (
+    ValidationHistory,
+    load_checkpoint_model,
+    save_checkpoint,
+)
 
 FILES = """
 name: files
@@ -71,7 +76,9 @@ def test_an_existing_run_is_not_begun_again(run, recipe):
         Run.create(run.directory, recipe)
 
 
-@pytest.mark.parametrize("name", ["model.keras", "checkpoints", "tokenizer", "store", "logs"])
+@pytest.mark.parametrize(
+    "name", ["model.keras", "checkpoints", "tokenizer", "store", "logs", "history.json"]
+)
 def test_files_of_others_are_not_replaced_by_a_new_run(recipe, tmp_path, name):
     folder = tmp_path / "theirs"
     folder.mkdir()
@@ -89,8 +96,114 @@ def test_opening_another_folder_is_refused(tmp_path):
 def test_resume_takes_the_same_recipe_and_refuses_another(run, tmp_path):
     recipe_file = tmp_path / "files.yaml"
     assert Run.resume(run.directory, load_recipe(recipe_file)).directory == run.directory
+    with pytest.raises(UserError, match=r"differ in seed \(1 and 2\), model.d_ff \(None and 9\)$"):
+        changes = ["seed=2", "model.d_ff=9", "training.checkpoint_every=3"]
+        Run.resume(run.directory, load_recipe(recipe_file, changes))
+
+
+def changed(run, *settings):
+    return load_recipe(run.directory, settings)
+
+
+def test_steps_may_change_but_not_to_fewer_than_are_done(run):
+    (run.checkpoints_dir / "step-00000020").mkdir(parents=True)
+    for steps in (20, 200_000):
+        recipe = changed(run, f"training.steps={steps}")
+        assert Run.resume(run.directory, recipe).recipe.training.steps == steps
+    message = r"training\.steps \(100000 and 19; 20 steps are already done\)$"
+    with pytest.raises(UserError, match=message):
+        Run.resume(run.directory, changed(run, "training.steps=19"))
+    assert changed(run) == run.recipe
+
+
+def test_changes_and_backends_are_recorded_with_their_step(run):
+    for _ in range(2):
+        assert run.record(0, "jax") == {}
+    more = Run.resume(run.directory, changed(run, "training.steps=7", "evaluation.beam_size=2"))
+    expected = {"training.steps": (100_000, 7), "evaluation.beam_size": (4, 2)}
+    assert more.record(5, "jax") == expected
+    assert Run.open(run.directory).recipe == more.recipe
+    assert more.record(6, "torch") == {}
+    entries = run.history()
+    assert [(entry["step"], entry["backend"]) for entry in entries] == [
+        (0, "jax"),
+        (5, "jax"),
+        (6, "torch"),
+    ]
+    changes = {key: list(pair) for key, pair in expected.items()}
+    assert [entry["changes"] for entry in entries] == [{}, changes, {}]
+
+
+def test_a_run_that_was_not_created_gets_its_recipe(recipe, tmp_path):
+    run = Run(tmp_path, recipe)
+    assert run.record(0, "jax") == {}
+    assert Run.open(tmp_path).recipe == recipe
+
+
+def test_a_refused_change_is_not_recorded(run):
     with pytest.raises(UserError, match=r"differ in seed \(1 and 2\)"):
-        Run.resume(run.directory, load_recipe(recipe_file, ["seed=2"]))
+        Run(run.directory, changed(run, "seed=2")).record(0, "jax")
+    assert Run.open(run.directory).recipe == run.recipe
+    assert run.history() == []
+
+
+@pytest.mark.parametrize("content", [b"[{", b"{}", b"[3]"])
+def test_a_damaged_history_is_refused_and_kept(run, content):
+    run.history_path.write_bytes(content)
+    with pytest.raises(UserError, match=r"history\.json"):
+        run.record(0, "jax")
+    assert run.history_path.read_bytes() == content
+
+
+@pytest.fixture
+def unfinished(run):
+    """A run with three checkpoints of different models, but no finished model."""
+    Tokenizer.train([("a b", "c d")], vocabulary_size=11).save(run.tokenizer_dir)
+    losses = ValidationHistory({2: 1.0, 4: 5.0, 6: 3.0, 8: float("nan")})
+    for step in (4, 6, 8):
+        model = tiny_model()
+        model.compile("sgd", "mse")
+        save_checkpoint(run.checkpoints_dir, model, step, keep=3, history=losses)
+    return run
+
+
+def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
+    for which, step in (("best", 6), ("last", 8), (4, 4)):
+        path = unfinished.checkpoint(which)
+        assert path.name == f"step-0000000{step}"
+        found, expected = unfinished.model(which), load_checkpoint_model(path)
+        for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
+            assert (one == other).all()
+
+
+@pytest.mark.parametrize("which", [5, "worst"])
+def test_an_unknown_checkpoint_names_those_that_there_are(unfinished, which):
+    with pytest.raises(UserError, match=f"no checkpoint {which!r}: .* checkpoints: 4, 6, 8$"):
+        unfinished.model(which)
+
+
+def test_no_checkpoint_is_told(run):
+    for which in ("best", "last", 5):
+        with pytest.raises(UserError, match="Steps of the checkpoints: none$"):
+            run.checkpoint(which)
+
+
+def test_an_unfinished_run_says_which_checkpoints_can_be_used(unfinished):
+    for use in (unfinished.model, unfinished.translator):
+        with pytest.raises(UserError, match="--checkpoint .* best, last or .* steps 4, 6, 8$"):
+            use()
+
+
+def test_a_checkpoint_with_another_tokenizer_is_refused(unfinished):
+    shutil.rmtree(unfinished.tokenizer_dir)
+    Tokenizer.train([("f e", "d c")], vocabulary_size=10).save(unfinished.tokenizer_dir)
+    with pytest.raises(UserError, match="tokenizer that .*/step-00000008 was trained with"):
+        unfinished.model("last")
+
+
+def test_ctranslate2_refuses_a_checkpoint(unfinished):
+    with pytest.raises(ValueError, match="only with the finished model.*checkpoint='best'"):
+        unfinished.translator(engine="ctranslate2", checkpoint="best")
 
 
 def test_text_finds_plain_and_gzipped_files_and_one_tsv(run, tmp_path):

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -138,6 +139,28 @@ batch_tokens_option = click.option(
     metavar="N",
     help="Maximum number of source tokens in a batch, with padding. Smaller batches need less "
     "memory. Default: 2048, or 1024 with `score`.",
+)
+
+
+class _Checkpoint(click.ParamType):
+    """The value of --checkpoint: `best`, `last` or a step."""
+
+    name = "checkpoint"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value in ("best", "last") or isinstance(value, int):
+            return value
+        if not re.fullmatch("[0-9]{1,8}", value):
+            self.fail(f"{value!r} is not best, last or a step.", param, ctx)
+        return int(value)
+
+
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=_Checkpoint(),
+    metavar="best|last|STEP",
+    help="Use the model of a checkpoint instead of the finished model: the checkpoint with the "
+    "lowest validation loss, the newest checkpoint, or the checkpoint of a step.",
 )
 scores_option = click.option(
     "--scores", is_flag=True, help="Write the score and a tab before each translation."

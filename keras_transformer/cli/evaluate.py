@@ -8,6 +8,7 @@ import click
 from keras_transformer.cli.common import (
     backend_option,
     batch_tokens_option,
+    checkpoint_option,
     engine_option,
     run_argument,
     shortlist_option,
@@ -25,6 +26,7 @@ from keras_transformer.cli.search_options import best_search_options, checked, t
 )
 @engine_option
 @shortlist_option
+@checkpoint_option
 @best_search_options
 @batch_tokens_option
 @backend_option

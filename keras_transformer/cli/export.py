@@ -5,7 +5,12 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import backend_option, run_argument, shortlist_option
+from keras_transformer.cli.common import (
+    backend_option,
+    checkpoint_option,
+    run_argument,
+    shortlist_option,
+)
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 from keras_transformer.decoding.options import SearchOptions
 
@@ -32,6 +37,7 @@ from keras_transformer.decoding.options import SearchOptions
     "Default: float32.",
 )
 @shortlist_option
+@checkpoint_option
 @best_search_options
 @backend_option
 def command(run: Path, **arguments: Any) -> None:

@@ -3,12 +3,14 @@
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from keras_transformer.cli.common import (
     backend_option,
     batch_tokens_option,
+    checkpoint_option,
     count_lines,
     existing_file,
     progress_bar,
@@ -22,13 +24,19 @@ from keras_transformer.errors import UserError
 @run_argument
 @click.argument("source", type=existing_file)
 @click.argument("target", type=existing_file)
+@checkpoint_option
 @click.option(
     "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
 )
 @batch_tokens_option
 @backend_option
 def command(
-    run: Path, source: Path, target: Path, summary: bool, tokens_per_batch: int | None
+    run: Path,
+    source: Path,
+    target: Path,
+    checkpoint: Any,
+    summary: bool,
+    tokens_per_batch: int | None,
 ) -> None:
     """Score translations with the model of RUN.
 
@@ -51,7 +59,7 @@ def command(
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
     size = {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
-    scorer = Scorer(opened.model(), opened.tokenizer(), **size)
+    scorer = Scorer(opened.model(checkpoint), opened.tokenizer(), **size)
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):

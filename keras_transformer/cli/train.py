@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
+from keras_transformer.errors import UserError
 
 
 @click.command("train")
@@ -23,20 +24,24 @@ from keras_transformer.cli.common import backend_option, recipe_argument, run_fo
     help="Folder that contains the recipe's text files. With this option, nothing is downloaded.",
 )
 @set_option
-@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@click.option("--resume", is_flag=True, help="Continue a run. RECIPE can be the run folder.")
 @backend_option
 def command(
     recipe: str, run: Path | None, data_dir: Path | None, settings: Sequence[str], resume: bool
 ) -> None:
     """Train a model from RECIPE.
 
-    RECIPE is a YAML file, or the name of a recipe in this package.
+    RECIPE is a YAML file, or the name of a recipe in this package. With --resume, RECIPE can also
+    be a run folder. Then the run continues with its own recipe and with the changes that --set and
+    --data-dir make, such as more steps. Settings that would change the steps already done are
+    refused.
 
     \b
     keras-transformer train quickstart
     keras-transformer train multi30k_en_de --data-dir ~/multi30k --run runs/first
     keras-transformer train quickstart --set training.steps=500 --set data.target_language=ko
-    keras-transformer train quickstart --resume
+    keras-transformer train runs/quickstart --resume
+    keras-transformer train runs/quickstart --resume --set training.steps=4000
     """
     from keras_transformer.recipe import load_recipe
     from keras_transformer.training import train
@@ -44,16 +49,31 @@ def command(
 
     if data_dir:
         settings = [*settings, f"data.directory={json.dumps(str(data_dir))}"]
+    if (Path(recipe) / "recipe.yaml").is_file():
+        run = _resumed_run(Path(recipe), run, resume)
     loaded = load_recipe(recipe, settings)
     directory = run or Path("runs") / loaded.name
     opened = start(loaded).open_run(directory, loaded, resume)
     try:
         train(opened, resume=resume)
     except KeyboardInterrupt:
-        options = [word for setting in settings for word in ("--set", setting)]
-        words = ["train", recipe, "--run", str(directory), *options, "--resume"]
+        is_saved = load_recipe(opened.recipe_path) == loaded
+        options = [] if is_saved else [word for x in settings for word in ("--set", x)]
+        words = ["train", str(directory), "--resume", *options]
         click.echo(f"\nStopped. Continue with: keras-transformer {shlex.join(words)}", err=True)
         raise click.exceptions.Exit(130) from None
     except Exception:
         opened.discard()
         raise
+
+
+def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:
+    """Returns the run folder `folder`. Raises `UserError` if the options do not resume it."""
+    if not resume or (run is not None and run.resolve() != folder.resolve()):
+        name = shlex.quote(str(folder))
+        raise UserError(
+            f"{folder} is a run folder. To continue this run: keras-transformer train {name} "
+            f"--resume. To start another run with its recipe: keras-transformer train "
+            f"{shlex.quote(str(folder / 'recipe.yaml'))} --run NEW_FOLDER"
+        )
+    return folder

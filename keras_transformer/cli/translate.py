@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,6 +12,9 @@ from keras_transformer.cli.search_options import flags, take_options
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
+if TYPE_CHECKING:
+    from keras_transformer.run import Checkpoint
+
 
 @click.command("translate")
 @common.run_argument
@@ -19,6 +22,7 @@ from keras_transformer.errors import UserError
 @common.output_option
 @common.engine_option
 @common.shortlist_option
+@common.checkpoint_option
 @options_of_search.search_options
 @click.option(
     "--overlong",
@@ -34,7 +38,7 @@ from keras_transformer.errors import UserError
     multiple=True,
     metavar="RUN",
     help="Add the model of another run to an ensemble, which averages the probabilities of its "
-    "models. All runs must have the same tokenizer. Repeatable.",
+    "models. All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable.",
 )
 @click.option(
     "--prefix",
@@ -104,6 +108,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     keras-transformer translate runs/a in.txt --mbr 32
     keras-transformer translate runs/a in.txt --alignments
     keras-transformer translate runs/a in.txt --shortlist
+    keras-transformer translate runs/a in.txt --checkpoint best
     """
     from keras_transformer.run import Run
 
@@ -158,6 +163,7 @@ def _check_decoding_mode(
 def _check_engine(engine: str, others: Sequence[Path], **options: Any) -> None:
     names = ("sample", "mbr", "required", "forbidden", "alignments", "shortlist")
     given = [name for name in names if options[name]] + ["ensemble"] * bool(others)
+    given += ["checkpoint"] * (options["checkpoint"] is not None)
     if engine != "keras" and given:
         raise UserError(f"{flags(given)} cannot be used with --engine {engine}: use --engine keras")
 
@@ -171,18 +177,25 @@ def _new_translator(runs: list[Any], options: dict[str, Any], search: dict[str, 
     make = SearchOptions if "sampling" in options else of_recipe
     search_options = options_of_search.checked(make, **search)
     overlong, engine = options.pop("overlong"), options.pop("engine")
-    use_shortlist, tokens = options.pop("shortlist"), options.pop("tokens_per_batch")
+    use_shortlist, checkpoint = options.pop("shortlist"), options.pop("checkpoint")
+    tokens = options.pop("tokens_per_batch")
     size = {} if tokens is None else {"tokens_per_batch": tokens}
+    chosen = (use_shortlist, checkpoint)
     try:
         if len(runs) == 1:
-            return runs[0].translator(search_options, overlong, engine, use_shortlist, **size)
-        return _ensemble_translator(runs, search_options, overlong, use_shortlist, **size)
+            return runs[0].translator(search_options, overlong, engine, *chosen, **size)
+        return _ensemble_translator(runs, search_options, overlong, *chosen, **size)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
 def _ensemble_translator(
-    runs: list[Any], options: SearchOptions, overlong: Any, use_shortlist: bool, **size: int
+    runs: list[Any],
+    options: SearchOptions,
+    overlong: Any,
+    use_shortlist: bool,
+    checkpoint: "Checkpoint | None",
+    **size: int,
 ) -> Any:
     from keras_transformer.decoding.ensemble import Ensemble
     from keras_transformer.decoding.translator import Translator
@@ -191,7 +204,7 @@ def _ensemble_translator(
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
-    ensemble = Ensemble([opened.model() for opened in runs])
+    ensemble = Ensemble([opened.model(checkpoint) for opened in runs])
     shortlist = runs[0].shortlist() if use_shortlist else None
     return Translator(ensemble, tokenizers[0], options, overlong, shortlist=shortlist, **size)
 

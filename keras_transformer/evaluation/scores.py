@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Evaluation
-from keras_transformer.run import Engine, Run, Split
+from keras_transformer.run import Checkpoint, Engine, Run, Split, checkpoint_step
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,19 @@ def evaluate_run(
     options: SearchOptions | None = None,
     engine: Engine = "keras",
     use_shortlist: bool = False,
+    checkpoint: Checkpoint | None = None,
     tokens_per_batch: int | None = None,
 ) -> list[Score]:
     """Translates a split, scores the translations, and appends the scores to `scores.json`.
 
     Args:
-        run: A run that has a model.
+        run: A run that has a model, or a checkpoint.
         split: "test" or "validation".
         options: The search options. Defaults to None, which means the search options of the recipe.
         engine: `"keras"` or `"ctranslate2"`, see `Run.translator`. Defaults to `"keras"`.
         use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
+        checkpoint: The checkpoint to score, see `Run.model`. Defaults to None, which means the
+            finished model.
         tokens_per_batch: See `Run.translator`. Defaults to None.
 
     Returns:
@@ -54,20 +58,21 @@ def evaluate_run(
     if not pairs:
         raise UserError(f"the {split} text of {run.directory} is empty")
     sources, references = zip(*pairs, strict=True)
+    folder = None if checkpoint is None else run.checkpoint(checkpoint)
+    step = None if folder is None else checkpoint_step(folder)
+    shared: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
     try:
         translator = run.translator(
-            options,
-            engine=engine,
-            use_shortlist=use_shortlist,
-            tokens_per_batch=tokens_per_batch,
+            engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **shared
         )
     except ValueError as error:
         raise UserError(str(error)) from None
+    scored = run.scored_model(folder)  # A training in another process may remove the checkpoint.
     scores = score(translator.translate(list(sources), progress=True), references, settings)
     if run.recipe.data.generator is None:
         scores = [entry for entry in scores if entry.metric != "exact match"]
     for entry in scores:
-        run.add_score(split=split, options=options, use_shortlist=use_shortlist, **asdict(entry))
+        run.add_score(split=split, scored=scored, **shared, **asdict(entry))
     return scores
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export.source_model import check_is_free, run_sentences
-from keras_transformer.run import Run
+from keras_transformer.run import Checkpoint, Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
 
@@ -29,12 +29,13 @@ def export_run(
     output: str | Path | None = None,
     quantization: str | None = None,
     shortlist: bool = False,
+    checkpoint: Checkpoint | None = None,
     **search: Any,
 ) -> Exported:
     """Exports the model of a run, and compares the export with the model.
 
     Args:
-        run: A run that has a model.
+        run: A run that has a model, or a checkpoint.
         format: `"saved_model"`, `"ctranslate2"`, `"onnx"` or `"run"`. See `export_saved_model`,
             `export_ctranslate2`, `export_onnx` and `export_shared_run`.
         output: A new or empty folder. For a SavedModel, the folder that contains all versions of
@@ -44,6 +45,8 @@ def export_run(
         quantization: Type of the weights, for all formats except SavedModel. Defaults to None,
             which means float32.
         shortlist: Whether a SavedModel translates with `Run.shortlist()`. Defaults to False.
+        checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
+            finished model.
         **search: Search options that replace the recipe's search options. A SavedModel accepts all
             fields of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`.
             For ONNX, all other options of recipe and `search` must have their default values.
@@ -63,54 +66,72 @@ def export_run(
             f"Received: {', '.join(sorted(refused))}"
         )
     try:
-        return export(run, output, **given)
+        return export(run, output, checkpoint, **given)
     except (ImportError, ValueError) as error:
         raise UserError(str(error)) from error
 
 
 def _export_saved_model(
-    run: Run, output: str | Path | None, shortlist: bool = False, **search: Any
+    run: Run,
+    output: str | Path | None,
+    checkpoint: Checkpoint | None,
+    shortlist: bool = False,
+    **search: Any,
 ) -> Exported:
     from keras_transformer.export.saved_model import export_run_saved_model
 
     options = run.recipe.evaluation.search_options(**search)
-    exported = export_run_saved_model(run.directory, output, options, use_shortlist=shortlist)
+    chosen: dict[str, Any] = {"use_shortlist": shortlist, "checkpoint": checkpoint}
+    exported = export_run_saved_model(run.directory, output, options, **chosen)
     operations = " ".join(exported.operations)
     needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
     return Exported(exported.directory, f"{exported.comparison}\n{needs}")
 
 
 def _export_ctranslate2(
-    run: Run, output: str | Path | None, quantization: str = "float32"
+    run: Run,
+    output: str | Path | None,
+    checkpoint: Checkpoint | None,
+    quantization: str = "float32",
 ) -> Exported:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
 
     directory = _free_directory(run, output, "ctranslate2", quantization)
-    parts = (run.model(), run.tokenizer(), directory, quantization)
+    parts = (run.model(checkpoint), run.tokenizer(), directory, quantization)
     comparison = export_ctranslate2(*parts, run_sentences(run, SENTENCES))
     return Exported(directory, str(comparison))
 
 
 def _export_onnx(
-    run: Run, output: str | Path | None, quantization: Any = "float32", **search: Any
+    run: Run,
+    output: str | Path | None,
+    checkpoint: Checkpoint | None,
+    quantization: Any = "float32",
+    **search: Any,
 ) -> Exported:
     from keras_transformer.export.onnx import export_onnx
 
     options = run.recipe.evaluation.search_options(**search)
     _check_onnx_search(options)
     directory = _free_directory(run, output, "onnx", quantization)
-    parts = (run.model(), run.tokenizer(), directory, quantization)
+    parts = (run.model(checkpoint), run.tokenizer(), directory, quantization)
     supported = {name: getattr(options, name) for name in _ONNX_SEARCH}
     comparison = export_onnx(*parts, run_sentences(run, SENTENCES), **supported)
     return Exported(directory, str(comparison))
 
 
-def _export_run(run: Run, output: str | Path | None, quantization: Any = "float32") -> Exported:
+def _export_run(
+    run: Run,
+    output: str | Path | None,
+    checkpoint: Checkpoint | None,
+    quantization: Any = "float32",
+) -> Exported:
     from keras_transformer.export.shared_run import export_shared_run
 
     directory = _free_directory(run, output, "run", quantization)
     sentences = run_sentences(run, SENTENCES)
-    return Exported(directory, str(export_shared_run(run, directory, quantization, sentences)))
+    comparison = export_shared_run(run, directory, quantization, sentences, checkpoint)
+    return Exported(directory, str(comparison))
 
 
 def _check_onnx_search(options: SearchOptions) -> None:

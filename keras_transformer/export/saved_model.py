@@ -33,7 +33,7 @@ from keras_transformer.export.source_model import (
     run_sentences,
 )
 from keras_transformer.models import Transformer
-from keras_transformer.run import Run
+from keras_transformer.run import Checkpoint, Run
 
 # For each compute dtype: scores count as equal if they differ by at most this number of nats.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -156,6 +156,7 @@ def export_run_saved_model(
     options: SearchOptions | None = None,
     max_beam_size: int = 16,
     use_shortlist: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> SavedModelExport:
     """Exports the model of a run as a SavedModel, on any backend.
 
@@ -170,6 +171,8 @@ def export_run_saved_model(
             recipe.
         max_beam_size: As in `export_saved_model`.
         use_shortlist: Whether the export translates with `Run.shortlist()`. Defaults to False.
+        checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
+            finished model.
 
     Raises:
         UserError: As in `export_saved_model`, or if the run does not exist.
@@ -179,9 +182,10 @@ def export_run_saved_model(
     options = options or run.recipe.evaluation.search_options()
     output = Path("saved_models", run.directory.resolve().name) if output is None else Path(output)
     if keras.config.backend() != "tensorflow":
-        return _in_new_process(run, output, options, max_beam_size, use_shortlist)
+        chosen = max_beam_size, use_shortlist, checkpoint
+        return _in_new_process(run, output, options, chosen)
     return export_saved_model(
-        run.model(),
+        run.model(checkpoint),
         run.tokenizer(),
         output,
         options=options,
@@ -259,11 +263,10 @@ def _compare(
 
 
 def _in_new_process(
-    run: Run, output: Path, options: SearchOptions, max_beam_size: int, use_shortlist: bool
+    run: Run, output: Path, options: SearchOptions, chosen: Sequence[Any]
 ) -> SavedModelExport:
     _check_installed()
-    numbers = (max_beam_size, int(use_shortlist))
-    arguments = (run.directory, output, options.model_dump_json(), *numbers)
+    arguments = (run.directory, output, options.model_dump_json(), json.dumps(chosen))
     with hidden_stderr():
         process = subprocess.run(
             [sys.executable, "-m", __name__, *map(str, arguments)],
@@ -283,14 +286,11 @@ def _in_new_process(
     return SavedModelExport(**{**answer, "directory": Path(answer["directory"])})
 
 
-def _main(
-    run_directory: str, output: str, options: str, max_beam_size: str, use_shortlist: str
-) -> None:
+def _main(run_directory: str, output: str, options: str, chosen: str) -> None:
     """Exports a run in the process that `_in_new_process` starts. Prints the result as JSON."""
     search = SearchOptions.model_validate_json(options)
     try:
-        flags = (int(max_beam_size), use_shortlist == "1")
-        exported = export_run_saved_model(run_directory, output, search, *flags)
+        exported = export_run_saved_model(run_directory, output, search, *json.loads(chosen))
         answer = exported._asdict()
     except (OSError, UserError, ValueError) as error:
         answer = {"error": str(error)}

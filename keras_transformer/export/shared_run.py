@@ -20,7 +20,7 @@ from keras_transformer.export.source_model import (
     in_float32,
 )
 from keras_transformer.models import Transformer
-from keras_transformer.run import TOKENIZER_MEMBER, Run
+from keras_transformer.run import TOKENIZER_MEMBER, Checkpoint, Run
 
 WeightType = Literal["float32", "float16"]
 
@@ -33,6 +33,7 @@ def export_shared_run(
     directory: str | Path,
     quantization: WeightType = "float32",
     sentences: Sequence[str] = (),
+    checkpoint: Checkpoint | None = None,
 ) -> Comparison:
     """Writes a copy of a run with all that evaluation and translation need.
 
@@ -51,6 +52,8 @@ def export_shared_run(
             the space. Keras converts float16 weights to float32 when it loads them. Defaults to
             `"float32"`.
         sentences: Sentences that both models translate for the comparison.
+        checkpoint: The checkpoint to copy instead of the finished model, see `Run.model`. Defaults
+            to None, which means the finished model.
 
     Returns:
         A `Comparison` of the copy's translations with those of the run.
@@ -67,7 +70,7 @@ def export_shared_run(
             f"Received: quantization={quantization!r}"
         )
     check_is_free(directory)
-    model, tokenizer = run.model(), run.tokenizer()
+    model, tokenizer = run.model(checkpoint), run.tokenizer()
     check_model(model, tokenizer)
     exact = in_float32(model)
     data = run.recipe.data.model_copy(update={"directory": None})

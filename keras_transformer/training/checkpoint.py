@@ -19,7 +19,8 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
-from keras_transformer.run import TOKENIZER_MEMBER, checkpoint_folders
+from keras_transformer.models import register_models
+from keras_transformer.run import TOKENIZER_MEMBER, checkpoint_folders, checkpoint_step
 
 _MODEL = "model.keras"
 _STATE = "state.json"
@@ -108,9 +109,22 @@ def checkpoint_path(directory: str | Path, step: int) -> Path:
 
 
 def load_history(path: str | Path) -> ValidationHistory:
-    """Reads the validation losses from an undamaged checkpoint."""
-    losses = _read_state(Path(path)).get("validation_losses", {})
-    return ValidationHistory({int(step): loss for step, loss in losses.items()})
+    """Reads the validation losses of all checkpoints so far from the newest checkpoint.
+
+    Raises `UserError` if the checkpoint's `state.json` is missing or damaged.
+    """
+    try:
+        losses = _read_state(Path(path)).get("validation_losses", {})
+        return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
+
+
+def best_checkpoints(paths: Sequence[Path], history: ValidationHistory, count: int) -> list[Path]:
+    """Returns the `count` checkpoints among `paths` with the lowest losses, sorted by step."""
+    found = {checkpoint_step(path): path for path in paths}
+    losses = {step: loss for step, loss in history.losses.items() if step in found}
+    return [found[step] for step in ValidationHistory(losses).best(count)]
 
 
 def load_checkpoint(path: str | Path, model: Any) -> int:
@@ -246,6 +260,7 @@ def load_checkpoint_model(path: str | Path) -> Any:
     checkpoint is incomplete or damaged, or has the format of an older release.
     """
     _, config = _check_loadable(Path(path))
+    register_models()
     file = Path(path) / _MODEL
     model = keras.saving.load_model(file, compile=False)
     if _has_averages(config):

@@ -15,12 +15,13 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import score
 from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import Run, Split
+from keras_transformer.run import Run, Split, checkpoint_step
 from keras_transformer.token_budget import available_mebibytes
 from keras_transformer.training.checkpoint import (
     ValidationHistory,
     average_checkpoints,
-    checkpoint_path,
+    best_checkpoints,
+    newest_checkpoint,
 )
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
@@ -37,6 +38,9 @@ def train(
 
     On the same machine and backend, the same recipe gives bit-identical weights, even if training
     is stopped and resumed. The training loop is `keras_transformer.training.fit`.
+
+    When a run resumes, some settings may differ from those of its recipe, see `Run.resume`. The
+    backend may also differ. The run's `history.json` records these changes.
 
     If you resume a finished run and the recipe still has the same number of steps, nothing changes.
     If the recipe has more steps than before, training continues. Then the old model is copied to
@@ -74,9 +78,8 @@ def _train(
     distribution: Distribution,
 ) -> None:
     recipe, settings = run.recipe, run.recipe.training
-    if not resume:
-        check_settings(recipe)
-    elif run.model_path.exists() and not run.checkpoints():
+    check_settings(recipe)
+    if resume and run.model_path.exists() and not run.checkpoints():
         raise UserError(f"{run.model_path} exists, but there is no checkpoint to resume from")
     writing = run.writing()
     with without_tensorflow():
@@ -99,6 +102,8 @@ def _train(
         trainer = new_trainer(recipe, tokenizer, distribution)
         if settings.initial_run and not (resume and run.checkpoints()):
             _load_initial_weights(Run.open(settings.initial_run), trainer.model)
+    if resume or not run.checkpoints():  # otherwise, `fit` raises an error
+        distribution.chief_first(lambda: _record(run))
     patience = settings.early_stopping_patience
     history = fit(
         trainer,
@@ -162,6 +167,14 @@ def check_settings(recipe: Recipe) -> None:
         raise UserError(f"evaluation.tokenize={recipe.evaluation.tokenize}: {error}") from None
 
 
+def _record(run: Run) -> None:
+    """Records backend and changed settings, with the step from which they take effect."""
+    checkpoint = newest_checkpoint(run.checkpoints_dir)
+    step = checkpoint_step(checkpoint) if checkpoint else 0
+    for key, (before, after) in run.record(step, keras.config.backend()).items():
+        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
+
+
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
     last = run.checkpoints()[-1] / "state.json"
@@ -179,17 +192,16 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     count = run.recipe.evaluation.average_last
     if patience is None:
         return run.checkpoints()[-count:]
-    (best,), last = history.best(1), max(history.losses)
+    (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
     reason = "the last step"
     if history.is_over(patience):
         reason = f"{patience} checkpoints without a lower validation loss"
-    name, loss = checkpoint_path("", best).name, history.losses[best]
+    loss = history.losses[checkpoint_step(best)]
     print(
-        f"Training ended at step {last:,}: {reason}. The best checkpoint is {name}, "
+        f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
         f"with a validation loss of {loss:.4f} nats per token"
     )
-    paths = [checkpoint_path(run.checkpoints_dir, step) for step in history.best(count)]
-    return [path for path in paths if path.is_dir()]
+    return best_checkpoints(run.checkpoints(), history, count)
 
 
 def _tokenizer(run: Run) -> Tokenizer:

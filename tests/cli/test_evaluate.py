@@ -1,5 +1,6 @@
 """`keras-transformer evaluate`."""
 
+import hashlib
 import json
 import shutil
 
@@ -69,6 +70,16 @@ def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
     shown = succeeds("evaluate", run, "--beam-size", 1)
     assert succeeds("evaluate", run, "--beam-size", 1, "--batch-tokens", 16) == shown
     assert seen == [2048, 16]
+
+
+def test_the_checkpoint_is_recorded(run):
+    checkpoint = run / "checkpoints" / "step-00000002" / "model.keras"
+    (run / "model.keras").unlink()
+    assert "BLEU\t" in succeeds("evaluate", run, "--checkpoint", 2)
+    for entry in json.loads((run / "scores.json").read_text()):
+        assert entry["checkpoint"] == "step-00000002"
+        assert entry["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert "of the checkpoints: 2, 4" in fails("evaluate", run, "--checkpoint", 3)
 
 
 def test_the_shortlist_is_recorded(run):

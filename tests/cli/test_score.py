@@ -49,6 +49,15 @@ def test_batch_tokens_limit_the_batches(run, tmp_path, monkeypatch):
     assert seen == [1024, 16]
 
 
+def test_a_checkpoint_scores(run, tmp_path):
+    (tmp_path / "text").write_text("one\n")
+    (run / "model.keras").unlink()
+    score = ("score", run, tmp_path / "text", tmp_path / "text")
+    assert "best, last or one of the steps 2, 4" in fails(*score)
+    first, second = (succeeds(*score, "--checkpoint", which) for which in (2, "last"))
+    assert float(first.split("\t")[0]) != float(second.split("\t")[0])
+
+
 def test_nothing_to_score(run, tmp_path):
     (tmp_path / "empty").write_text("")
     message = fails("score", run, tmp_path / "empty", tmp_path / "empty")

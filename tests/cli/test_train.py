@@ -5,6 +5,7 @@ from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
 
 import keras_transformer.training
+from keras_transformer.run import Run
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def train(recipe, data, tmp_path):
 def test_a_run_holds_all_that_the_design_names(finished):
     names = {path.name for path in (finished / "run").iterdir()}
     visible = {"recipe.yaml", "tokenizer", "store", "checkpoints", "model.keras", "logs"}
-    assert names == {*visible, "fingerprints.json", ".lock", ".write.lock"}
+    assert names == {*visible, "history.json", "fingerprints.json", ".lock", ".write.lock"}
     steps = [path.name for path in sorted((finished / "run" / "checkpoints").iterdir())]
     assert steps == ["step-00000002", "step-00000004"]
 
@@ -31,11 +32,31 @@ def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
 def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished, run):
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
     assert "continue it with --resume" in fails(*train)
-    changed = fails(*train, "--resume", "--set", "training.steps=5")
-    assert "differ in training.steps (4 and 5)" in changed
+    changed = fails(*train, "--resume", "--set", "seed=5")
+    assert "differ in seed (1 and 5)" in changed
     (run / "model.keras").unlink()
     succeeds(*train, "--resume")
     assert (run / "model.keras").exists()
+
+
+def test_a_run_resumes_by_its_folder_alone_and_with_more_steps(run, monkeypatch):
+    shown = succeeds("train", run, "--resume", "--set", "training.steps=5")
+    assert "changed from step 4 on: training.steps was 4 and is now 5" in shown
+    opened = Run.open(run)
+    assert opened.checkpoints()[-1].name == "step-00000005"
+    assert [entry["step"] for entry in opened.history()] == [0, 4]
+    monkeypatch.chdir(run.parent)
+    finished = "the run run is finished, so run/model.keras is not changed"
+    assert finished in succeeds("train", "run", "--resume", "--run", run)
+
+
+def test_a_run_folder_in_place_of_a_recipe_needs_resume_and_no_other_run(run, tmp_path):
+    for options in ((), ("--resume", "--run", tmp_path / "other"), ("--run", tmp_path / "other")):
+        message = fails("train", run, *options)
+        assert f"{run} is a run folder. To continue this run: keras-transformer train" in message
+        assert f"train {run} --resume. " in message
+        assert f"train {run / 'recipe.yaml'} --run NEW_FOLDER" in message
+    assert not (tmp_path / "other").exists()
 
 
 def test_resume_of_nothing_is_refused(recipe, data, tmp_path):
@@ -51,8 +72,9 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     folder = tmp_path / "a run"
     result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
     assert result.exit_code == 130
-    assert f"train {recipe} --run '{folder}' --set seed=3 --set " in result.stderr
-    assert result.stderr.endswith("--resume\n")
+    assert result.stderr.endswith(f"train '{folder}' --resume\n")
+    again = invoke("train", folder, "--resume", "--set", "training.steps=9")
+    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9\n")
 
 
 def test_a_defect_keeps_its_traceback(recipe, data, tmp_path, monkeypatch):

@@ -153,6 +153,32 @@ def test_unknown_characters_of_prefixes_and_words_are_refused(run, tmp_path):
     assert r"Received: 'zwei\tz☃ei'" in fails("translate", run, source, "--prefix", words)
 
 
+def test_an_unfinished_run_translates_with_a_checkpoint(run):
+    expected = succeeds("translate", run, "--scores", input="one two\n")
+    (run / "model.keras").unlink()
+    message = fails("translate", run, input="one two\n")
+    assert message.endswith("chooses a checkpoint: best, last or one of the steps 2, 4")
+    # The finished model is the last checkpoint, because the recipe has average_last=1.
+    last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
+    assert last == expected
+    pair = ("--ensemble", run, "--checkpoint", 4)
+    _, _, translation = expected.partition("\t")
+    assert succeeds("translate", run, *pair, input="one two\n") == translation
+
+
+@pytest.mark.parametrize("value", ["worst", "-1", "1.5", "", "9" * 9])
+def test_a_checkpoint_is_best_last_or_a_step(run, value):
+    result = invoke("translate", run, "--checkpoint", value, input="one\n")
+    assert result.exit_code == 2
+    assert f"{value!r} is not best, last or a step." in result.stderr
+
+
+def test_ctranslate2_refuses_a_checkpoint(run):
+    options = ("--engine", "ctranslate2", "--checkpoint", "last")
+    message = fails("translate", run, *options, input="one\n")
+    assert message.startswith("--checkpoint cannot be used with --engine ctranslate2")
+
+
 def test_alignments_stand_behind_translations(run):
     (line,) = succeeds("translate", run, "--alignments", input="one two\n").splitlines()
     translation, alignment = line.split("\t")

@@ -14,6 +14,7 @@ from keras_transformer.cli import main
 from keras_transformer.data import Tokenizer
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
+from keras_transformer.training.checkpoint import save_checkpoint
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
@@ -155,6 +156,17 @@ def test_run_whose_text_is_gone_is_compared_on_random_sentences(run):
     path = run / "recipe.yaml"
     path.write_text(path.read_text().replace("text.en", "gone.en"))
     assert "100.0%" in succeeds(run, "--format", "onnx")
+
+
+@pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
+def test_a_checkpoint_is_exported(run, format):
+    model = Run.open(run).model()
+    model.compile("sgd", "mse")
+    save_checkpoint(run / "checkpoints", model, step=2, keep=1)
+    (run / "model.keras").unlink()
+    assert "one of the steps 2" in fails(run, "--format", format)
+    assert "no checkpoint 3" in fails(run, "--format", format, "--checkpoint", 3)
+    assert str(run / format) in succeeds(run, "--format", format, "--checkpoint", "last")
 
 
 def test_errors_are_one_line(run, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
+from keras_transformer.training.checkpoint import save_checkpoint
 
 
 def test_the_first_version_appears_whole_and_compared(exporting):
@@ -90,6 +91,19 @@ def test_a_run_is_exported_from_any_backend(run, tmp_path):
     sentences = [source for source, _ in run.pairs("test")]
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
     translator = Translator(run.model(), run.tokenizer(), options)
+    assert found["translation"] == translator.translate(sentences)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_exported_from_any_backend(run, tmp_path):
+    model = run.model()
+    model.compile("sgd", "mse")
+    save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
+    run.model_path.unlink()
+    exported = export_run_saved_model(run.directory, tmp_path / "models", checkpoint="last")
+    sentences = [source for source, _ in run.pairs("test")]
+    (found,) = run_signatures(exported.directory, [("serving_default", {"text": sentences})])
+    translator = run.translator(checkpoint=2)
     assert found["translation"] == translator.translate(sentences)
 
 

@@ -16,6 +16,8 @@ from keras_transformer.run import checkpoint_folders
 from keras_transformer.training import TransformerAdam, average_checkpoints, checkpoint
 from keras_transformer.training.checkpoint import (
     ValidationHistory,
+    best_checkpoints,
+    checkpoint_path,
     load_checkpoint,
     load_checkpoint_model,
     load_history,
@@ -192,6 +194,20 @@ def test_leftovers_are_removed_and_nothing_else(model, tmp_path):
 @pytest.mark.parametrize("count, expected", [(1, [4]), (2, [4, 8]), (3, [4, 8, 10])])
 def test_best_have_the_lowest_losses(count, expected):
     assert ValidationHistory(FALLS_THEN_RISES).best(count) == expected
+
+
+def test_best_among_the_checkpoints_that_are_left():
+    history = ValidationHistory({2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0})
+    paths = [checkpoint_path("", step) for step in (4, 6, 8, 10)]
+    assert best_checkpoints(paths, history, 1) == [paths[1]]
+    assert best_checkpoints(paths, history, 2) == [paths[1], paths[2]]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"validation_losses": {"a": 1}}'])
+def test_a_damaged_state_has_no_history(tmp_path, content):
+    (tmp_path / "state.json").write_bytes(content)
+    with pytest.raises(UserError, match="is incomplete"):
+        load_history(tmp_path)
 
 
 @pytest.mark.parametrize("patience, is_over", [(None, False), (2, True), (3, True), (4, False)])

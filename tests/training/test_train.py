@@ -1,5 +1,6 @@
 """Training by a recipe: what it leaves, and that a stop makes no difference."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -77,7 +78,14 @@ def assert_same_training(run: Run, expected: Run) -> None:
 def test_leaves_a_complete_run_folder(whole):
     run, _ = whole
     names = {path.name for path in run.directory.iterdir()}
-    assert {"recipe.yaml", "tokenizer", "checkpoints", "logs", "model.keras"} <= names
+    assert {
+        "recipe.yaml",
+        "history.json",
+        "tokenizer",
+        "checkpoints",
+        "logs",
+        "model.keras",
+    } <= names
     steps = [path.name for path in run.checkpoints()]
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
 
@@ -238,6 +246,45 @@ def test_more_steps_replace_the_model_and_keep_a_copy(copy):
     assert copy.model_path.read_bytes() != content
 
 
+def test_changes_are_recorded_from_the_step_of_the_newest_checkpoint(copy, capsys):
+    changes = {"steps": tiny_run.STEPS + 1, "logits_mebibytes": 1}
+    training = copy.recipe.training.model_copy(update=changes)
+    train(Run(copy.directory, copy.recipe.model_copy(update={"training": training})), resume=True)
+    assert "step 5 on: training.steps was 5 and is now 6" in capsys.readouterr().out
+    begun, changed = copy.history()
+    backend = keras.config.backend()
+    assert (begun["step"], begun["backend"], begun["changes"]) == (0, backend, {})
+    assert (changed["step"], changed["backend"]) == (tiny_run.STEPS, backend)
+    assert changed["changes"]["training.logits_mebibytes"] == [16, 1]
+    assert Run.open(copy.directory).recipe.training == training
+
+
+def test_settings_are_checked_on_resume(copy):
+    search = copy.recipe.evaluation.model_copy(update={"max_length": 100_000})
+    with pytest.raises(UserError, match="evaluation: .*max_length"):
+        train(Run(copy.directory, copy.recipe.model_copy(update={"evaluation": search})), True)
+    assert len(copy.history()) == 1
+
+
+def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy, capsys):
+    state = copy.checkpoints()[-1] / "state.json"
+    content = json.loads(state.read_text())
+    content["validation_losses"] = {"1": 0.5, "2": 9.0, "4": 7.0, "5": 8.0}
+    state.write_text(json.dumps(content))
+    shutil.rmtree(copy.checkpoints()[0])
+    copy.model_path.unlink()
+    training = copy.recipe.training.model_copy(update={"early_stopping_patience": 1})
+    evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
+    changes = {"training": training, "evaluation": evaluation}
+    train(Run(copy.directory, copy.recipe.model_copy(update=changes)), resume=True)
+    assert "The best checkpoint is step-00000004, with a validation loss of 7" in (
+        capsys.readouterr().out
+    )
+    best = load_checkpoint_model(copy.checkpoints()[0])
+    for own, other in zip(copy.model().weights, best.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
+
+
 def test_a_model_without_checkpoints_is_not_trained_again(copy):
     content = copy.model_path.read_bytes()
     shutil.rmtree(copy.checkpoints_dir)
@@ -295,6 +342,7 @@ def test_training_does_not_resume_with_another_text_or_tokenizer(copy, removed):
     (folder / "text.en").write_text(text.replace("a", "b"))
     with pytest.raises(UserError, match="store/train was encoded from another text"):
         train(run, resume=True)
+    assert len(run.history()) == 1
     (folder / "text.en").write_text(text)
     shutil.rmtree(run.tokenizer_dir)
     Tokenizer.train([("f e", "d c")], vocabulary_size=10).save(run.tokenizer_dir)

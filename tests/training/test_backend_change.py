@@ -1,0 +1,89 @@
+"""A run that begins on one backend and resumes on another."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support import tiny_run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from keras_transformer.run import Run
+from keras_transformer.training import train
+
+BACKENDS = ["tensorflow", "jax", "torch"]
+HERE = BACKENDS.index(keras.config.backend())
+OTHERS = [BACKENDS[(HERE + 1) % 3], BACKENDS[(HERE + 2) % 3]]
+# Each backend has one direction in the quick suite and the other one in the slow suite.
+DIRECTIONS = [OTHERS[0], pytest.param(OTHERS[1], marks=pytest.mark.slow)]
+
+
+def begin(directory: Path, dropout_rate: float) -> Run:
+    """Makes the first two steps on this backend."""
+    tiny_run.write_text(directory)
+    recipe = tiny_run.recipe_for(directory)
+    # With the paper's epsilon, Adam moves weights without gradient as far as rounding errors say.
+    changes = {"steps": 2, "adam_epsilon": 0.01, "validation_bleu_sentences": 0}
+    sections = {
+        "training": recipe.training.model_copy(update=changes),
+        "model": recipe.model.model_copy(update={"dropout_rate": dropout_rate}),
+    }
+    run = Run.create(directory / "run", recipe.model_copy(update=sections))
+    train(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Run:
+    return begin(tmp_path_factory.mktemp("begun"), dropout_rate=0.0)
+
+
+@pytest.fixture(scope="module")
+def expected(begun, tmp_path_factory) -> Run:
+    """The run, resumed on the same backend."""
+    return resume(begun, tmp_path_factory.mktemp("same"), keras.config.backend())
+
+
+def resume(run: Run, directory: Path, backend: str) -> Run:
+    """Makes the third and the fourth step of a copy of `run` in a process of its own."""
+    copy = shutil.copytree(run.directory, directory / "copy")
+    settings = ["--set", "training.steps=4", "--set", "training.checkpoint_every=1"]
+    process = subprocess.run(
+        [sys.executable, "-m", "keras_transformer", "train", str(copy), "--resume", *settings],
+        env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    return Run.open(copy)
+
+
+def losses(run: Run) -> np.ndarray:
+    """The loss of each step and the loss on the validation text after it, from step 2 on."""
+    logs = EventAccumulator(str(run.logs_dir))
+    logs.Reload()
+    curves = [logs.Scalars(tag) for tag in ("loss", "validation/loss")]
+    assert [[point.step for point in curve] for curve in curves] == [[2, 3, 4]] * 2
+    return np.array([[point.value for point in curve] for curve in curves])
+
+
+@pytest.mark.parametrize("backend", DIRECTIONS)
+def test_the_loss_goes_on_on_another_backend(begun, expected, tmp_path, backend):
+    found = resume(begun, tmp_path, backend)
+    np.testing.assert_allclose(losses(found), losses(expected), atol=1e-4)
+    entries = found.history()
+    steps = [(entry["step"], entry["backend"]) for entry in entries]
+    assert steps == [(0, keras.config.backend()), (2, backend)]
+    changes = {"training.steps": [2, 4], "training.checkpoint_every": [2, 1]}
+    assert [entry["changes"] for entry in entries] == [{}, changes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", OTHERS)
+def test_training_with_dropout_goes_on_on_another_backend(tmp_path, backend):
+    found = resume(begin(tmp_path, dropout_rate=0.3), tmp_path, backend)
+    assert np.isfinite(losses(found)).all()
