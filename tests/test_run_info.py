@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from keras_transformer import Run
+from keras_transformer.cli import main
 from keras_transformer.errors import UserError
 from keras_transformer.run_info import run_info
 from keras_transformer.training import TensorBoardWriter
@@ -83,6 +85,14 @@ def test_an_unfinished_run(unfinished):
     }
     assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
     json.dumps(info)
+
+
+def test_the_next_commands_exist(unfinished):
+    for command in run_info(unfinished)["next"]:
+        program, name, *options = command.split()
+        found = main.get_command(click.Context(main), name)
+        assert program == "keras-transformer"
+        found.make_parser(click.Context(found)).parse_args(options)
 
 
 def test_more_steps_after_the_end_make_a_run_unfinished(unfinished):
