@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.run import Run
+from keras_transformer.run import Run, checkpoint_step
 from keras_transformer.shipped_runs import find_run
 
 _SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
@@ -127,13 +127,13 @@ def _vocabulary(run: Run) -> dict[str, Any]:
 
 
 def _backend(run: Run) -> str | None:
-    path = run.directory / "history.json"
-    return _json(path)[-1]["backend"] if path.exists() else None
+    entries = run.history()
+    return entries[-1]["backend"] if entries else None
 
 
 def _training(run: Run) -> dict[str, Any]:
     checkpoints = run.checkpoints()
-    steps = [int(folder.name.removeprefix("step-")) for folder in checkpoints]
+    steps = [checkpoint_step(folder) for folder in checkpoints]
     is_finished = run.model_path.is_file()
     if is_finished and checkpoints:  # A training with more steps may have begun.
         newest = checkpoints[-1] / "state.json"
