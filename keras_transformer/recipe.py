@@ -459,7 +459,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
         UserError: If the file contains YAML aliases, an unknown key or a value out of range.
     """
-    path = _find(path_or_name)
+    path = find_recipe(path_or_name)
     try:
         tree = _parse(_read(path))
     except (OSError, ValueError) as error:
@@ -475,18 +475,27 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         raise UserError(f"{path}: {problems}") from None
 
 
-def _find(path_or_name: str | Path) -> Path:
-    path = Path(path_or_name)
-    folders = (Path("recipes"), *SHIPPED_RECIPES)
-    candidates = [path, path / "recipe.yaml"]
-    candidates += (folder / f"{path}.yaml" for folder in folders if path.parent == Path())
-    for candidate in candidates:
+def find_recipe(path_or_name: str | Path) -> Path:
+    """Returns the file of a recipe. See `load_recipe`.
+
+    Raises:
+        UserError: If there is no such recipe.
+    """
+    path, files = Path(path_or_name), recipe_files()
+    for candidate in (path, path / "recipe.yaml"):
         if candidate.is_file():
             return candidate
-    names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-    raise UserError(
-        f"no recipe {path}: give a YAML file, a run folder or one of {', '.join(names)}"
-    )
+    if str(path) in files:
+        return files[str(path)]
+    names = ", ".join(files)
+    raise UserError(f"no recipe {path}: give a YAML file, a run folder or one of {names}")
+
+
+def recipe_files() -> dict[str, Path]:
+    """Returns the recipes in `./recipes` and in the package: a dict from names to files."""
+    folders = (*reversed(SHIPPED_RECIPES), Path("recipes"))
+    files = {file.stem: file for folder in folders for file in folder.glob("*.yaml")}
+    return {name: file for name, file in sorted(files.items()) if file.is_file()}
 
 
 def _read(path: Path) -> str:

@@ -311,6 +311,7 @@ class Run:
         engine: Engine = "keras",
         use_shortlist: bool = False,
         checkpoint: Checkpoint | None = None,
+        tokens_per_batch: int | None = None,
     ) -> Any:
         """Returns a translator of the finished model, or of a checkpoint.
 
@@ -332,12 +333,15 @@ class Run:
                 `"keras"` faster. Defaults to False.
             checkpoint: As in `model`. Only for the engine `"keras"`. Defaults to None, which means
                 the finished model.
+            tokens_per_batch: As for `Translator`, only with the engine `"keras"`. Defaults to None,
+                which means the default of `Translator`.
 
         Raises:
             UserError: If the model is missing, or if the engine does not support the model or an
                 option.
             ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
-                maximum, or if `use_shortlist` or `checkpoint` is given with the engine
+                maximum, or if `use_shortlist`, `checkpoint` or `tokens_per_batch` is given with the
+                engine
                 `"ctranslate2"`.
         """
         options = options or self.recipe.evaluation.search_options()
@@ -346,7 +350,10 @@ class Run:
 
             parts = (self.model(checkpoint), self.tokenizer(), options, overlong)
             shortlist = self.shortlist() if use_shortlist else None
-            return Translator(*parts, shortlist=shortlist)
+            size: dict[str, Any] = (
+                {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
+            )
+            return Translator(*parts, shortlist=shortlist, **size)
         if engine != "ctranslate2":
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
@@ -359,6 +366,11 @@ class Run:
             raise ValueError(
                 "The engine ctranslate2 translates only with the finished model. "
                 f"Received: checkpoint={checkpoint!r}"
+            )
+        if tokens_per_batch is not None:
+            raise ValueError(
+                "The engine ctranslate2 has batches of a fixed number of sentences. "
+                f"Received: tokens_per_batch={tokens_per_batch}"
             )
         from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted

@@ -6,15 +6,15 @@ A line `<!-- generated: NAME -->` of a page is replaced by the text of the funct
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import click
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe, may_change
+from keras_transformer.recipe import Recipe, TextPair
+from keras_transformer.recipe_schema import Key, keys_of
 from keras_transformer.run import Run
 
 
@@ -67,64 +67,20 @@ def recipe_keys() -> str:
 
 
 def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
-    inner = {key: found for key, x in section.model_fields.items() if (found := _section_of(x))}
+    keys = list(keys_of(section, f"{name}." if name else ""))
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
     rows = (
-        (
-            f"`{key}`",
-            _type(field, key in inner),
-            _default(field),
-            _meaning(field, inner.get(key), f"{name}.{key}".lstrip(".")),
-        )
-        for key, field in section.model_fields.items()
+        (f"`{_last(key)}`", _escaped(key.value), key.default, _escaped(key.meaning)) for key in keys
     )
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"
-    for key, found in inner.items():
-        if not (name and found.__name__ == "TextPair" and key != "train"):
-            yield from _sections(found, f"{name}.{key}".lstrip("."))
+    for key in keys:
+        # The sections of all splits have the same keys.
+        if key.section and not (key.section is TextPair and _last(key) != "train"):
+            yield from _sections(key.section, key.name)
 
 
-def _section_of(field: FieldInfo) -> type[BaseModel] | None:
-    for annotation in (field.annotation, *get_args(field.annotation)):
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return annotation
-    return None
-
-
-def _type(field: FieldInfo, is_section: bool) -> str:
-    if is_section:
-        return "section"
-    if get_origin(field.annotation) is dict:
-        return "mapping"
-    parts = [x for x in get_args(field.annotation) or [field.annotation] if x is not type(None)]
-    if get_origin(field.annotation) is Literal:
-        parts = [field.annotation]
-    words = (
-        ", ".join(f"`{x}`" for x in get_args(part)) if get_args(part) else part.__name__.lower()
-        for part in parts
-    )
-    names = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
-    return " or ".join(names.get(word, word) for word in words) + _bounds(field)
-
-
-def _bounds(field: FieldInfo) -> str:
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    found = {key: getattr(x, key) for x in field.metadata for key in signs if hasattr(x, key)}
-    return "".join(f", {signs[key]} {bound:,}" for key, bound in found.items())
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    if isinstance(field.default, BaseModel) or field.default in (None, ""):
-        return ""
-    return f"`{str(field.default).lower() if field.default in (True, False) else field.default}`"
-
-
-def _meaning(field: FieldInfo, section: type[BaseModel] | None, path: str) -> str:
-    summary = inspect.getdoc(section).splitlines()[0] if section else ""
-    text = _escaped(field.description or summary)
-    return f"{text} *May change on resume.*" if may_change(path) else text
+def _last(key: Key) -> str:
+    return key.name.rpartition(".")[2]
 
 
 def presets() -> str:

@@ -1,6 +1,7 @@
 """Fixtures and settings shared by all tests."""
 
 import os
+import sys
 
 # Before Keras loads its backend: one quiet, CPU-only process that does not fight for cores.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -35,6 +36,12 @@ def _seeded() -> None:
     import keras
 
     keras.utils.set_random_seed(20170612)
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes standard error a terminal, where progress is a bar. Elsewhere, it is a few lines."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,9 @@ import atexit
 import errno
 import gc
 import importlib
-import importlib.util
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,11 +22,13 @@ from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
+from keras_transformer._streams import hidden_stderr
+from keras_transformer.cli import common
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
     *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
-    "conformance",
+    *("conformance", "info", "recipes", "schema"),
 )
 # These commands never compile with PyTorch's compiler Dynamo.
 _COMMANDS_THAT_COMPILE_NOTHING = ("translate", "score", "evaluate", "average", "export")
@@ -65,26 +65,6 @@ class _Commands(click.Group):
             return super().invoke(ctx)
 
 
-@contextmanager
-def _hidden_stderr() -> Iterator[None]:
-    """Hides output to stderr (file descriptor 2), including output of C++ code.
-
-    If the `with` block raises an exception, the hidden output is written to stderr.
-    """
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            hidden.seek(0)
-            os.write(stderr, hidden.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-
-
 def _prepare_streams() -> None:
     """Replaces closed standard streams by the null device, and encodes output as UTF-8.
 
@@ -100,7 +80,8 @@ def _prepare_streams() -> None:
             setattr(sys, name, null)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+            # Without `line_buffering`, a log file gets the lines of `print` late.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _open_for_writing(path: str, _: int) -> int:
@@ -117,7 +98,7 @@ def _one_line_errors() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in BACKENDS:
             raise
-        others = ", ".join(_installed_backends())
+        others = ", ".join(common.installed_backends())
         message = (
             f"the backend {error.name} is not installed: "
             + (f"set KERAS_BACKEND to an installed backend ({others}), or " if others else "")
@@ -139,39 +120,28 @@ def _one_line_errors() -> Iterator[None]:
     raise _Failure(" ".join(message.split()))
 
 
-def _installed_backends() -> list[str]:
-    return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
-
-
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="keras-transformer")
+@common.backend_option
 def main() -> None:
     """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.
 
-    The environment variable KERAS_BACKEND selects the backend: tensorflow, jax or torch. Without
-    this variable, the command uses the only installed backend, or else the backend that is set in
-    ~/.keras/keras.json (tensorflow, if nothing else is set).
+    The option --backend or the environment variable KERAS_BACKEND selects the backend: tensorflow,
+    jax or torch. Without them, the command uses the only installed backend, or else the backend
+    that is set in ~/.keras/keras.json (tensorflow, if nothing else is set).
 
     \b
     keras-transformer train quickstart
     echo "twenty-six" | keras-transformer translate runs/quickstart
-    keras-transformer evaluate runs/quickstart
+    keras-transformer evaluate runs/quickstart --backend jax
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
-    backend = os.environ.get("KERAS_BACKEND")
-    installed = _installed_backends()
-    if not backend and len(installed) == 1:
-        os.environ["KERAS_BACKEND"] = installed[0]
-    if backend and backend not in installed:
-        raise UserError(
-            "KERAS_BACKEND must be the name of an installed backend: tensorflow, jax or torch. "
-            f"Received: KERAS_BACKEND={backend!r}"
-        )
+    common.choose_backend()
     if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
         shorten_import_of_keras()
     if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.
-        sys.meta_path.insert(0, ImportHook("tensorflow", _hidden_stderr))
+        sys.meta_path.insert(0, ImportHook("tensorflow", hidden_stderr))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.common import backend_option, run_argument
 from keras_transformer.errors import UserError
 
 
@@ -13,6 +13,7 @@ from keras_transformer.errors import UserError
 @click.option(
     "--last", type=click.IntRange(min=1), required=True, help="Number of checkpoints to average."
 )
+@backend_option
 def command(run: Path, last: int) -> None:
     """Replace the weights of RUN/model.keras by the average of the last checkpoints.
 
@@ -30,6 +31,7 @@ def command(run: Path, last: int) -> None:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     previous = opened.directory / "model.previous.keras"
     fingerprint = opened.tokenizer_fingerprint()
+    click.echo("Averaging checkpoints.", err=True)
     with opened.writing():
         average_checkpoints(paths, opened.model_path, previous, fingerprint)
     names = ", ".join(path.name for path in paths)

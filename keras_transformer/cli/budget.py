@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import click
 
-from keras_transformer.cli.common import FiniteRange, set_option
+from keras_transformer.cli.common import FiniteRange, backend_option, recipe_argument, set_option
 
 
 @click.command("budget")
-@click.argument("recipe")
+@recipe_argument
 @set_option
 @click.option(
     "--memory",
@@ -16,6 +16,7 @@ from keras_transformer.cli.common import FiniteRange, set_option
     help="Memory limit in GiB for training on a CPU. Default: the available memory. On a GPU, the "
     "limit is always the memory of the GPU.",
 )
+@backend_option
 def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
     """For RECIPE, find the largest training.tokens_per_batch that fits into memory.
 

@@ -101,7 +101,7 @@ def command(
 
         total = common.count_lines(read_lines(file) if file else (), file)
         translator = connect(model, **server)
-        with common.progress_bar(total, output) as bar, common.warning_lines():
+        with common.progress_bar("translating", total, output) as bar, common.warning_lines():
             lines = read_lines(file) if file else read_standard_input()
             for found in translator.stream(lines, batch_size, n_best, **search):
                 write("".join(line(translation) for best in found for translation in best))

@@ -1,17 +1,19 @@
 """Contains the arguments, options, input, output and progress bar that several commands share."""
 
+import importlib.util
 import math
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from keras_transformer._backend import BACKENDS
 from keras_transformer._files import output_file
 from keras_transformer.errors import UserError
 
@@ -39,9 +41,58 @@ class _RunFolder(click.Path):
         return super().convert(value, param, ctx)
 
 
+def installed_backends() -> list[str]:
+    """Returns the names of the installed backends."""
+    return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+
+
+def choose_backend() -> None:
+    """Sets KERAS_BACKEND to the only installed backend, if KERAS_BACKEND is not set.
+
+    Raises:
+        UserError: If KERAS_BACKEND is not the name of an installed backend.
+    """
+    backend, installed = os.environ.get("KERAS_BACKEND"), installed_backends()
+    if not backend and len(installed) == 1:
+        os.environ["KERAS_BACKEND"] = installed[0]
+    if backend and backend not in installed:
+        raise UserError(
+            "--backend or KERAS_BACKEND must be the name of an installed backend: tensorflow, jax "
+            f"or torch. Received: KERAS_BACKEND={backend!r}"
+        )
+
+
+def _use_backend(context: click.Context, _: click.Parameter, backend: str | None) -> None:
+    """Selects the backend for this process, which has not imported Keras, and its children."""
+    if backend and not context.resilient_parsing:
+        os.environ["KERAS_BACKEND"] = backend
+        choose_backend()
+
+
+def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+    """Returns the recipes and files that begin with `incomplete`, for the shell."""
+    from keras_transformer.recipe import recipe_files
+
+    return _files_and_names(incomplete, recipe_files())
+
+
+def _complete_run(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+    from keras_transformer.shipped_runs import shipped_runs
+
+    return _files_and_names(incomplete, shipped_runs())
+
+
+def _files_and_names(incomplete: str, names: Iterable[str]) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
+
+
 run_folder = _RunFolder(path_type=Path)
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
-run_argument = click.argument("run", metavar="RUN", type=run_folder)
+run_argument = click.argument("run", metavar="RUN", type=run_folder, shell_complete=_complete_run)
+recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)
 set_option = click.option(
     "--set",
@@ -74,6 +125,21 @@ shortlist_option = click.option(
     help="Translate with the most frequent tokens and the most probable translations of each "
     "token of the sentence, which is faster. Learned from the training text of RUN the first time.",
 )
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    expose_value=False,
+    callback=_use_backend,
+    help="Backend of Keras. Default: the environment variable KERAS_BACKEND.",
+)
+batch_tokens_option = click.option(
+    "--batch-tokens",
+    "tokens_per_batch",
+    type=click.IntRange(1, 2**31 - 1),
+    metavar="N",
+    help="Maximum number of source tokens in a batch, with padding. Smaller batches need less "
+    "memory. Default: 2048, or 1024 with `score`.",
+)
 
 
 class _Checkpoint(click.ParamType):
@@ -99,6 +165,47 @@ checkpoint_option = click.option(
 scores_option = click.option(
     "--scores", is_flag=True, help="Write the score and a tab before each translation."
 )
+
+
+def is_session(file: Path | None) -> bool:
+    """Returns whether a user types the sentences: there is no file, and stdin is a terminal."""
+    return file is None and sys.stdin.isatty()
+
+
+def greet(language: str) -> None:
+    """Tells a user what to type, before `prompted_lines`. `language` is that of the source."""
+    from keras_transformer._progress import compiling
+
+    hint = f"Type a sentence in the source language ({language}). Ctrl-D ends."
+    if compiling():
+        hint += " The first translation takes longer, because the search is compiled."
+    click.echo(hint, err=True)
+
+
+def prompted_lines() -> Iterator[str]:
+    """Yields the lines that a user types after a prompt, until the user presses Ctrl-D.
+
+    The arrow keys show earlier lines. If standard output is not a terminal, the prompt is written
+    to stderr.
+
+    Raises:
+        UserError: While iterating, if a line is not UTF-8.
+    """
+    with suppress(ImportError):  # Windows has no readline.
+        import readline  # noqa: F401  # gives `input` its history
+    has_terminal = sys.stdout.isatty()
+    while True:
+        if not has_terminal:
+            click.echo("> ", err=True, nl=False)
+        try:
+            line = input("> " if has_terminal else "")
+            line.encode()
+        except EOFError:
+            click.echo(err=True)
+            return
+        except UnicodeError as error:
+            raise UserError(f"standard input: text must be UTF-8. Received: {error}") from None
+        yield line
 
 
 def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
@@ -147,12 +254,12 @@ def warning_lines() -> Iterator[None]:
         yield
 
 
-def progress_bar(total: int | None, output: Path | None) -> Any:
-    """Returns a progress bar on stderr.
+def progress_bar(desc: str, total: int | None, output: Path | None = None) -> Any:
+    """Returns a progress bar for sentences on stderr. `desc` says what is being done.
 
     It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
     """
-    from tqdm import tqdm
+    from keras_transformer._progress import Bar, compiling
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())
-    return tqdm(total=total, unit="sentence", disable=not is_shown)
+    return Bar(desc, compiling(), total=total, unit="sentence", disable=not is_shown)

@@ -43,14 +43,13 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     keras-transformer conformance my_model.keras --import my_layers
     """
     sys.path.insert(0, os.getcwd())
-    from tqdm import tqdm
-
     for module in imports:
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
             text = f"{type(error).__name__}: {error}"
             raise UserError(f"--import {module!r} fails: {text}") from error
+    from keras_transformer._progress import Bar
     from keras_transformer.portability import conformance
     from keras_transformer.run import Run, load_model
 
@@ -60,7 +59,7 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
             f"{run} is not a functional model, so the shapes of its inputs are unknown. "
             "Call `conformance(model, inputs)` in Python"
         )
-    with tqdm(unit="check", leave=False) as progress:
+    with Bar("checking", unit="check", leave=False) as progress:
 
         def report(total: int) -> None:
             progress.total = total

@@ -10,6 +10,8 @@ from click.core import ParameterSource
 
 from keras_transformer._files import output_file
 from keras_transformer.cli.common import (
+    backend_option,
+    batch_tokens_option,
     checkpoint_option,
     engine_option,
     existing_file,
@@ -94,6 +96,8 @@ _WITHOUT_RUN = {"hypotheses", "source", "reference", "baseline", "tests", "lengt
 @shortlist_option
 @checkpoint_option
 @best_search_options
+@batch_tokens_option
+@backend_option
 def command(**options: Any) -> None:
     """Score translations with sacrebleu: BLEU, chrF, TER, or COMET.
 

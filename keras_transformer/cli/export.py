@@ -5,7 +5,12 @@ from typing import Any
 
 import click
 
-from keras_transformer.cli.common import checkpoint_option, run_argument, shortlist_option
+from keras_transformer.cli.common import (
+    backend_option,
+    checkpoint_option,
+    run_argument,
+    shortlist_option,
+)
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 from keras_transformer.decoding.options import SearchOptions
 
@@ -34,6 +39,7 @@ from keras_transformer.decoding.options import SearchOptions
 @shortlist_option
 @checkpoint_option
 @best_search_options
+@backend_option
 def command(run: Path, **arguments: Any) -> None:
     """Export the model of RUN.
 
@@ -64,5 +70,6 @@ def command(run: Path, **arguments: Any) -> None:
 
     search = take_options(arguments, SearchOptions)
     checked(opened.recipe.evaluation.search_options, **search)
+    click.echo("Exporting the model, and comparing the export with the model.", err=True)
     exported = export_run(opened, **arguments, **search)
     click.echo(f"{exported.directory}: {exported.comparison}")

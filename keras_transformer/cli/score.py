@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from keras_transformer.cli.common import (
+    backend_option,
+    batch_tokens_option,
     checkpoint_option,
     count_lines,
     existing_file,
@@ -26,7 +28,16 @@ from keras_transformer.errors import UserError
 @click.option(
     "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
 )
-def command(run: Path, source: Path, target: Path, checkpoint: Any, summary: bool) -> None:
+@batch_tokens_option
+@backend_option
+def command(
+    run: Path,
+    source: Path,
+    target: Path,
+    checkpoint: Any,
+    summary: bool,
+    tokens_per_batch: int | None,
+) -> None:
     """Score translations with the model of RUN.
 
     The file TARGET contains the translations of the sentences in the file SOURCE, line by line. For
@@ -47,9 +58,10 @@ def command(run: Path, source: Path, target: Path, checkpoint: Any, summary: boo
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
-    scorer = Scorer(opened.model(checkpoint), opened.tokenizer())
+    size = {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
+    scorer = Scorer(opened.model(checkpoint), opened.tokenizer(), **size)
     log_probability, tokens, count = 0.0, 0, 0
-    with progress_bar(total, None) as bar:
+    with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):
             sources, targets = zip(*chunk, strict=True)
             for score in scorer.score(sources, targets, bar.update):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import run_folder, set_option
+from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
 from keras_transformer.errors import UserError
 
 
 @click.command("train")
-@click.argument("recipe")
+@recipe_argument
 @click.option(
     "--run",
     type=run_folder,
@@ -25,6 +25,7 @@ from keras_transformer.errors import UserError
 )
 @set_option
 @click.option("--resume", is_flag=True, help="Continue a run. RECIPE can be the run folder.")
+@backend_option
 def command(
     recipe: str, run: Path | None, data_dir: Path | None, settings: Sequence[str], resume: bool
 ) -> None:

@@ -82,20 +82,24 @@ if TYPE_CHECKING:
     is_flag=True,
     help='Write a tab and word alignments, such as "0-0 1-2", after each translation.',
 )
+@common.batch_tokens_option
+@common.backend_option
 def command(run: Path, file: Path | None, output: Path | None, **options: Any) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    The input has one sentence per line. Standard input is translated line by line. The output has
-    one line per sentence. With --n-best N or --sample N, the output has N lines per sentence. The
-    lines of --n-best N are sorted, best first. The score of beam search is the log-probability in
-    nats divided by the length penalty, plus the coverage penalty. The score is the log-probability
-    with --sample, and the mean chrF with --mbr. An alignment such as 2-1 aligns word 2 of the
-    sentence with word 1 of the translation, counted from 0. In the files of --prefix, --required
-    and --forbidden, a blank line means no constraint. The defaults of the search options come from
-    the `evaluation` section of the recipe. Sampling does not use this section.
+    The input has one sentence per line. Standard input is translated line by line. On a terminal,
+    the command asks for each sentence. The output has one line per sentence. With --n-best N or
+    --sample N, the output has N lines per sentence. The lines of --n-best N are sorted, best first.
+    The score of beam search is the log-probability in nats divided by the length penalty, plus the
+    coverage penalty. The score is the log-probability with --sample, and the mean chrF with --mbr.
+    An alignment such as 2-1 aligns word 2 of the sentence with word 1 of the translation, counted
+    from 0. In the files of --prefix, --required and --forbidden, a blank line means no constraint.
+    The defaults of the search options come from the `evaluation` section of the recipe. Sampling
+    does not use this section.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart
+    keras-transformer translate runs/quickstart
     keras-transformer translate runs/quickstart in.txt --output out.txt
     keras-transformer translate runs/quickstart in.txt --beam-size 8 --n-best 3 --scores
     keras-transformer translate runs/a in.txt --ensemble runs/b --ensemble runs/c
@@ -107,6 +111,8 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     """
+    from keras_transformer.run import Run
+
     samples = options["sample"] or options["mbr"]
     search = take_options(options, SearchOptions)
     sampling = take_options(options, SamplingOptions)
@@ -119,11 +125,18 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     with common.writer(output) as write:
         inputs = [file, *(path for path in files if path)]
         total = common.count_lines(read_source(file, *files), *inputs)
-        translator = _new_translator(run, options, search)
+        is_session = common.is_session(file)
+        if is_session:
+            click.echo(f"Loading {run}.", err=True)
+        runs = [Run.open(path) for path in (run, *options.pop("others"))]
+        translator = _new_translator(runs, options, search)
         del options["sample"]
-        with common.progress_bar(total, output) as bar, common.warning_lines():
+        if is_session:
+            common.greet(runs[0].recipe.data.source_language)
+        with common.progress_bar("translating", total, output) as bar, common.warning_lines():
             lines = read_source(file, *files)
-            for text in translate_lines(translator, lines, progress=bar.update, **options):
+            options |= {"progress": bar.update, "one_by_one": is_session}
+            for text in translate_lines(translator, lines, **options):
                 write(text)
 
 
@@ -156,23 +169,23 @@ def _check_engine(engine: str, others: Sequence[Path], **options: Any) -> None:
         raise UserError(f"{flags(given)} cannot be used with --engine {engine}: use --engine keras")
 
 
-def _new_translator(run: Path, options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """Returns the `Translator` of a run or an ensemble.
+def _new_translator(runs: list[Any], options: dict[str, Any], search: dict[str, Any]) -> Any:
+    """Returns the `Translator` of a run or of an ensemble of several runs.
 
     Removes the used entries from `options`.
     """
-    from keras_transformer.run import Run
-
-    runs = [Run.open(path) for path in (run, *options.pop("others"))]
     of_recipe = runs[0].recipe.evaluation.search_options
     make = SearchOptions if "sampling" in options else of_recipe
     search_options = options_of_search.checked(make, **search)
     overlong, engine = options.pop("overlong"), options.pop("engine")
     use_shortlist, checkpoint = options.pop("shortlist"), options.pop("checkpoint")
+    tokens = options.pop("tokens_per_batch")
+    size = {} if tokens is None else {"tokens_per_batch": tokens}
+    chosen = (use_shortlist, checkpoint)
     try:
         if len(runs) == 1:
-            return runs[0].translator(search_options, overlong, engine, use_shortlist, checkpoint)
-        return _ensemble_translator(runs, search_options, overlong, use_shortlist, checkpoint)
+            return runs[0].translator(search_options, overlong, engine, *chosen, **size)
+        return _ensemble_translator(runs, search_options, overlong, *chosen, **size)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -183,6 +196,7 @@ def _ensemble_translator(
     overlong: Any,
     use_shortlist: bool,
     checkpoint: "Checkpoint | None",
+    **size: int,
 ) -> Any:
     from keras_transformer.decoding.ensemble import Ensemble
     from keras_transformer.decoding.translator import Translator
@@ -193,7 +207,7 @@ def _ensemble_translator(
             raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
     ensemble = Ensemble([opened.model(checkpoint) for opened in runs])
     shortlist = runs[0].shortlist() if use_shortlist else None
-    return Translator(ensemble, tokenizers[0], options, overlong, shortlist=shortlist)
+    return Translator(ensemble, tokenizers[0], options, overlong, shortlist=shortlist, **size)
 
 
 class _Line(NamedTuple):
@@ -223,7 +237,8 @@ def read_source(
 
     paths = (prefixes, required, forbidden)
     columns = [read_lines(path) if path else None for path in paths]
-    for sentence in read_lines(file) if file else read_standard_input():
+    typed = common.prompted_lines() if common.is_session(file) else read_standard_input()
+    for sentence in read_lines(file) if file else typed:
         values = ["" if column is None else next(column, None) for column in columns]
         for path, value in zip(paths, values, strict=True):
             if value is None:
@@ -244,10 +259,12 @@ def translate_lines(
     scores: bool = False,
     alignments: bool = False,
     progress: Callable[[int], Any] | bool = False,
+    one_by_one: bool = False,
 ) -> Iterator[str]:
     """Translates the lines in chunks, and yields the output text of each chunk.
 
-    If `mbr` is set, the translation of a sentence is the sample with minimum Bayes risk. For
+    With `one_by_one`, a chunk is one line, and the next line is read after the text is used. If
+    `mbr` is set, the translation of a sentence is the sample with minimum Bayes risk. For
     `progress`, see `Translator.translate`.
 
     Raises:
@@ -257,7 +274,8 @@ def translate_lines(
     from keras_transformer.decoding.base_translator import STREAMED_LINES
 
     first_index = 0
-    for chunk in available_chunks(lines, STREAMED_LINES):
+    chunks = ([x] for x in lines) if one_by_one else available_chunks(lines, STREAMED_LINES)
+    for chunk in chunks:
         if sampling:
             draw = translator.translate_mbr if mbr else translator.sample
             place = {"seed": seed or 0, "first_index": first_index}

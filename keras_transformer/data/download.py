@@ -9,9 +9,9 @@ from typing import BinaryIO
 from urllib.parse import quote, urljoin, urlsplit
 
 import requests
-from tqdm import tqdm
 
 from keras_transformer._files import keras_home
+from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 
 # Limits of a download. The largest parallel corpora in one file have a few gigabytes.
@@ -95,7 +95,7 @@ def _fetch(url: str, file: BinaryIO) -> None:
     with _open(url) as response:
         size = int(response.headers.get("Content-Length", 0))
         title = Path(file.name).name
-        with tqdm(total=size or None, desc=title, unit="B", unit_scale=True) as bar:
+        with Bar(title, total=size or None, unit="B", unit_scale=True) as bar:
             for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):  # does not unzip
                 bar.update(len(chunk))
                 if max(size, bar.n) > MOST_BYTES:

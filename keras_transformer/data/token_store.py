@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_transformer._files import atomic_write, read_json
+from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
 from keras_transformer.data.tokenizer import Tokenizer, fits
 from keras_transformer.errors import UserError
@@ -209,7 +209,7 @@ def _write(
     dtype = np.dtype(_DTYPES[largest > 2**16])
     dropped: Counter[str] = Counter()
     source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
-    with source, target, tqdm(desc="encoding", unit=" pairs", disable=not progress) as bar:
+    with source, target, Bar("encoding", unit=" pairs", disable=not progress) as bar:
         for chunk in _chunks(pairs):
             digest.update(_as_bytes(chunk))
             kept = _encode(chunk, tokenizer, max_length, dropped)

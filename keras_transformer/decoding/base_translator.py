@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tqdm import tqdm
-
+from keras_transformer._progress import Bar, compiling
 from keras_transformer.data.corpus import available_chunks
 from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
 from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
@@ -205,7 +204,7 @@ def counted_progress(progress: Progress, total: int) -> Iterator[Callable[[int],
     if callable(progress):
         yield progress
         return
-    with tqdm(total=total, unit="sentence", disable=not progress) as bar:
+    with Bar("translating", compiling(), total=total, unit="sentence", disable=not progress) as bar:
         yield bar.update
 
 

@@ -72,6 +72,7 @@ def evaluate_run(
     engine: Engine = "keras",
     use_shortlist: bool = False,
     checkpoint: Checkpoint | None = None,
+    tokens_per_batch: int | None = None,
     output: Path | None = None,
 ) -> Evaluated:
     """Translates a text, scores the translations, and appends the scores to `scores.json`.
@@ -88,6 +89,7 @@ def evaluate_run(
         use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
         checkpoint: The checkpoint to score, see `Run.model`. Defaults to None, which means the
             finished model.
+        tokens_per_batch: See `Run.translator`. Defaults to None.
         output: File for the translations. Defaults to None: the translations of a split are written
             to `hypotheses/` in the run folder, and those of `files` are not kept.
 
@@ -103,7 +105,9 @@ def evaluate_run(
     step = None if folder is None else checkpoint_step(folder)
     made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
     try:
-        translator = run.translator(engine=engine, checkpoint=step, **made_with)
+        translator = run.translator(
+            engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
+        )
     except ValueError as error:
         raise UserError(str(error)) from None
     scored = run.scored_model(folder)  # A training in another process may remove the checkpoint.

@@ -26,6 +26,7 @@ import sentencepiece
 
 LINES = 1024  # maximum number of lines that the command translates together
 LONGEST_LINE = 1024 * 1024  # maximum number of bytes of a line
+MOST_THREADS = 1024
 
 
 class Step(NamedTuple):
@@ -56,6 +57,9 @@ class OnnxModel:
     """
 
     def __init__(self, directory: str | Path, num_threads: int = 0) -> None:
+        if not 0 <= num_threads <= MOST_THREADS:
+            rule = f"`num_threads` must be from 0 to {MOST_THREADS}"
+            raise ValueError(f"{rule}. Received: num_threads={num_threads}")
         directory = Path(directory)
         self.config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         options = onnxruntime.SessionOptions()
@@ -128,10 +132,10 @@ class OnnxTranslator:
         max_length: Maximum number of tokens of a translation, including eos. The largest allowed
             value is `max_length` in `config.json`. Defaults to the exported value. If the exported
             value is None, a translation can have 50 tokens more than the source.
-        tokens_per_batch: Maximum number of source tokens in a batch, including padding. Defaults to
-            1024.
-        num_threads: Number of threads per operation. Defaults to 0, which means one thread per
-            core.
+        tokens_per_batch: Maximum number of source tokens in a batch, including padding, at least 1.
+            Defaults to 1024.
+        num_threads: Number of threads per operation, at most 1024. Defaults to 0, which means one
+            thread per core.
 
     Raises:
         OSError: If the folder does not exist.
@@ -168,6 +172,7 @@ class OnnxTranslator:
             ("beam_size", 1 <= 2 * self.beam_size <= size, f"from 1 to half of the {size} tokens"),
             ("length_penalty", self.length_penalty >= 0, "at least 0"),
             ("max_length", is_fitting, f"from 1 to the model's {longest}"),
+            ("tokens_per_batch", self.tokens_per_batch >= 1, "at least 1"),
         ):
             if not is_valid:
                 received = f"{name}={getattr(self, name)}"

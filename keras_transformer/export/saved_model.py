@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_transformer._files import atomic_write
+from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -266,18 +267,19 @@ def _in_new_process(
 ) -> SavedModelExport:
     _check_installed()
     arguments = (run.directory, output, options.model_dump_json(), json.dumps(chosen))
-    process = subprocess.run(
-        [sys.executable, "-m", __name__, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    lines = process.stdout.splitlines()
-    if process.returncode or not lines:
-        raise RuntimeError(
-            f"the process that writes the SavedModel ended with exit code {process.returncode}"
+    with hidden_stderr():
+        process = subprocess.run(
+            [sys.executable, "-m", __name__, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
         )
+        lines = process.stdout.splitlines()
+        if process.returncode or not lines:
+            raise RuntimeError(
+                f"the process that writes the SavedModel ended with exit code {process.returncode}"
+            )
     answer = json.loads(lines[-1])
     if "error" in answer:
         raise UserError(answer["error"])

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text
 
+from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
@@ -362,10 +363,11 @@ class GraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(name="tokenizer")
-        source = tensorflow_text.SentencepieceTokenizer(tokenizer.source_model)
-        self._source = self._target = source
-        if not tokenizer.joint:
-            self._target = tensorflow_text.SentencepieceTokenizer(tokenizer.target_model)
+        with hidden_stderr():  # SentencePiece logs that the models do not normalize text.
+            source = tensorflow_text.SentencepieceTokenizer(tokenizer.source_model)
+            self._source = self._target = source
+            if not tokenizer.joint:
+                self._target = tensorflow_text.SentencepieceTokenizer(tokenizer.target_model)
         self._pad_id = tokenizer.pad_id
         self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
         self._target_pieces = tokenizer.target_pieces

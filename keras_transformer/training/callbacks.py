@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm import tqdm
 
-from keras_transformer._backend.compile_function import compiles_each_shape
+from keras_transformer._progress import Bar, compiling
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.optimizer import inner_optimizer
@@ -185,21 +184,18 @@ class ProgressBar(StepCallback):
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
-        self._bar = tqdm(
-            total=steps, initial=self.step, unit="step", mininterval=1.0, dynamic_ncols=True
-        )
+        self._bar = Bar("training", total=steps, initial=self.step, unit="step", mininterval=1.0)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if compiles_each_shape():
-            self._bar.set_postfix_str("compiling the first step")
+        self._bar.set_postfix_str(compiling())
 
     def on_step_begin(self, steps: int) -> None:
-        if steps == self._bar.initial + 1:
-            self._bar.set_postfix_str("", refresh=False)
         self._bar.update(steps - self._bar.n)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._bar.update(self.step - self._bar.n)
+        if self._bar.is_live:
+            self._bar.set_postfix_str("validating and saving")
 
     def on_train_end(self, logs: Any = None) -> None:
         self.close()
@@ -220,7 +216,8 @@ class ProgressBar(StepCallback):
         else:
             tokens = figures.get("tokens_per_second")
             speed = f", {tokens:,.0f} tokens/s" if tokens is not None else ""
-            self._bar.set_postfix_str(f"loss {figures['loss']:.3f}{speed}")
+            text = f"loss {figures['loss']:.3f}{speed}"
+            self._bar.set_postfix_str(text, refresh=False)  # The next step shows it.
 
 
 class AtCheckpoint(StepCallback):

@@ -91,6 +91,7 @@ def save_checkpoint(
         state = {
             "format": _FORMAT,
             "step": step,
+            "parameters": model.count_params(),
             "sha256": {_MODEL: _sha256(partial / _MODEL)},
             "validation_losses": history.losses,
         }

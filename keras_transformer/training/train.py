@@ -1,5 +1,6 @@
 """Trains a translation model from a recipe."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,7 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         print(f"the run {run.directory} is finished, so {run.model_path} is not changed")
         return
     previous = run.directory / "model.previous.keras"
+    print("Averaging checkpoints.", file=sys.stderr)
     average_checkpoints(_chosen(run, history), run.model_path, previous, tokenizer.fingerprint)
 
 
@@ -206,6 +208,7 @@ def _tokenizer(run: Run) -> Tokenizer:
         tokenizer = Run.open(initial_run).tokenizer()
     else:
         settings = run.recipe.tokenizer
+        print("Training the tokenizer.", file=sys.stderr)
         tokenizer = Tokenizer.train(
             run.pairs("train"),
             settings.vocabulary_size,

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from support.command_line import succeeds
+from support.command_line import invoke
 
 DIGITS = "zero one two three four five six seven eight nine".split()
 ZIFFERN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
@@ -56,7 +56,9 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
     (folder / "digits.yaml").write_text(RECIPE)
     data = write_data(folder / "data")
-    succeeds("train", folder / "digits.yaml", "--data-dir", data, "--run", folder / "run")
+    result = invoke("train", folder / "digits.yaml", "--data-dir", data, "--run", folder / "run")
+    assert result.exit_code == 0, result.output
+    (folder / "stderr").write_text(result.stderr)
     return folder
 
 

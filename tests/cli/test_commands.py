@@ -14,6 +14,7 @@ from support.command_line import fails, succeeds
 
 from keras_transformer import __version__
 from keras_transformer.cli import COMMANDS, main
+from keras_transformer.cli.common import backend_option
 from keras_transformer.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def test_help_and_wrong_arguments_import_neither_keras_nor_numpy():
     code = """
 import sys
 from keras_transformer.cli import COMMANDS, main
+from keras_transformer.cli.common import backend_option
 for arguments in (["--help"], ["no-such-command"], *([name, "--help"] for name in COMMANDS),
                   *([name, "--no-such-option"] for name in COMMANDS)):
     try:
@@ -100,7 +102,7 @@ def test_the_only_installed_backend_is_chosen(monkeypatch, installed, chosen):
         click.echo(os.environ["KERAS_BACKEND"])
 
     monkeypatch.setattr("keras_transformer.cli.train.command", show)
-    monkeypatch.setattr("keras_transformer.cli._installed_backends", lambda: installed)
+    monkeypatch.setattr("keras_transformer.cli.common.installed_backends", lambda: installed)
     monkeypatch.setenv("KERAS_BACKEND", "")
     assert succeeds("train").strip() == chosen
 
@@ -114,12 +116,70 @@ def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, installed):
         raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
 
     monkeypatch.setattr("keras_transformer.cli.train.command", load)
-    monkeypatch.setattr("keras_transformer.cli._installed_backends", lambda: installed)
+    monkeypatch.setattr("keras_transformer.cli.common.installed_backends", lambda: installed)
     monkeypatch.setenv("KERAS_BACKEND", "")
     error = fails("train")
     assert error.startswith("the backend tensorflow is not installed: ")
     assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
     assert ("installed backend (jax, torch)" in error) == bool(installed)
+
+
+@pytest.mark.parametrize("words", [("--backend", "jax", "train"), ("train", "--backend", "jax")])
+def test_the_option_selects_the_backend_of_the_command_and_its_children(monkeypatch, words):
+    @click.command()
+    @backend_option
+    def show():
+        code = "import os; print(os.environ['KERAS_BACKEND'])"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        click.echo(f"{os.environ['KERAS_BACKEND']} {child.stdout}")
+
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setattr("keras_transformer.cli.train.command", show)
+    assert succeeds(*words) == "jax jax\n\n"
+
+
+def test_a_backend_that_is_not_installed_is_refused(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for words in (("--backend", "jax", "average"), ("average", "--backend", "jax")):
+        assert fails(*words, "run", "--last", 1).endswith("Received: KERAS_BACKEND='jax'")
+
+
+def test_all_commands_that_compute_have_the_option_backend():
+    computing = "train budget translate score evaluate average export".split()
+    assert all("--backend [tensorflow|jax|torch]" in succeeds(x, "--help") for x in computing)
+
+
+def completed(*words):
+    """Returns the completions of the last word, as bash gets them, and the loaded modules."""
+    code = (
+        "import sys; from keras_transformer.cli import main\n"
+        "try: main(prog_name='keras-transformer')\n"
+        "finally: print({'keras', 'numpy', 'torch'} & set(sys.modules))"
+    )
+    environment = {
+        **os.environ,
+        "_KERAS_TRANSFORMER_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["keras-transformer", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    *lines, loaded = found.stdout.splitlines()
+    assert loaded == "set()", found.stderr
+    return lines
+
+
+def test_the_shell_completes_commands_recipes_and_options():
+    assert completed("tra") == ["plain,train", "plain,translate"]
+    assert completed("train", "quick") == ["file,quick", "plain,quickstart"]
+    assert completed("recipes", "multi30k_en_de_ra") == [
+        "file,multi30k_en_de_ra",
+        "plain,multi30k_en_de_raw",
+    ]
+    assert completed("translate", "runs/a", "--beam") == ["plain,--beam-size"]
+    assert completed("translate", "--backend", "t") == ["plain,tensorflow", "plain,torch"]
+    assert completed("translate", "ru") == ["file,ru"]  # the shell lists files
 
 
 CLIENT = f"{sys.executable} -m keras_transformer client m --retries 0 --address http://localhost:1"
@@ -161,6 +221,22 @@ def test_messages_do_not_go_into_a_file_that_has_the_number_of_a_closed_stream(t
     found = run_in_shell(f"{sys.executable} code.py <&- >&- 2>&-", tmp_path)
     assert found.returncode == 0
     assert (tmp_path / "out").read_text() == "text"
+
+
+def test_a_log_file_gets_each_printed_line_at_once(tmp_path):
+    code = (
+        "import os, click, keras_transformer.cli as cli\n"
+        "import keras_transformer.cli.train as train\n"
+        "@click.command()\n"
+        "def command():\n"
+        "    print('line')\n"
+        "    os._exit(0)  # writes no buffers\n"
+        "train.command = command\n"
+        "cli.main(['train'])\n"
+    )
+    (tmp_path / "code.py").write_text(code)
+    run_in_shell(f"env -u PYTHONUNBUFFERED {sys.executable} code.py > log", tmp_path)
+    assert (tmp_path / "log").read_text() == "line\n"
 
 
 def run_in_shell(command, folder):

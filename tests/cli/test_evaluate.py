@@ -63,6 +63,20 @@ def test_the_engine_ctranslate2_evaluates_too(run):
     assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
 
 
+def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
+    seen = []
+    translate = Translator.translate
+
+    def record(translator, *arguments, **named):
+        seen.append(translator.tokens_per_batch)
+        return translate(translator, *arguments, **named)
+
+    monkeypatch.setattr(Translator, "translate", record)
+    shown = succeeds("evaluate", run, "--beam-size", 1)
+    assert succeeds("evaluate", run, "--beam-size", 1, "--batch-tokens", 16) == shown
+    assert seen == [2048, 16]
+
+
 def test_the_checkpoint_is_recorded(run):
     checkpoint = run / "checkpoints" / "step-00000002" / "model.keras"
     (run / "model.keras").unlink()

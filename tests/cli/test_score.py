@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 from support.command_line import fails, invoke, succeeds
 
 from keras_transformer.decoding.scoring import Scorer
@@ -23,6 +24,29 @@ def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
     assert (figures["pairs"], figures["tokens"]) == ("3", str(tokens))
     assert math.isclose(float(figures["nats per token"]), nats / tokens, abs_tol=2e-4)
     assert math.isclose(float(figures["perplexity"]), math.exp(nats / tokens), rel_tol=2e-4)
+
+
+def test_batch_tokens_limit_the_batches(run, tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("one two\nthree\n" * 9)
+    target.write_text("eins zwei\ndrei\n" * 9)
+    seen = []
+    score = Scorer.score
+
+    def record(scorer, *arguments):
+        seen.append(scorer.tokens_per_batch)
+        return score(scorer, *arguments)
+
+    monkeypatch.setattr(Scorer, "score", record)
+    whole, parts = (
+        [
+            float(line.split("\t")[0])
+            for line in succeeds("score", run, source, target, *more).split("\n")[:-1]
+        ]
+        for more in ((), ("--batch-tokens", 16))
+    )
+    np.testing.assert_allclose(parts, whole, atol=2e-4)
+    assert seen == [1024, 16]
 
 
 def test_a_checkpoint_scores(run, tmp_path):

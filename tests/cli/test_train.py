@@ -21,6 +21,14 @@ def test_a_run_holds_all_that_the_design_names(finished):
     assert steps == ["step-00000002", "step-00000004"]
 
 
+def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
+    lines = (finished / "stderr").read_text().splitlines()
+    assert lines[0] == "Training the tokenizer."
+    assert lines[1].startswith("training: 0/4, ")
+    assert lines[-1] == "Averaging checkpoints."
+    assert len(lines) == 3
+
+
 def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished, run):
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
     assert "continue it with --resume" in fails(*train)

@@ -3,13 +3,16 @@
 import io
 import itertools
 import os
+import pty
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from support.command_line import fails, invoke, succeeds
+from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli.translate import read_source, translate_lines
@@ -18,11 +21,93 @@ from keras_transformer.decoding import translator as decoding
 from keras_transformer.decoding.target_constraints import ConstraintError
 from keras_transformer.errors import UserError
 
+OLD_RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+
 
 def test_translate_gives_one_line_a_line(run):
     lines = succeeds("translate", run, "--beam-size", 1, input="one two\n\nnine\n").split("\n")
     assert len(lines) == 4
     assert (lines[1], lines[3]) == ("", "")
+
+
+SHOUT = """
+import sys
+from keras_transformer import cli, run
+from keras_transformer.decoding.hypothesis import Hypothesis
+
+class Shouter:
+    def translate_nbest(self, sentences, **_):
+        return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
+
+run.Run.translator = lambda *_, **__: Shouter()
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def session():
+    """Starts `translate` on a terminal; returns a function that types and waits for a text.
+
+    The process translates to capitals, without Keras.
+    """
+    terminal, of_process = pty.openpty()
+    processes = []
+
+    def start(*arguments, stdout=of_process):
+        command = [sys.executable, "-c", SHOUT, "translate", OLD_RUN, *arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=of_process,
+            stdout=stdout,
+            stderr=of_process,
+            env=environment,
+        )
+        processes.append(process)
+        os.close(of_process)
+
+        def type_and_wait(keys, expected):
+            os.write(terminal, keys)
+            shown = b""
+            with time_limit(300):
+                while expected not in shown:
+                    shown += os.read(terminal, 4096)
+            return shown.decode().replace("\r\n", "\n")
+
+        return type_and_wait
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+    os.close(terminal)
+
+
+def test_on_a_terminal_a_session_asks_for_sentences(session):
+    type_and_wait = session()
+    assert type_and_wait(b"", b"\n> ") == (
+        f"Loading {OLD_RUN}.\nType a sentence in the source language (en). Ctrl-D ends.\n> "
+    )
+    assert type_and_wait(b"one two\n", b"\n> ") == "one two\nONE TWO\n> "
+    # Ctrl-P gets the earlier line.
+    assert type_and_wait(b"\x10 three\n", b"\n> ") == "one two three\nONE TWO THREE\n> "
+    type_and_wait(b"\x04", b"\n")
+
+
+def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
+    with (tmp_path / "out").open("w") as output:
+        type_and_wait = session(stdout=output)
+    type_and_wait(b"", b"\n> ")
+    type_and_wait(b"one\n", b"> ")
+    type_and_wait(b"two\n", b"> ")
+    type_and_wait(b"\x04", b"\n")
+    assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
+
+
+def test_a_pipe_is_not_asked_for_sentences():
+    command = [sys.executable, "-c", SHOUT, "translate", OLD_RUN]
+    found = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("ONE\nTWO\n", "")
 
 
 def test_translate_writes_n_best_with_falling_scores_to_a_file(run, tmp_path):
@@ -145,6 +230,24 @@ def test_options_reach_the_translator(run, monkeypatch):
     ]
     assert len(succeeds("translate", run, *options, input="one\n").split("\n")) == 2
     assert seen.items() >= given.items()
+
+
+def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
+    seen = []
+
+    class Recorder(decoding.Translator):
+        def __init__(self, *arguments, **others):
+            seen.append(others.get("tokens_per_batch"))
+            super().__init__(*arguments, **others)
+
+    monkeypatch.setattr(decoding, "Translator", Recorder)
+    translate = ("translate", run, "--beam-size", 1)
+    whole = succeeds(*translate, input="one\ntwo three\n")
+    assert succeeds(*translate, "--batch-tokens", 1, input="one\ntwo three\n") == whole
+    assert seen == [None, 1]
+    assert "not in the range" in fails("translate", run, "--batch-tokens", 0, input="one\n")
+    message = fails("translate", run, "--engine", "ctranslate2", "--batch-tokens", 8, input="one\n")
+    assert message.endswith("Received: tokens_per_batch=8")
 
 
 def test_an_overlong_line_is_split_or_truncated(run):
@@ -296,7 +399,8 @@ def write(tmp_path):
 @pytest.fixture
 def standard_input(monkeypatch):
     def give(content):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        stdin = SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False)
+        monkeypatch.setattr(sys, "stdin", stdin)
 
     return give
 

@@ -46,7 +46,7 @@ def test_tokenization_and_case_follow_the_recipe_and_stand_in_the_signature():
 class Echo:
     """A translator that knows the references, all but the first."""
 
-    def __init__(self, run, options, engine, use_shortlist, checkpoint):
+    def __init__(self, run, options, engine, use_shortlist, checkpoint, tokens_per_batch):
         self.options = options
 
     def translate(self, sentences, progress):

@@ -215,7 +215,18 @@ def test_validation_measures_the_averages_of_the_weights():
     np.testing.assert_array_equal(model.get_weights(), weights)
 
 
-def test_progress_bar_counts_steps_and_shows_loss(capsys):
+def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys):
+    bar = ProgressBar(steps=40)
+    validation = AtCheckpoint(lambda model, step, logs: bar.report(step, {"validation/loss": 1.0}))
+    fit(new_model(), 10, 4, bar, StepReports([bar], every=1), validation)
+    captured = capsys.readouterr()
+    assert captured.err.startswith("training: 0/40, ")
+    assert len(captured.err.splitlines()) == 1
+    lines = [f"step {step}: validation/loss 1" for step in (10, 20, 30, 40)]
+    assert captured.out.splitlines() == lines
+
+
+def test_progress_bar_counts_steps_and_shows_loss(capsys, terminal):
     bar = ProgressBar(steps=10, start_step=2)
     reports = StepReports([bar], tokens=lambda step: 5, start_step=2)
     fit(new_model(), 2, 2, bar, reports, initial_epoch=1)

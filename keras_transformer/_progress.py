@@ -1,0 +1,63 @@
+"""Shows progress on stderr: a bar on a terminal, lines in a log file."""
+
+import sys
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Bar(tqdm):
+    """A progress bar on a terminal or in a notebook. Elsewhere, a line of text every 30 seconds.
+
+    Work that ends within 30 seconds writes no line.
+
+    Args:
+        desc: What is being done, such as "translating".
+        waiting: Text to show on a terminal until the first update, such as "compiling".
+        **settings: Arguments of `tqdm`.
+    """
+
+    def __init__(self, desc: str, waiting: str = "", **settings: Any) -> None:
+        self.is_live = sys.stderr.isatty() or "ipykernel" in sys.modules
+        if not self.is_live:
+            settings |= {
+                "file": _Lines(sys.stderr),
+                "mininterval": SECONDS_BETWEEN_LINES,
+                "delay": SECONDS_BETWEEN_LINES,
+                "miniters": 1,
+                "bar_format": "{desc}: {n_fmt}/{total_fmt}, {elapsed} elapsed, {remaining} left"
+                "{postfix}",
+            }
+        super().__init__(desc=desc, dynamic_ncols=True, **settings)
+        if self.is_live and waiting:
+            self.set_postfix_str(waiting)
+
+    def update(self, n: float | None = 1) -> bool | None:
+        if n and not self.disable and self.n == self.initial:
+            self.set_postfix_str("", refresh=False)
+        return super().update(n)
+
+
+class _Lines:
+    """A text file in which each text that a progress bar writes is a line of its own."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            self._file.write(f"{line}\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def compiling() -> str:
+    """Returns "compiling" if Keras is loaded and its backend compiles, otherwise ""."""
+    if "keras" not in sys.modules:
+        return ""
+    from keras_transformer._backend.compile_function import compiles_each_shape
+
+    return "compiling" if compiles_each_shape() else ""

@@ -1,0 +1,98 @@
+"""The command `info`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keras_transformer.cli.common import run_argument
+
+
+@click.command("info")
+@run_argument
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(run: Path, as_json: bool) -> None:
+    """Show what RUN is, how far its training is, its scores, and what can be done next.
+
+    The command reads only small files, and does not load the model.
+
+    \b
+    keras-transformer info runs/quickstart
+    keras-transformer info runs/quickstart --json
+    """
+    from keras_transformer.run_info import run_info
+
+    info = run_info(run)
+    if as_json:
+        click.echo(json.dumps(info, indent=2, ensure_ascii=False))
+        return
+    rows = [row for row in _rows(info) if row[1]]
+    width = max(len(label) for label, _ in rows)
+    for label, text in rows:
+        # A run may come from a stranger, and its text may control the terminal.
+        line = "".join(x if x.isprintable() else " " for x in text)
+        click.echo(f"{label:<{width}}  {line}")
+
+
+def _rows(info: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields labels and texts. Rows without a text are not shown."""
+    yield "run", info["run"]
+    if info["recipe"]:
+        languages = f"{info['source_language']} to {info['target_language']}"
+        yield "recipe", f"{info['recipe']} ({languages})"
+        yield "description", info["description"]
+    yield "model", _model(info["model"])
+    if info["parameters"] is not None:
+        yield "parameters", f"{info['parameters']:,}"
+    yield "vocabulary", _vocabulary(info["vocabulary"])
+    yield "training", _training(info["training"], info["backend"])
+    for which, found in (info["validation"] or {}).items():
+        yield f"{which} validation", _figures(found)
+    for score in info["scores"] or ():
+        yield "score", _score(score)
+    for problem in info["problems"]:
+        yield "problem", problem
+    for following in info["next"]:
+        yield "next", following
+
+
+def _model(model: dict[str, Any] | None) -> str:
+    if model is None:
+        return ""
+    sizes = [f"{name} {x}" for name, x in model.items() if x is not None and name != "class"]
+    return f"{model['class']}: {', '.join(sizes)}"
+
+
+def _vocabulary(vocabulary: dict[str, Any] | None) -> str:
+    if vocabulary is None:
+        return ""
+    if vocabulary["joint"]:
+        return f"{vocabulary['source']:,} pieces for both languages"
+    return f"{vocabulary['source']:,} source pieces, {vocabulary['target']:,} target pieces"
+
+
+def _training(training: dict[str, Any] | None, backend: str | None) -> str:
+    if training is None:
+        return ""
+    parts = ["finished" if training["is_finished"] else "not finished"]
+    if training["steps_done"] is not None:
+        of = "" if training["steps"] is None else f" of {training['steps']:,}"
+        parts.append(f"{training['steps_done']:,}{of} steps done")
+    if steps := training["checkpoints"]:
+        parts.append(f"checkpoints of the steps {', '.join(map(str, steps))}")
+    return "; ".join(parts) + (f"; backend {backend}" if backend else "")
+
+
+def _figures(found: dict[str, float] | None) -> str:
+    if found is None:
+        return ""
+    figures = (f"{name} {x:.4g}" for name, x in found.items() if name != "step")
+    return f"step {found['step']:,}: {', '.join(figures)}"
+
+
+def _score(score: dict[str, Any]) -> str:
+    value = score.get("score")
+    number = f"{value:.2f}" if isinstance(value, int | float) else value
+    return f"{score.get('split')} {score.get('metric')} {number}  {score.get('signature')}"

@@ -1,0 +1,219 @@
+"""Describes a run from its files, without Keras and NumPy, so that the answer comes at once."""
+
+import math
+import shlex
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_transformer._files import read_config, read_json
+from keras_transformer.errors import UserError
+from keras_transformer.run import Run, checkpoint_step
+from keras_transformer.shipped_runs import find_run
+
+_SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
+_MOST_JSON_BYTES = 16 * 1024 * 1024
+_BAD_FILE = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def run_info(directory: str | Path) -> dict[str, Any]:
+    """Describes a run: what it is, how far its training is, its scores, and the next commands.
+
+    A value that the files of the run do not tell is None. Files that cannot be read are listed in
+    `"problems"`.
+
+    Returns:
+        A dictionary that `json.dumps` accepts.
+
+    Args:
+        directory: As in `Run.open`.
+
+    Raises:
+        UserError: If there is no such run.
+    """
+    problems: list[str] = []
+    folder = find_run(directory)
+    try:
+        run = Run.open(folder)
+    except UserError as error:
+        run = Run(folder, None)  # type: ignore[arg-type]
+        problems.append(str(error))
+
+    def known(read: Callable[[Run], Any]) -> Any:
+        try:
+            return read(run)
+        except _BAD_FILE as error:
+            problems.append(" ".join(f"{error}".split()))
+            return None
+
+    info = {"run": str(directory), **_of_recipe(run)}
+    readers = (_model, _parameters, _vocabulary, _backend, _training, _validation, _scores)
+    info |= {read.__name__.lstrip("_"): known(read) for read in readers}
+    return {**info, "problems": problems, "next": _next_commands(info)}
+
+
+def _of_recipe(run: Run) -> dict[str, Any]:
+    recipe = run.recipe
+    if recipe is None:
+        return dict.fromkeys(("recipe", "description", "source_language", "target_language"))
+    return {
+        "recipe": recipe.name,
+        "description": recipe.description,
+        "source_language": recipe.data.source_language,
+        "target_language": recipe.data.target_language,
+    }
+
+
+def _model(run: Run) -> dict[str, Any]:
+    """Returns the class and the sizes of the model."""
+    if run.recipe is not None:
+        sizes = {"class": run.recipe.model.architecture, **run.recipe.model.sizes}
+    else:
+        config = read_config(_model_file(run) or run.model_path)
+        sizes = {"class": config["class_name"], **config["config"]}
+    return {name: sizes.get(name) for name in ("class", *_SIZES)}
+
+
+def _model_file(run: Run) -> Path | None:
+    """Returns the file of the finished model or of the newest checkpoint."""
+    folders = [run.directory, *reversed(run.checkpoints())]
+    return next((x / "model.keras" for x in folders if (x / "model.keras").is_file()), None)
+
+
+def _parameters(run: Run) -> int | None:
+    """Returns the number of parameters, from the newest checkpoint's state or from the weights."""
+    model = _model_file(run)
+    if model is None:
+        return None
+    read_config(model)  # raises an error if the file is damaged
+    for folder in run.checkpoints()[-1:]:
+        if count := _json(folder / "state.json").get("parameters"):
+            return int(count)
+    return _count(model)
+
+
+def _count(model: Path) -> int:
+    """Returns the number of parameters in a `.keras` file. Importing h5py takes 0.1 s."""
+    import h5py
+
+    counts: list[int] = []
+
+    def add(name: str, item: Any) -> None:
+        is_weight = isinstance(item, h5py.Dataset) and not name.startswith("optimizer/")
+        if is_weight and item.dtype.kind != "u":  # Unsigned integers are states of dropout.
+            counts.append(math.prod(item.shape))
+
+    with (
+        zipfile.ZipFile(model) as archive,
+        archive.open("model.weights.h5") as file,
+        h5py.File(file, "r") as weights,
+    ):
+        weights.visititems(add)
+    return sum(counts)
+
+
+def _vocabulary(run: Run) -> dict[str, Any]:
+    path = run.tokenizer_dir / "tokenizer.json"
+    if not path.exists():
+        settings = run.recipe.tokenizer
+        return dict.fromkeys(("source", "target"), settings.vocabulary_size) | {
+            "joint": settings.joint
+        }
+    found = _json(path)
+    sizes = {side: int(found[f"{side}_vocabulary_size"]) for side in ("source", "target")}
+    return {**sizes, "joint": len(found["sha256"]) == 1}
+
+
+def _backend(run: Run) -> str | None:
+    entries = run.history()
+    return entries[-1]["backend"] if entries else None
+
+
+def _training(run: Run) -> dict[str, Any]:
+    checkpoints = run.checkpoints()
+    steps = [checkpoint_step(folder) for folder in checkpoints]
+    is_finished = run.model_path.is_file()
+    if is_finished and checkpoints:  # A training with more steps may have begun.
+        newest = checkpoints[-1] / "state.json"
+        is_finished = run.model_path.stat().st_mtime_ns >= newest.stat().st_mtime_ns
+    return {
+        "is_finished": is_finished,
+        "steps_done": steps[-1] if steps else None if is_finished else 0,
+        "steps": run.recipe.training.steps if run.recipe else None,
+        "checkpoints": steps,
+    }
+
+
+def _validation(run: Run) -> dict[str, Any]:
+    """Returns the last results, and the results with the lowest loss."""
+    found = _validations(run)
+    if not found:
+        return {"last": None, "best": None}
+    losses = {step: values["loss"] for step, values in found.items() if "loss" in values}
+    best = min(losses, key=lambda step: (math.isnan(losses[step]), losses[step]), default=None)
+    both = {"last": max(found), "best": best}
+    return {
+        key: None if step is None else {"step": step, **found[step]} for key, step in both.items()
+    }
+
+
+def _validations(run: Run) -> dict[int, dict[str, float]]:
+    """Returns the results of each validation by step, from the event files and checkpoints."""
+    found: dict[int, dict[str, float]] = {}
+    for folder in run.checkpoints()[-1:]:
+        losses = _json(folder / "state.json").get("validation_losses", {})
+        found |= {int(step): {"loss": loss} for step, loss in losses.items()}
+    for path in sorted(run.logs_dir.glob("events.out.tfevents.*")):
+        for step, name, value in _scalars(path, "validation/"):
+            found.setdefault(step, {})[name] = value
+    return found
+
+
+def _scalars(path: Path, prefix: str) -> Iterator[tuple[int, str, float]]:
+    """Yields step, name and value of the numbers in an event file of TensorBoard.
+
+    TensorBoard's own reader imports NumPy. A record is its length in 8 bytes, a checksum in 4
+    bytes, an `Event` and a checksum in 4 bytes. The last record may be incomplete.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            (length,) = struct.unpack("<Q", head[:8])
+            record = file.read(min(length, path.stat().st_size))
+            if len(record) < length or len(file.read(4)) < 4:
+                return
+            if prefix.encode() not in record:
+                continue
+            event = Event.FromString(record)
+            for value in event.summary.value:
+                if value.tag.startswith(prefix) and value.HasField("simple_value"):
+                    yield event.step, value.tag.removeprefix(prefix), value.simple_value
+
+
+def _scores(run: Run) -> list[dict[str, Any]]:
+    """Returns the newest score of each split and metric."""
+    newest = {(entry.get("split"), entry.get("metric")): entry for entry in run.scores()}
+    return list(newest.values())
+
+
+def _json(path: Path) -> Any:
+    with path.open("rb") as file:
+        return read_json(file, _MOST_JSON_BYTES)
+
+
+def _next_commands(info: dict[str, Any]) -> list[str]:
+    run, training = shlex.quote(info["run"]), info["training"] or {}
+    if info["recipe"] is None:
+        return []
+    if not training.get("is_finished"):
+        commands = [f"train {run} --resume"]
+        if training.get("checkpoints"):
+            commands.append(f"translate {run} --checkpoint best")
+    else:
+        commands = [f"translate {run}", f"export {run} --format saved_model"]
+        if not any(score.get("split") == "test" for score in info["scores"] or ()):
+            commands.insert(1, f"evaluate {run}")
+    return [f"keras-transformer {command}" for command in commands]

@@ -1,0 +1,55 @@
+"""`keras-transformer info`."""
+
+import json
+
+from support.command_line import fails, succeeds
+
+from keras_transformer import Run
+
+
+def test_a_trained_run(run):
+    lines = succeeds("info", run).splitlines()
+    rows = [line.split(maxsplit=1) for line in lines]
+    shown = {label: text for label, text in rows if label not in ("last", "best", "next")}
+    assert shown["run"] == str(run)
+    assert shown["recipe"] == "digits (en to de)"
+    assert "num_layers 1, d_model 8, num_heads 2, d_ff 11" in shown["model"]
+    assert shown["parameters"] == f"{Run.open(run).model().count_params():,}"
+    assert shown["vocabulary"] == "60 pieces for both languages"
+    assert shown["training"].startswith(
+        "finished; 4 of 4 steps done; checkpoints of the steps 2, 4"
+    )
+    assert any(line.startswith("last validation  step 4: loss ") for line in lines)
+    assert any("bleu" in line for line in lines if line.startswith("best validation  step "))
+    assert lines[-3].endswith(f"keras-transformer translate {run}")
+
+
+def test_json(run):
+    info = json.loads(succeeds("info", run, "--json"))
+    assert info["parameters"] == Run.open(run).model().count_params()
+    assert info["training"]["is_finished"] is True
+
+
+def test_scores_and_problems_are_shown(run):
+    score = {"split": "test", "metric": "BLEU", "score": 12.345, "signature": "nrefs:1"}
+    (run / "scores.json").write_text(json.dumps([score]))
+    shown = succeeds("info", run)
+    assert "test BLEU 12.35  nrefs:1" in shown or "test BLEU 12.34  nrefs:1" in shown
+    (run / "scores.json").write_text("[")
+    assert "scores.json cannot be read" in succeeds("info", run)
+    (run / "recipe.yaml").write_text("name: [")
+    shown = succeeds("info", run)
+    assert "cannot be read as YAML" in shown and "d_model 8" in shown
+
+
+def test_text_of_a_stranger_does_not_control_the_terminal(run):
+    recipe = (run / "recipe.yaml").read_text()
+    hostile = recipe.replace("description: ''", r'description: "a\e[2Jb\nc"')
+    assert hostile != recipe
+    (run / "recipe.yaml").write_text(hostile)
+    lines = succeeds("info", run).splitlines()
+    assert any(line.endswith("  a [2Jb c") for line in lines)
+
+
+def test_a_folder_without_a_run(tmp_path):
+    assert "is no run folder" in fails("info", tmp_path)

@@ -1,0 +1,172 @@
+"""What a run is, and how far it is, from its files."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from keras_transformer import Run
+from keras_transformer.cli import main
+from keras_transformer.errors import UserError
+from keras_transformer.run_info import run_info
+from keras_transformer.training import TensorBoardWriter
+
+ROOT = Path(__file__).parent.parent
+OLD_RUN = ROOT / "tests" / "fixtures" / "4d3302f" / "run"
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A run that has only recipe, tokenizer and model."""
+    return shutil.copytree(OLD_RUN, tmp_path / "run")
+
+
+@pytest.fixture
+def unfinished(finished):
+    """A run with two of its checkpoints, and validations that go further."""
+    (finished / "model.keras").unlink()
+    for step, losses in ((20, {"20": 1.0}), (40, {"20": 1.0, "40": 2.0})):
+        folder = finished / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        shutil.copy(OLD_RUN / "model.keras", folder)
+        state = {"step": step, "parameters": 17, "validation_losses": losses}
+        (folder / "state.json").write_text(json.dumps(state))
+    with TensorBoardWriter(finished / "logs") as writer:
+        for step, bleu in ((20, 12.5), (40, 25.0)):
+            writer.report(step, {"loss": 9.0})
+            writer.report(step, {"validation/bleu": bleu, "validation/translations": "a | b"})
+    history = [{"step": 0, "backend": "jax"}, {"step": 20, "backend": "torch"}]
+    (finished / "history.json").write_text(json.dumps(history))
+    return finished
+
+
+def test_a_finished_run(finished):
+    info = run_info(finished)
+    assert info["problems"] == []
+    assert (info["recipe"], info["source_language"]) == ("quickstart", "en")
+    assert info["description"].startswith("Numbers and dates")
+    assert (info["model"]["num_layers"], info["model"]["d_model"]) == (2, 24)
+    assert info["parameters"] == Run.open(finished).model().count_params()
+    assert info["vocabulary"] == {"source": 160, "target": 160, "joint": True}
+    assert info["training"] == {
+        "is_finished": True,
+        "steps_done": None,
+        "steps": 60,
+        "checkpoints": [],
+    }
+    assert info["backend"] is None and info["scores"] == []
+    assert info["validation"] == {"last": None, "best": None}
+    assert info["next"] == [
+        f"keras-transformer {command}"
+        for command in (
+            f"translate {finished}",
+            f"evaluate {finished}",
+            f"export {finished} --format saved_model",
+        )
+    ]
+
+
+def test_an_unfinished_run(unfinished):
+    info = run_info(unfinished)
+    assert info["problems"] == []
+    training = {"is_finished": False, "steps_done": 40, "steps": 60, "checkpoints": [20, 40]}
+    assert info["training"] == training
+    assert info["parameters"] == 17
+    assert info["backend"] == "torch"
+    assert info["validation"] == {
+        "last": {"step": 40, "loss": 2.0, "bleu": 25.0},
+        "best": {"step": 20, "loss": 1.0, "bleu": 12.5},
+    }
+    assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
+    json.dumps(info)
+
+
+def test_the_next_commands_exist(unfinished):
+    for command in run_info(unfinished)["next"]:
+        program, name, *options = command.split()
+        found = main.get_command(click.Context(main), name)
+        assert program == "keras-transformer"
+        found.make_parser(click.Context(found)).parse_args(options)
+
+
+def test_more_steps_after_the_end_make_a_run_unfinished(unfinished):
+    model, newest = unfinished / "model.keras", unfinished / "checkpoints" / "step-00000040"
+    shutil.copy(OLD_RUN / "model.keras", model)
+    assert run_info(unfinished)["training"]["is_finished"]
+    seconds = (newest / "state.json").stat().st_mtime - 10
+    os.utime(model, (seconds, seconds))
+    assert not run_info(unfinished)["training"]["is_finished"]
+
+
+def test_the_newest_score_of_each_metric(finished):
+    entries = [
+        {"split": "test", "metric": "BLEU", "score": 1.0, "signature": "a"},
+        {"split": "validation", "metric": "BLEU", "score": 2.0, "signature": "b"},
+        {"split": "test", "metric": "BLEU", "score": 3.0, "signature": "c"},
+    ]
+    (finished / "scores.json").write_text(json.dumps(entries))
+    info = run_info(finished)
+    assert sorted(entry["score"] for entry in info["scores"]) == [2.0, 3.0]
+    assert not any("evaluate" in command for command in info["next"])
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"),
+    [
+        ("recipe.yaml", "recipe"),
+        ("checkpoints/step-00000040/state.json", "parameters"),
+        ("checkpoints/step-00000040/model.keras", "parameters"),
+        ("tokenizer/tokenizer.json", "vocabulary"),
+        ("history.json", "backend"),
+        ("scores.json", "scores"),
+    ],
+)
+@pytest.mark.parametrize("content", [b"[1", b"[1]", b"", b"\xff\0"])
+def test_a_damaged_file_leaves_the_rest_known(unfinished, name, unknown, content):
+    (unfinished / name).write_bytes(content)
+    info = run_info(unfinished)
+    assert info[unknown] is None
+    assert info["problems"]
+    assert info["training"]["checkpoints"] == [20, 40]
+    assert info["model"]["d_model"] == 24
+    json.dumps(info)
+
+
+def test_events_of_a_killed_process(unfinished):
+    (log,) = (unfinished / "logs").iterdir()
+    content = log.read_bytes()
+    for cut in (1, 5, 20, len(content) - 5):
+        log.write_bytes(content[:-cut])
+        assert run_info(unfinished)["validation"]["last"]["loss"] == 2.0
+    log.write_bytes(b"\xff" * 100)
+    assert "bleu" not in run_info(unfinished)["validation"]["last"]
+
+
+def test_losses_that_are_no_numbers(unfinished):
+    state = unfinished / "checkpoints" / "step-00000040" / "state.json"
+    state.write_text('{"step": 40, "parameters": 1, "validation_losses": {"20": NaN, "40": 2.0}}')
+    validation = run_info(unfinished)["validation"]
+    assert validation["best"]["step"] == 40
+    state.write_text('{"step": 40, "parameters": 1, "validation_losses": {"40": NaN}}')
+    assert math.isnan(run_info(unfinished)["validation"]["best"]["loss"])
+
+
+def test_a_folder_without_a_recipe_is_no_run(tmp_path):
+    with pytest.raises(UserError, match="no run folder"):
+        run_info(tmp_path)
+
+
+def test_neither_keras_nor_numpy_is_imported(unfinished):
+    code = (
+        "import sys; from keras_transformer.run_info import run_info; "
+        f"run_info({str(unfinished)!r}); "
+        "print({'keras', 'numpy', 'h5py', 'tensorflow'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout == "set()\n", found.stderr
