@@ -68,7 +68,7 @@ def _few_samples(monkeypatch):
 @pytest.mark.parametrize(("test", "kind"), [("bootstrap", "bs"), ("randomization", "ar")])
 def test_p_values_are_those_of_sacrebleu(tmp_path, test, kind):
     options = ("-m", *METRICS, f"--paired-{kind}", f"--paired-{kind}-n", str(SAMPLES[kind]))
-    table = sacrebleu(tmp_path, "-i", "baseline", "system", *options, "-w", "4")
+    table = sacrebleu(tmp_path, "-i", "baseline", "system", *options, "-w", "4", "-f", "text")
     found = Evaluator(REFERENCES, metrics=METRICS).compare(SYSTEM, BASELINE, test)
     assert [f"{comparison.p_value:.4f}" for comparison in found] == re.findall(
         r"p = ([\d.]+)", table
