@@ -26,7 +26,7 @@ from keras_transformer._lazy import ImportHook
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
-    *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
+    *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
     "conformance",
 )
 
