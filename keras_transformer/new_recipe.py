@@ -6,6 +6,7 @@ Sennrich and Zhang 2019 (https://arxiv.org/abs/1905.11901), Araabi and Monz 2020
 The numbers between are those of the package's recipes.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ _SCALES = (
     _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 50),
     _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 20),
     _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 20),
-    _Scale(np.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 20),
+    _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 20),
 )
 _FEWEST_STEPS, _MOST_STEPS = 1_000, 100_000
 
@@ -197,7 +198,7 @@ def _files(text: Text) -> str:
     paths = [path.resolve() for path in (text.source, text.target) if path is not None]
     folder = os.path.commonpath([path.parent for path in paths])
     names = (_quoted(os.path.relpath(path, folder)) for path in paths)
-    keys = ", ".join(f"{key}: {name}" for key, name in zip(("source", "target"), names))
+    keys = ", ".join(f"{key}: {name}" for key, name in zip(("source", "target"), names, strict=False))
     return f"""\
   # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
   directory: {_quoted(folder)}
@@ -206,4 +207,4 @@ def _files(text: Text) -> str:
 
 def _quoted(text: str) -> str:
     """Returns a string as YAML. Without quotes, YAML reads `no` as a truth value."""
-    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=np.inf).strip()
+    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).strip()

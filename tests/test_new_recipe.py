@@ -44,7 +44,7 @@ def written(settings, tmp_path, text=None):
     return load_recipe(path)
 
 
-def test_larger_corpora_get_more_of_everything_but_dropout_and_passes(report, tmp_path):
+def test_larger_corpora_get_larger_models_and_batches_but_less_dropout_and_fewer_passes(report, tmp_path):
     sizes = (1_000, 30_000, 170_000, 1_000_000, 4_500_000)
     chosen = [choose_settings(of_size(report, pairs)) for pairs in sizes]
     recipes = [written(settings, tmp_path) for settings in chosen]
@@ -54,7 +54,7 @@ def test_larger_corpora_get_more_of_everything_but_dropout_and_passes(report, tm
     batches = [x.training.tokens_per_batch * x.training.accumulation_steps for x in recipes]
     assert batches == sorted(batches)
     passes = [settings.passes for settings in chosen]
-    assert passes == sorted(passes, reverse=True)
+    assert passes[0] > 2 * passes[1] > 4 * passes[2] > 60
     assert [x.data.held_out.test for x in recipes] == [50, 1_500, 2_000, 2_000, 2_000]
     for settings, recipe, pairs in zip(chosen, recipes, sizes, strict=True):
         assert recipe.data.held_out.validation == recipe.data.held_out.test == settings.held_out
@@ -110,7 +110,7 @@ def test_one_repeated_target_is_refused():
         choose_settings(examine(pairs))
 
 
-@pytest.mark.parametrize(("length", "maximum"), [(3, 32), (20, 256)])
+@pytest.mark.parametrize(("length", "maximum"), [(3, 32), (20, 128)])
 def test_max_length_covers_most_sentences(length, maximum):
     assert choose_settings(examine(corpus(300, length=length))).max_length == maximum
 

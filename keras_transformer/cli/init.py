@@ -3,8 +3,9 @@
 import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +29,7 @@ class _Language(click.ParamType):
         return value
 
 
-def _language_option(side: str) -> click.decorators.FC:
+def _language_option(side: str) -> Callable[[Any], Any]:
     return click.option(
         f"--{side}-language",
         type=_Language(),

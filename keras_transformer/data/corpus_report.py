@@ -90,7 +90,8 @@ def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:
         progress: Whether to show a progress bar on stderr after a second. Defaults to True.
     """
     source_side, target_side, hashes = _Side(), _Side(), array("q")
-    rng, sample, empty, equal = random.Random(1), [], 0, 0
+    rng, sample = random.Random(1), list[Pair]()
+    empty = equal = 0
     for pair in tqdm(pairs, desc="reading", unit=" pairs", delay=1, disable=not progress):
         source, target = pair
         if not source.strip() or not target.strip():
