@@ -173,12 +173,13 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
 
 
 def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
-    """Trains a tokenizer with at most `size` pieces, and fewer than the sample allows."""
+    """Trains a tokenizer with `size` pieces, or fewer if the text does not allow as many."""
     try:
         return Tokenizer.train(report.sample, size)
     except VocabularySizeError as error:
-        # Held-out text is missing in training, and may contain pieces of its own.
-        return Tokenizer.train(report.sample, error.bound * 4 // 5)
+        # The training split has less text than the sample, and so allows fewer pieces.
+        most, fewest = error.bound, report.characters + 10
+        return Tokenizer.train(report.sample, max(most * 4 // 5, min(most, fewest)))
 
 
 def _max_length(lengths: np.ndarray) -> int:

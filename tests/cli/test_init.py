@@ -5,11 +5,12 @@ import re
 import shlex
 
 import pytest
-from cli.conftest import DIGITS, ZIFFERN
 from support.command_line import fails, invoke, succeeds
 
 from keras_transformer import load_recipe
 
+DIGITS = "zero one two three four five six seven eight nine".split()
+ZIFFERN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 PAIRS = [
     (f"{DIGITS[a]} {DIGITS[b]} {DIGITS[c]}", f"{ZIFFERN[a]} {ZIFFERN[b]} {ZIFFERN[c]}")
     for a in range(10)
