@@ -199,7 +199,9 @@ def _files(text: Text) -> str:
     paths = [path.resolve() for path in (text.source, text.target) if path is not None]
     folder = os.path.commonpath([path.parent for path in paths])
     names = (_quoted(os.path.relpath(path, folder)) for path in paths)
-    keys = ", ".join(f"{key}: {name}" for key, name in zip(("source", "target"), names, strict=False))
+    keys = ", ".join(
+        f"{key}: {name}" for key, name in zip(("source", "target"), names, strict=False)
+    )
     return f"""\
   # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
   directory: {_quoted(folder)}

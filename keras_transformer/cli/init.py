@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 class _Language(click.ParamType):
     name = "code"
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch(r"[A-Za-z][\w-]{1,34}", value, re.ASCII):
             self.fail(f"{value!r} is not a language code such as en or pt-BR.", param, ctx)
         return value

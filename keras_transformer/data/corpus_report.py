@@ -72,9 +72,7 @@ class _Side:
 
     def report(self, sample: Iterable[str]) -> SideReport:
         lengths = [_percentile(self.lengths, share) for share in (0.5, 0.95, 1.0)]
-        return SideReport(
-            _different(self.hashes), *lengths, len(self.characters), _scripts(sample)
-        )
+        return SideReport(_different(self.hashes), *lengths, len(self.characters), _scripts(sample))
 
 
 def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:

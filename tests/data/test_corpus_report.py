@@ -40,7 +40,10 @@ def test_text_without_a_usable_pair_has_a_report():
 def test_scripts_are_shares_of_the_letters():
     report = examine([("ab, 12!", "аб가나"), ("éß", "다라")])
     assert report.source.scripts == {"Latin": 1.0}
-    assert report.target.scripts == {"Hangul": pytest.approx(2 / 3), "Cyrillic": pytest.approx(1 / 3)}
+    assert report.target.scripts == {
+        "Hangul": pytest.approx(2 / 3),
+        "Cyrillic": pytest.approx(1 / 3),
+    }
 
 
 def test_sample_is_bounded_random_and_repeatable(monkeypatch):
