@@ -27,7 +27,7 @@ from keras_transformer.cli import common
 from keras_transformer.errors import UserError, is_out_of_memory
 
 COMMANDS = (
-    *("train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
+    *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
     *("conformance", "info", "recipes", "schema"),
 )
 # These commands never compile with PyTorch's compiler Dynamo.

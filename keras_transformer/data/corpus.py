@@ -90,9 +90,10 @@ class _ParallelText:
         for number, line in enumerate(read_lines(self.source_path), start=1):
             fields = line.split("\t")
             if len(fields) != 2:
+                advice = "; `cut -f 1,2` keeps the first two" if len(fields) > 2 else ""
                 raise CorpusError(
                     f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
-                    f"target. Received: {len(fields)} fields"
+                    f"target. Received: {len(fields)} fields{advice}"
                 )
             yield fields[0], fields[1]
 

@@ -21,6 +21,14 @@ _SUMMARY = "tokenizer.json"
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 
 
+class VocabularySizeError(UserError):
+    """Raised if a text allows no vocabulary of this size. `bound` is the nearest possible size."""
+
+    def __init__(self, message: str, bound: int) -> None:
+        super().__init__(message)
+        self.bound = bound
+
+
 class Tokenizer:
     """SentencePiece tokenizer with a joint vocabulary or a vocabulary for each language (§5.1).
 
@@ -79,8 +87,9 @@ class Tokenizer:
 
         Raises:
             UserError: If the text is empty.
-            UserError: If `vocabulary_size` is too large for the words of the text, or smaller than
-                the number of different characters. The message names a possible size.
+            VocabularySizeError: If `vocabulary_size` is too large for the words of the text, or
+                smaller than the number of different characters. This `UserError` has a possible
+                size in its message and in the attribute `bound`.
         """
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         options["normalization_rule_name"] = normalization
@@ -256,8 +265,10 @@ def _explain(error: Exception, vocabulary_size: int) -> UserError:
         rule = f"at least {bound[1]}, one for each character,"
     else:
         return UserError(f"SentencePiece cannot train on this text: {message}")
-    return UserError(
-        f"vocabulary_size must be {rule} for this text. Received: vocabulary_size={vocabulary_size}"
+    return VocabularySizeError(
+        f"vocabulary_size must be {rule} for this text. Received: "
+        f"vocabulary_size={vocabulary_size}",
+        int(bound[1]),
     )
 
 

@@ -73,6 +73,12 @@ def test_tab_separated_line_must_have_two_fields(tmp_path, line):
         list(read_parallel(path))
 
 
+def test_further_columns_have_a_remedy(tmp_path):
+    path = write(tmp_path / "pairs.tsv", b"one\teins\tCC-BY 2.0\n")
+    with pytest.raises(CorpusError, match="Received: 3 fields; `cut -f 1,2` keeps the first two"):
+        list(read_parallel(path))
+
+
 @pytest.mark.parametrize(("source_count", "target_count"), [(3, 5), (5, 3), (0, 1), (4, 5)])
 def test_unequal_numbers_of_lines_are_refused(tmp_path, source_count, target_count):
     source = write(tmp_path / "text.en", b"x\n" * source_count)

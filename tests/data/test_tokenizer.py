@@ -200,6 +200,7 @@ def test_too_large_vocabulary_names_the_possible_size(model_type):
     with pytest.raises(UserError, match="Received: vocabulary_size=5000") as caught:
         Tokenizer.train(SENTENCES, 5_000, model_type=model_type)
     possible = int(str(caught.value).split("at most ")[1].split()[0])
+    assert caught.value.bound == possible
     assert Tokenizer.train(SENTENCES, possible, model_type).source_vocabulary_size == possible
 
 
@@ -207,6 +208,7 @@ def test_too_small_vocabulary_names_the_possible_size():
     with pytest.raises(UserError, match="Received: vocabulary_size=10") as caught:
         Tokenizer.train(SENTENCES, 10)
     possible = int(str(caught.value).split("at least ")[1].split(",")[0])
+    assert caught.value.bound == possible
     assert Tokenizer.train(SENTENCES, possible).source_vocabulary_size == possible
 
 

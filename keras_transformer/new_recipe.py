@@ -1,0 +1,213 @@
+"""Chooses the settings of a recipe by the size of a corpus, and writes the recipe.
+
+Small corpora get a small model, a small vocabulary, small batches and more dropout. Sources:
+Sennrich and Zhang 2019 (https://arxiv.org/abs/1905.11901), Araabi and Monz 2020
+(https://arxiv.org/abs/2011.02266), Atrio and Popescu-Belis 2022 (https://arxiv.org/abs/2203.10579).
+The numbers between are those of the package's recipes.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import yaml
+
+from keras_transformer.data.corpus_report import CorpusReport
+from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
+from keras_transformer.errors import UserError
+
+FEWEST_PAIRS = 200
+_HELD_OUT = (50, 2_000)
+_LENGTHS = (32, 64, 128, 256)
+_CHECKPOINTS = 20
+# BLEU needs another tokenization for languages that are written without spaces.
+_BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
+
+
+class _Scale(NamedTuple):
+    """Settings for corpora of at most `pairs` sentence pairs."""
+
+    pairs: float
+    model: dict[str, int | str]
+    dropout_rate: float
+    vocabulary_size: int
+    tokens_per_batch: int
+    accumulation_steps: int
+    warmup_steps: int
+    passes: int
+
+
+_WIDE: dict[str, int | str] = {"preset": "tiny", "d_model": 256, "d_ff": 1_024}
+_SCALES = (
+    _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 1_000, 200),
+    _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 50),
+    _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 20),
+    _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 20),
+    _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 20),
+)
+_FEWEST_STEPS, _MOST_STEPS = 1_000, 100_000
+
+
+class Text(NamedTuple):
+    """The files and languages of a corpus. `target` is None for a TSV file."""
+
+    source: Path
+    target: Path | None
+    source_language: str
+    target_language: str
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """The chosen settings.
+
+    Attributes:
+        scale: The settings that depend only on the number of pairs.
+        held_out: Number of pairs for validation, and for test.
+        vocabulary_size: Number of pieces.
+        max_length: Pairs with a longer sentence, in pieces, are dropped.
+        tokens: Target tokens of the corpus, estimated from the sample of the report.
+        steps: Optimizer steps.
+    """
+
+    scale: _Scale
+    held_out: int
+    vocabulary_size: int
+    max_length: int
+    tokens: int
+    steps: int
+
+    @property
+    def passes(self) -> float:
+        """Number of times that training sees each pair, if it is not stopped early."""
+        scale = self.scale
+        return self.steps * scale.tokens_per_batch * scale.accumulation_steps / self.tokens
+
+    def to_yaml(self, name: str, text: Text) -> str:
+        """Returns the recipe as YAML with comments."""
+        scale, every = self.scale, self.steps // _CHECKPOINTS
+        model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
+        tokenize = _BLEU_TOKENIZATION.get(text.target_language, "13a")
+        return f"""\
+# Written by `keras-transformer init`. All keys: docs/reference/recipe.md of keras_transformer.
+name: {_quoted(name)}
+seed: 1
+data:
+  source_language: {_quoted(text.source_language)}
+  target_language: {_quoted(text.target_language)}
+{_files(text)}
+  # Random pairs for validation and test. No sentence is in two splits.
+  held_out: {{validation: {self.held_out}, test: {self.held_out}}}
+  # Pairs with a sentence of more pieces (subwords) are dropped.
+  max_length: {self.max_length}
+tokenizer:
+  # Little text needs a small vocabulary, so that each piece occurs often (Sennrich and Zhang 2019).
+  vocabulary_size: {self.vocabulary_size}
+model:
+{model}
+  # Layer norm before each sublayer. Training is stable with small batches and short warm-up.
+  norm_first: true
+  # The less text, the more dropout. If the validation loss soon rises again, try more.
+  dropout_rate: {scale.dropout_rate}
+training:
+  # At most {self.passes:.0f} passes over about {self.tokens:,} target tokens.
+  steps: {self.steps}
+  # Stop after this many checkpoints without a lower validation loss.
+  early_stopping_patience: 5
+  # Small batches suit little text (Atrio and Popescu-Belis 2022). `keras-transformer budget` finds
+  # the largest number that fits into memory.
+  tokens_per_batch: {scale.tokens_per_batch}
+  accumulation_steps: {scale.accumulation_steps}
+  length_multiple: 4
+  warmup_steps: {scale.warmup_steps}
+  # On GPUs, and on CPUs that compute in bfloat16, mixed_bfloat16 is faster.
+  dtype_policy: float32
+  checkpoint_every: {every}
+  keep_checkpoints: 8
+evaluation:
+  average_last: 8
+  beam_size: 5
+  length_penalty: 1.0
+  tokenize: {_quoted(tokenize)}
+"""
+
+
+def choose_settings(report: CorpusReport) -> NewRecipe:
+    """Chooses the settings of a recipe for a corpus.
+
+    Trains a tokenizer on the sample of the report, to count tokens and to make sure that the text
+    allows the vocabulary size.
+
+    Raises:
+        UserError: If fewer than 200 different sentences are on a side.
+    """
+    different = min(report.source.different, report.target.different)
+    if different < FEWEST_PAIRS:
+        raise UserError(
+            f"training needs at least {FEWEST_PAIRS} pairs with different sentences. "
+            f"Received: {report.pairs:,} pairs without an empty sentence, "
+            f"{report.source.different:,} different source sentences and "
+            f"{report.target.different:,} different target sentences"
+        )
+    scale = next(scale for scale in _SCALES if report.pairs <= scale.pairs)
+    tokenizer = _tokenizer(report, max(scale.vocabulary_size, 2 * report.characters))
+    sources, targets = zip(*report.sample, strict=True)
+    lengths = np.array(
+        [
+            [len(ids) for ids in tokenizer.encode_source(sources)],
+            [len(ids) for ids in tokenizer.encode_target(targets)],
+        ]
+    )
+    tokens = round((lengths[1].mean() + 1) * report.pairs)
+    return NewRecipe(
+        scale=scale,
+        held_out=min(max(_HELD_OUT[0], different // 20), _HELD_OUT[1], different // 8),
+        vocabulary_size=tokenizer.target_vocabulary_size,
+        max_length=_max_length(lengths),
+        tokens=tokens,
+        steps=_steps(scale, tokens),
+    )
+
+
+def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
+    """Trains a tokenizer with `size` pieces, or fewer if the text does not allow as many."""
+    try:
+        return Tokenizer.train(report.sample, size)
+    except VocabularySizeError as error:
+        # The training split has less text than the sample, and so allows fewer pieces.
+        most, fewest = error.bound, report.characters + 10
+        return Tokenizer.train(report.sample, max(most * 4 // 5, min(most, fewest)))
+
+
+def _max_length(lengths: np.ndarray) -> int:
+    """Returns a length that 99.5 % of the sentences do not exceed, or the largest allowed."""
+    needed = np.quantile(lengths, 0.995)
+    return next((length for length in _LENGTHS if needed <= length), _LENGTHS[-1])
+
+
+def _steps(scale: _Scale, tokens: int) -> int:
+    """Returns the steps for `scale.passes`, as a multiple of 50 steps per checkpoint."""
+    steps = scale.passes * tokens / (scale.tokens_per_batch * scale.accumulation_steps)
+    unit = 50 * _CHECKPOINTS
+    return min(max(round(steps / unit) * unit, _FEWEST_STEPS), _MOST_STEPS)
+
+
+def _files(text: Text) -> str:
+    paths = [path.resolve() for path in (text.source, text.target) if path is not None]
+    folder = os.path.commonpath([path.parent for path in paths])
+    names = (_quoted(os.path.relpath(path, folder)) for path in paths)
+    keys = ", ".join(
+        f"{key}: {name}" for key, name in zip(("source", "target"), names, strict=False)
+    )
+    return f"""\
+  # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
+  directory: {_quoted(folder)}
+  train: {{{keys}}}"""
+
+
+def _quoted(text: str) -> str:
+    """Returns a string as YAML. Without quotes, YAML reads `no` as a truth value."""
+    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).strip()

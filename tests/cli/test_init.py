@@ -1,0 +1,133 @@
+"""`keras-transformer init`: a recipe for own text, and nothing after an error."""
+
+import gzip
+import re
+import shlex
+
+import pytest
+from support.command_line import fails, invoke, succeeds
+
+from keras_transformer import load_recipe
+
+DIGITS = "zero one two three four five six seven eight nine".split()
+ZIFFERN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
+PAIRS = [
+    (f"{DIGITS[a]} {DIGITS[b]} {DIGITS[c]}", f"{ZIFFERN[a]} {ZIFFERN[b]} {ZIFFERN[c]}")
+    for a in range(10)
+    for b in range(10)
+    for c in range(6)
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in PAIRS)
+        (tmp_path / f"my.corpus.{language}").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def write_tsv(path, columns=2):
+    lines = "".join("\t".join((*pair, "CC-BY")[:columns]) + "\n" for pair in PAIRS)
+    path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
+    return path
+
+
+def test_the_printed_commands_run(folder):
+    shown = succeeds("init", "my.corpus.en", "my.corpus.de")
+    assert "600" in shown and "Latin 100%" in shown
+    *_, train, evaluate, translate = shown.splitlines()
+    assert train == "keras-transformer train my_en_de.yaml"
+    small = "model.num_layers=1 model.d_model=8 model.num_heads=2 model.d_ff=11 training.steps=2 "
+    small += "training.checkpoint_every=2 evaluation.average_last=1 training.warmup_steps=2"
+    options = [word for setting in small.split() for word in ("--set", setting)]
+    succeeds(*shlex.split(train)[1:], *options)
+    assert "BLEU" in succeeds(*shlex.split(evaluate)[1:])
+    echo, sentence, pipe, _, *arguments = shlex.split(translate)
+    assert (echo, pipe) == ("echo", "|")
+    assert sentence in [source for source, _ in PAIRS]
+    assert succeeds(*arguments, input=sentence + "\n").endswith("\n")
+
+
+def test_the_table_has_what_was_found(folder):
+    for language in ("en", "de"):
+        with (folder / f"my.corpus.{language}").open("a", encoding="utf-8") as file:
+            file.write("\n2026\n2026\n")
+    lines = succeeds("init", "my.corpus.en", "my.corpus.de").splitlines()
+    rows = [line.split() for line in lines]
+    for row in (
+        "sentence pairs 603",
+        "with an empty side 1",
+        "repeated 1",
+        "equal on both sides 2",
+        "source (en) target (de)",
+        "different sentences 601 601",
+        "words: median 3 3",
+        "held out 50 pairs for validation, 50 for test",
+    ):
+        assert row.split() in rows, row
+
+
+def test_languages_come_from_names_or_options(folder):
+    write_tsv(folder / "tatoeba.en-de.tsv.gz")
+    succeeds("init", "tatoeba.en-de.tsv.gz")
+    data = load_recipe("tatoeba.yaml").data
+    assert (data.source_language, data.target_language) == ("en", "de")
+    assert data.train.source == "tatoeba.en-de.tsv.gz"
+    write_tsv(folder / "text.tsv")
+    assert "--source-language" in fails("init", "text.tsv")
+    assert "--target-language" in fails("init", "text.tsv", "--source-language", "en")
+    succeeds("init", "text.tsv", "--source-language", "en", "--target-language", "pt-BR")
+    assert load_recipe("text.yaml").data.target_language == "pt-BR"
+    arguments = ["my.corpus.en", "my.corpus.de", "--target-language", "ko", "--output", "o.yaml"]
+    succeeds("init", *arguments)
+    recipe = load_recipe("o.yaml")
+    assert (recipe.name, recipe.data.target_language) == ("o", "ko")
+    result = invoke("init", "my.corpus.en", "my.corpus.de", "--target-language", "../x")
+    assert result.exit_code == 2 and "language code" in result.stderr
+
+
+def test_an_existing_file_is_not_overwritten(folder):
+    (folder / "my_en_de.yaml").write_text("mine")
+    assert "already exists" in fails("init", "my.corpus.en", "my.corpus.de")
+    assert (folder / "my_en_de.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("output", ["absent/a.yaml", "my.corpus.en/a.yaml", "x" * 300])
+def test_an_unwritable_place_is_refused(folder, output):
+    message = fails("init", "my.corpus.en", "my.corpus.de", "--output", output)
+    assert message.startswith(output)
+
+
+def damaged(folder, problem):
+    source, target = folder / "bad.en", folder / "bad.de"
+    source.write_bytes((folder / "my.corpus.en").read_bytes())
+    target.write_bytes((folder / "my.corpus.de").read_bytes())
+    if problem == "another number of lines":
+        target.write_bytes(target.read_bytes() + b"mehr\n")
+    elif problem == "no UTF-8":
+        target.write_bytes(target.read_bytes()[:-1] + b"\xff\n")
+    elif problem == "empty":
+        source.write_bytes(b"")
+        target.write_bytes(b"")
+    elif problem == "three columns":
+        return [write_tsv(folder / "en-de.tsv", columns=3)]
+    return [source, target]
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ("another number of lines", "bad.en with 600 and .*bad.de with 601"),
+        ("no UTF-8", "bad.de, line 600: text must be UTF-8"),
+        ("empty", "at least 200 pairs"),
+        ("three columns", "Received: 3 fields; `cut -f 1,2`"),
+    ],
+)
+def test_bad_text_writes_nothing(folder, problem, message):
+    files = damaged(folder, problem)
+    before = sorted(folder.rglob("*"))
+    line = fails("init", *files)
+    assert re.search(message, line), line
+    assert sorted(folder.rglob("*")) == before

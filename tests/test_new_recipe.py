@@ -1,0 +1,134 @@
+"""The settings that `init` chooses for a corpus."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+
+from keras_transformer import Tokenizer, UserError, load_recipe
+from keras_transformer.data.corpus_report import examine
+from keras_transformer.data.held_out import hold_out
+from keras_transformer.new_recipe import Text, choose_settings
+
+
+def words(count, seed):
+    rng = random.Random(seed)
+    return ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(3, 9))) for _ in range(count)]
+
+
+def corpus(count, seed=1, length=8):
+    """Random words: any vocabulary is possible."""
+    rng, pool = random.Random(seed), words(4_000, seed)
+    return [tuple(" ".join(rng.choices(pool, k=length)) for _ in range(2)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return examine(corpus(1_000))
+
+
+def of_size(report, pairs):
+    """A report of a corpus with more pairs than its sample."""
+    sides = {
+        side: dataclasses.replace(getattr(report, side), different=pairs)
+        for side in ("source", "target")
+    }
+    return dataclasses.replace(report, pairs=pairs, **sides)
+
+
+def written(settings, tmp_path, text=None):
+    text = text or Text(tmp_path / "a.en", tmp_path / "a.de", "en", "de")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(settings.to_yaml("some-name", text), encoding="utf-8")
+    return load_recipe(path)
+
+
+def test_larger_corpora_get_larger_models_and_batches_but_less_dropout_and_fewer_passes(
+    report, tmp_path
+):
+    sizes = (1_000, 30_000, 170_000, 1_000_000, 4_500_000)
+    chosen = [choose_settings(of_size(report, pairs)) for pairs in sizes]
+    recipes = [written(settings, tmp_path) for settings in chosen]
+    widths = [recipe.model.sizes["d_model"] for recipe in recipes]
+    assert widths == [128, 128, 256, 512, 512]
+    assert [recipe.model.sizes["dropout_rate"] for recipe in recipes] == [0.3, 0.2, 0.1, 0.1, 0.1]
+    batches = [x.training.tokens_per_batch * x.training.accumulation_steps for x in recipes]
+    assert batches == sorted(batches)
+    passes = [settings.passes for settings in chosen]
+    assert passes[0] > 2 * passes[1] > 4 * passes[2] > 60
+    assert [x.data.held_out.test for x in recipes] == [50, 1_500, 2_000, 2_000, 2_000]
+    for settings, recipe, pairs in zip(chosen, recipes, sizes, strict=True):
+        assert recipe.data.held_out.validation == recipe.data.held_out.test == settings.held_out
+        assert recipe.training.steps == settings.steps == 20 * recipe.training.checkpoint_every
+        assert 9 * pairs <= settings.tokens < 60 * pairs  # 8 words, of one or more pieces, and eos
+        assert recipe.tokenizer.vocabulary_size == settings.vocabulary_size
+
+
+def test_vocabulary_grows_with_the_corpus(report):
+    sizes = [choose_settings(of_size(report, n)).vocabulary_size for n in (1_000, 30_000)]
+    assert sizes == [2_000, 8_000]
+
+
+def test_vocabulary_fits_the_training_split_of_repetitive_text(tmp_path):
+    digits = "zero one two three four five six seven eight nine".split()
+    ziffern = "null eins zwei drei vier fünf sechs sieben acht neun".split()
+    triples = [(a, b, c) for a in range(10) for b in range(10) for c in range(10)]
+    pairs = [
+        tuple(" ".join(names[digit] for digit in triple) for names in (digits, ziffern))
+        for triple in triples
+    ]
+    settings = choose_settings(examine(pairs))
+    assert settings.vocabulary_size < 200
+    held_out = hold_out(pairs, settings.held_out, settings.held_out)
+    size = settings.vocabulary_size
+    assert Tokenizer.train(list(held_out.train()), size).source_vocabulary_size == size
+
+
+def test_vocabulary_holds_many_characters():
+    rng = random.Random(1)
+    signs = [chr(0x4E00 + n) for n in range(3_000)]
+    pairs = [("".join(rng.choices(signs, k=30)), f"{x} {y}") for x, y in corpus(1_000, length=4)]
+    report = examine(pairs)
+    assert choose_settings(report).vocabulary_size >= 1.2 * report.characters
+
+
+def test_the_smallest_corpus_leaves_most_pairs_for_training():
+    pairs = corpus(200)
+    count = choose_settings(examine(pairs)).held_out
+    assert count == 25
+    assert len(list(hold_out(pairs, count, count).train())) == 150
+
+
+@pytest.mark.parametrize("pairs", [[], corpus(199), corpus(199) * 2])
+def test_too_few_different_sentences_are_refused(pairs):
+    with pytest.raises(UserError, match=f"at least 200 pairs .* Received: {len(pairs)} pairs"):
+        choose_settings(examine(pairs))
+
+
+def test_one_repeated_target_is_refused():
+    pairs = [(source, "same") for source, _ in corpus(300)]
+    with pytest.raises(UserError, match="300 different source sentences and 1 different target"):
+        choose_settings(examine(pairs))
+
+
+@pytest.mark.parametrize(("length", "maximum"), [(3, 32), (20, 128)])
+def test_max_length_covers_most_sentences(length, maximum):
+    assert choose_settings(examine(corpus(300, length=length))).max_length == maximum
+
+
+def test_names_and_languages_of_all_kinds_survive_yaml(report, tmp_path):
+    source, target = tmp_path / "no: #1 '\"\t☃.no", tmp_path / "sub" / "x\x85.zh"
+    settings = choose_settings(report)
+    data = written(settings, tmp_path, Text(source, target, "no", "zh")).data
+    assert (data.source_language, data.target_language) == ("no", "zh")
+    assert data.directory / data.train.source == source
+    assert data.directory / data.train.target == target
+    assert data.directory == tmp_path
+
+
+def test_a_tsv_file_has_no_target_and_relative_paths_become_absolute(report, tmp_path):
+    recipe = written(choose_settings(report), tmp_path, Text(Path("a.tsv"), None, "en", "ja"))
+    assert recipe.data.train.target is None
+    assert recipe.data.directory == Path.cwd()
+    assert recipe.evaluation.tokenize == "char"
