@@ -87,6 +87,11 @@ def keras_home() -> Path:
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 
 
+def as_line(text: str) -> str:
+    r"""Replaces "\r" and "\n" in a text by spaces, so that the text is a single line."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Returns whether an error means that the disk or the user's quota is full."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -54,6 +54,7 @@ class Run:
         .ctranslate2/     the model converted for the engine ctranslate2
         shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
+        hypotheses/       the translations of the last evaluation of each split
         .lock             locked while a process trains
         .write.lock       locked while a process writes the model, a conversion, shortlist or scores
 
@@ -81,6 +82,7 @@ class Run:
         self.model_path = self.directory / "model.keras"
         self.logs_dir = self.directory / "logs"
         self.scores_path = self.directory / "scores.json"
+        self.hypotheses_dir = self.directory / "hypotheses"
         self.shortlist_path = self.directory / "shortlist.npz"
         self._older: set[Path] | None = None
 
@@ -112,7 +114,7 @@ class Run:
         """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
         places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
-        places += [self.history_path]
+        places += [self.history_path, self.hypotheses_dir]
         if self._has_text:
             places.append(self.directory / "text")
         found = [path.name for path in places if os.path.lexists(path)]
@@ -548,15 +550,19 @@ class Run:
         signature: str,
         options: SearchOptions,
         use_shortlist: bool = False,
+        files: tuple[Path, Path] | None = None,
         scored: dict[str, str] | None = None,
     ) -> None:
         """Appends a score to scores.json.
 
-        `scored` is the result of `scored_model` for a checkpoint. Defaults to None, which means
-        `model.keras`.
+        `files` are the source and reference file, if the text is not that of `split`. `scored` is
+        the result of `scored_model` for a checkpoint. Defaults to None, which means `model.keras`.
         """
+        text: dict[str, str] = {"split": split}
+        if files is not None:
+            text = {"source": str(files[0].absolute()), "reference": str(files[1].absolute())}
         entry = {
-            "split": split,
+            **text,
             "metric": metric,
             "score": score,
             "signature": signature,
@@ -580,12 +586,42 @@ class Run:
         found = {"checkpoint_sha256": hashlib.sha256(content).hexdigest()}
         return {"checkpoint": name, **found} if name else found
 
+    def hypotheses(self, split: Split) -> list[str]:
+        """Returns the translations of the finished model that the last evaluation of a split wrote.
+
+        Raises:
+            UserError: If the split has not been evaluated, or if the file cannot be read.
+        """
+        from keras_transformer.data.corpus import read_lines
+
+        path = self._hypotheses_path(split, None)
+        if not path.exists():
+            raise UserError(f"no translations {path}: evaluate {self.directory} first")
+        return list(read_lines(path))
+
+    def keep_hypotheses(
+        self, split: Split, hypotheses: Iterable[str], checkpoint: Path | None = None
+    ) -> None:
+        """Writes the translations of a split, one per line.
+
+        `checkpoint` is the folder of the checkpoint that translated, or None for `model.keras`.
+        """
+        path = self._hypotheses_path(split, checkpoint)
+        with self.writing(), atomic_write(path) as partial:
+            partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
+
+    def _hypotheses_path(self, split: Split, checkpoint: Path | None) -> Path:
+        name = f"{split}.{checkpoint.name}" if checkpoint else split
+        return self.hypotheses_dir / f"{name}.txt"
+
     def check_scores(self) -> None:
-        """Raises `UserError` if scores.json is damaged or cannot be written."""
+        """Raises `UserError` if scores.json is damaged, or if it or hypotheses/ is not writable."""
         self.scores()
         self.writing()
         if not os.access(self.directory, os.W_OK):
             raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
+        if os.path.lexists(self.hypotheses_dir) and not self.hypotheses_dir.is_dir():
+            raise UserError(f"{self.hypotheses_dir} must be a folder: remove the file")
 
     def writing(self) -> FileLock:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores.

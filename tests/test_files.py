@@ -19,6 +19,7 @@ import keras
 import pytest
 
 from keras_transformer._files import (
+    as_line,
     atomic_write,
     is_disk_full,
     is_plain_name,
@@ -87,6 +88,10 @@ def test_full_disk_is_one_line_that_names_the_file_and_keeps_the_old_one(tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["model.keras"]
+
+
+def test_a_text_with_line_ends_stays_on_one_line():
+    assert as_line("a\nb\r\nc\u2028d") == "a b  c\u2028d"
 
 
 def test_full_disk_is_told_from_other_errors():

@@ -432,6 +432,12 @@ def test_a_folder_in_place_of_the_lock_is_refused_before_scoring(run):
         run.check_scores()
 
 
+def test_a_file_in_place_of_the_translations_is_refused_before_scoring(run):
+    run.hypotheses_dir.touch()
+    with pytest.raises(UserError, match="hypotheses must be a folder"):
+        run.check_scores()
+
+
 def test_fingerprints_of_splits_are_kept_and_damage_is_told(run):
     assert run.fingerprints() == {}
     run.add_fingerprint("train", "a")

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from keras_transformer._files import as_line
 from keras_transformer.cli import common
 from keras_transformer.cli.common import (
     FiniteRange,
@@ -96,7 +97,7 @@ def command(
 
         def line(found: Translation) -> str:
             score = f"{found.score:.4f}\t" if scores else ""
-            return f"{score}{common.as_line(found.text)}\n"
+            return f"{score}{as_line(found.text)}\n"
 
         total = common.count_lines(read_lines(file) if file else (), file)
         translator = connect(model, **server)

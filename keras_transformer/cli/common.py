@@ -219,11 +219,6 @@ def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
     return sum(1 for _ in lines)
 
 
-def as_line(text: str) -> str:
-    r"""Replaces "\r" and "\n" in a text by spaces, so that the text is a single line."""
-    return text.replace("\n", " ").replace("\r", " ")
-
-
 def standard_output() -> Callable[[str], Any]:
     """Returns a function that writes text to standard output.
 

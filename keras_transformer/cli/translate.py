@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from keras_transformer._files import as_line
 from keras_transformer.cli import common
 from keras_transformer.cli import search_options as options_of_search
 from keras_transformer.cli.search_options import flags, take_options
@@ -302,7 +303,7 @@ def _search(
 
 def _text(hypothesis: Any, scores: bool) -> str:
     fields = [f"{hypothesis.score:.4f}"] if scores else []
-    fields.append(common.as_line(hypothesis.text))
+    fields.append(as_line(hypothesis.text))
     if hypothesis.alignment is not None:
         fields.append(" ".join(f"{source}-{target}" for source, target in hypothesis.alignment))
     return "\t".join(fields) + "\n"

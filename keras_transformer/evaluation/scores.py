@@ -1,79 +1,154 @@
-"""Computes BLEU and chrF of a run with sacrebleu."""
+"""Scores the translations of runs, and keeps scores and translations in the run folder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF
-
+from keras_transformer._files import as_line, output_file
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.evaluation import MetricName
+from keras_transformer.evaluation.evaluator import Evaluator, Score
 from keras_transformer.recipe import Evaluation
 from keras_transformer.run import Checkpoint, Engine, Run, Split, checkpoint_step
 
+_ALL_OF_GENERATED_TEXT: tuple[MetricName, ...] = ("bleu", "chrf", "exact-match")
 
-@dataclass(frozen=True)
-class Score:
-    """A metric, its value in percent, and its settings as a sacrebleu signature."""
 
-    metric: str
-    score: float
-    signature: str
+class Evaluated(NamedTuple):
+    """The translations of a run and their scores."""
+
+    hypotheses: list[str]
+    scores: list[Score]
+
+
+def run_evaluator(
+    run: Run,
+    split: Split = "test",
+    files: tuple[Path, Path] | None = None,
+    metrics: Sequence[MetricName] | None = None,
+    **settings: Any,
+) -> Evaluator:
+    """Returns an `Evaluator` of a split of the run's text, or of other files.
+
+    Args:
+        run: The run.
+        split: "test" or "validation". Ignored if `files` is given.
+        files: A source file and a reference file. Defaults to None.
+        metrics: The metrics. Defaults to None, which means BLEU and chrF and, if the recipe
+            generates its text (`data.generator`), the percentage of exact matches.
+        **settings: Other arguments of `Evaluator`. The defaults of `tokenize` and `lowercase` come
+            from the recipe.
+
+    Raises:
+        UserError: If the text is missing, empty or not aligned, or if a package that a metric needs
+            is missing.
+    """
+    recipe = run.recipe
+    if metrics is None:
+        metrics = ["bleu", "chrf"] if recipe.data.generator is None else _ALL_OF_GENERATED_TEXT
+    of_recipe = {name: getattr(recipe.evaluation, name) for name in ("tokenize", "lowercase")}
+    settings = {"metrics": metrics, **of_recipe, **settings}
+    if files is not None:
+        source, reference = files
+        return Evaluator.from_files(reference, source, **settings)
+    pairs = list(run.pairs(split))
+    if not pairs:
+        raise UserError(f"the {split} text of {run.directory} is empty")
+    sources, references = zip(*pairs, strict=True)
+    return Evaluator(references, sources, **settings)
 
 
 def evaluate_run(
     run: Run,
+    evaluator: Evaluator | None = None,
+    *,
     split: Split = "test",
+    files: tuple[Path, Path] | None = None,
     options: SearchOptions | None = None,
     engine: Engine = "keras",
     use_shortlist: bool = False,
     checkpoint: Checkpoint | None = None,
     tokens_per_batch: int | None = None,
-) -> list[Score]:
-    """Translates a split, scores the translations, and appends the scores to `scores.json`.
+    output: Path | None = None,
+) -> Evaluated:
+    """Translates a text, scores the translations, and appends the scores to `scores.json`.
 
     Args:
         run: A run that has a model, or a checkpoint.
+        evaluator: What `run_evaluator` returned for `split` and `files`. Defaults to None, which
+            means the default metrics.
         split: "test" or "validation".
+        files: A source file and a reference file, to evaluate in place of a split. Defaults to
+            None.
         options: The search options. Defaults to None, which means the search options of the recipe.
         engine: `"keras"` or `"ctranslate2"`, see `Run.translator`. Defaults to `"keras"`.
         use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
         checkpoint: The checkpoint to score, see `Run.model`. Defaults to None, which means the
             finished model.
         tokens_per_batch: See `Run.translator`. Defaults to None.
-
-    Returns:
-        BLEU and chrF in percent. If the recipe generates its text (`data.generator`), also the
-        percentage of translations that equal their references.
+        output: File for the translations. Defaults to None: the translations of a split are written
+            to `hypotheses/` in the run folder, and those of `files` are not kept.
 
     Raises:
-        UserError: If the text is missing or empty, if `scores.json` is damaged or cannot be
-            written, or if a length in `options` exceeds the model's maximum. The error is raised
-            before the translation.
+        UserError: If the text is missing or empty, if a file is damaged or cannot be written, or if
+            a length in `options` exceeds the model's maximum. The error is raised before the
+            translation.
     """
-    settings = run.recipe.evaluation
-    options = options or settings.search_options()
     run.check_scores()
-    pairs = list(run.pairs(split))
-    if not pairs:
-        raise UserError(f"the {split} text of {run.directory} is empty")
-    sources, references = zip(*pairs, strict=True)
+    options = options or run.recipe.evaluation.search_options()
+    evaluator = evaluator or run_evaluator(run, split, files)
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
-    shared: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
+    made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
     try:
         translator = run.translator(
-            engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **shared
+            engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
         )
     except ValueError as error:
         raise UserError(str(error)) from None
     scored = run.scored_model(folder)  # A training in another process may remove the checkpoint.
-    scores = score(translator.translate(list(sources), progress=True), references, settings)
-    if run.recipe.data.generator is None:
-        scores = [entry for entry in scores if entry.metric != "exact match"]
+    with output_file(output) if output else nullcontext() as file:
+        translations = translator.translate(list(evaluator.sources or ()), progress=True)
+        hypotheses = [as_line(text) for text in translations]
+        if file is not None:
+            file.writelines(f"{line}\n" for line in hypotheses)
+        elif files is None:
+            run.keep_hypotheses(split, hypotheses, folder)
+    scores = evaluator.scores(hypotheses)
     for entry in scores:
-        run.add_score(split=split, scored=scored, **shared, **asdict(entry))
-    return scores
+        run.add_score(split=split, files=files, scored=scored, **made_with, **asdict(entry))
+    return Evaluated(hypotheses, scores)
+
+
+def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequence[str]:
+    """Returns the translations in a file, or those that `evaluate_run` kept in a run folder.
+
+    Args:
+        path: A file with one translation per line, or a run as in `Run.open`.
+        evaluator: The `Evaluator` of the text.
+        split: The split of the text, or None if the text is not a split of a run.
+
+    Raises:
+        UserError: If the translations are missing, or are translations of another text.
+    """
+    if path.exists() and not path.is_dir():
+        lines = list(read_lines(path))
+    elif split is None:
+        raise UserError(
+            "the baseline of a text that is not a split of RUN must be a file of translations. "
+            f"Received: {path}"
+        )
+    else:
+        run = Run.open(path)
+        lines = run.hypotheses(split)
+        if [source for source, _ in run.pairs(split)] != list(evaluator.sources or ()):
+            raise UserError(f"the {split} text of {path} must be that of RUN. Received: another")
+    evaluator.check_aligned({str(path): lines})
+    return lines
 
 
 def score(
@@ -83,10 +158,10 @@ def score(
 
     `settings` specifies the tokenization and case sensitivity of BLEU.
     """
-    scores = []
-    for metric in (BLEU(tokenize=settings.tokenize, lowercase=settings.lowercase), CHRF()):
-        result = metric.corpus_score(translations, [references])
-        scores.append(Score(result.name, result.score, str(metric.get_signature())))
-    hits = sum(a == b for a, b in zip(translations, references, strict=True))
-    scores.append(Score("exact match", 100 * hits / len(references), f"n:{len(references)}"))
-    return scores
+    evaluator = Evaluator(
+        references,
+        metrics=_ALL_OF_GENERATED_TEXT,
+        tokenize=settings.tokenize,
+        lowercase=settings.lowercase,
+    )
+    return evaluator.scores(translations)

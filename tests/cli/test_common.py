@@ -8,16 +8,11 @@ import pytest
 
 from keras_transformer.cli.common import (
     FiniteRange,
-    as_line,
     count_lines,
     standard_output,
     writer,
 )
 from keras_transformer.errors import UserError
-
-
-def test_a_text_with_line_ends_stays_on_one_line():
-    assert as_line("a\nb\r\nc\u2028d") == "a b  c\u2028d"
 
 
 def test_only_regular_files_are_counted(tmp_path):

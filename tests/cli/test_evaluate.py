@@ -3,9 +3,13 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from support.command_line import fails, succeeds
+from support.fake_comet import fake_comet
+from support.few_samples import SAMPLES, draw_few_samples
 
 from keras_transformer.decoding.translator import Translator
 
@@ -17,6 +21,7 @@ def test_scores_are_shown_and_appended_to_the_run(run):
     assert bleu["split"] == "validation"
     assert (bleu["beam_size"], bleu["length_penalty"]) == (2, 0)
     assert f"BLEU\t{bleu['score']:.2f}\t{bleu['signature']}" in shown
+    assert len((run / "hypotheses" / "validation.txt").read_text().splitlines()) == 10
 
 
 def test_damaged_scores_are_refused_before_translation(run, monkeypatch):
@@ -87,3 +92,134 @@ def test_the_shortlist_is_recorded(run):
         assert "BLEU\t" in succeeds("evaluate", run, *options)
     scores = json.loads((run / "scores.json").read_text())
     assert [entry.get("shortlist", False) for entry in scores] == [False] * 2 + [True] * 2
+
+
+def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_path, monkeypatch):
+    draw_few_samples(monkeypatch)
+    text = ["--source", finished / "data" / "val.en", "--reference", finished / "data" / "val.de"]
+    baseline, output, report = (tmp_path / name for name in ("baseline", "out", "report.json"))
+    succeeds("evaluate", run, *text, "--output", baseline, "--beam-size", 1)
+    tests = ["--significance", "bootstrap", "--significance", "randomization"]
+    kept = ["--output", output, "--json", report]
+    options = [*text, "--metric", "chrf", "--length-buckets", "--baseline", baseline, *tests, *kept]
+    shown = succeeds("evaluate", run, *options)
+    found = json.loads(report.read_text())
+    (score,), (bootstrap, randomization) = found["scores"], found["comparisons"]
+    (bucket,) = found["length_buckets"]
+    assert score["metric"] == "chrF2" and bucket["scores"] == {"chrF2": score["score"]}
+    assert [bootstrap["samples"], randomization["samples"]] == [*SAMPLES.values()]
+    assert f"Paired approximate randomization, 200 samples, seed 12345, against {baseline}" in shown
+    assert "words of the source" in shown and not (run / "hypotheses").exists()
+    assert len(output.read_text().splitlines()) == len(baseline.read_text().splitlines()) == 10
+    entry = json.loads((run / "scores.json").read_text())[-1]
+    assert entry["reference"] == str(text[-1]) and entry["score"] == score["score"]
+
+
+def test_a_run_is_the_baseline_of_another(run, tmp_path, monkeypatch):
+    draw_few_samples(monkeypatch)
+    other = shutil.copytree(run, tmp_path / "other")
+    assert f"evaluate {other} first" in fails("evaluate", run, "--baseline", other)
+    assert not (run / "scores.json").exists()
+    succeeds("evaluate", other)
+    shown = succeeds("evaluate", run, "--baseline", other)
+    assert f"against {other}:" in shown
+    assert shown.count(" 1.0000 ") == 2  # the same model
+
+
+FILES = {"ref": b"eins zwei drei vier\n", "hyp": b"eins zwei drei\n", "src": b"one two\n"}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in {**FILES, "two": b"a\nb\n", "empty": b"", "bad": b"\xff\n"}.items():
+        (tmp_path / name).write_bytes(content)
+
+
+def test_a_file_of_translations_is_scored_without_keras(files):
+    code = """
+import sys
+from keras_transformer.cli import main
+command = "evaluate --hypotheses hyp --reference ref --source src --baseline hyp --length-buckets"
+try:
+    main([*command.split(), "--metric", "ter", "--metric", "bleu", "--lowercase"])
+except SystemExit as exit:
+    assert not exit.code
+loaded = {"keras", "tensorflow", "jax", "torch"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert child.stdout.startswith("TER\t25.00\t") and "case:lc" in child.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "give either a RUN or --hypotheses FILE"),
+        ("run --hypotheses hyp --reference ref", "give either a RUN or --hypotheses FILE"),
+        ("--hypotheses hyp", "--hypotheses needs --reference FILE"),
+        (
+            "--hypotheses hyp --reference ref --split test --beam-size 2 --output out",
+            "--beam-size, --output, --split cannot be used with --hypotheses",
+        ),
+        ("run --source src", "--source and --reference can only be used together"),
+        (
+            "run --source src --reference ref --split test",
+            "--split cannot be used with --source",
+        ),
+        ("run --significance bootstrap", "--significance can only be used with --baseline"),
+        ("run --metric comet", "--metric comet and --comet-model can only be used together"),
+        (
+            "--hypotheses hyp --reference ref --metric comet --comet-model a",
+            "--metric comet needs --source FILE",
+        ),
+        (
+            "--hypotheses two --reference ref",
+            "two must have as many lines as the references, 1. Received: 2",
+        ),
+        (
+            "--hypotheses hyp --reference ref --baseline two",
+            "two must have as many lines as the references, 1. Received: 2",
+        ),
+        (
+            "--hypotheses empty --reference empty",
+            "empty must have at least one line. Received: an empty file",
+        ),
+        (
+            "--hypotheses bad --reference ref",
+            "bad, line 1: text must be UTF-8. Received: byte 0xff at column 1",
+        ),
+        (
+            "--hypotheses hyp --reference ref --json /proc/x",
+            "/proc/x cannot be written: No such file or directory",
+        ),
+    ],
+)
+def test_what_contradicts_or_has_no_effect_is_refused(files, options, message):
+    assert fails("evaluate", *options.split()) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--baseline two", "two must have as many lines as the references, 10. Received: 2"),
+        ("--output .", ". cannot be written: Is a directory"),
+        ("--source src --reference two", "src with 1 and two with 2"),
+        ("--metric comet --comet-model a", "the metric comet needs another package: "),
+    ],
+)
+def test_errors_come_before_the_translation(run, files, monkeypatch, options, message):
+    monkeypatch.setitem(sys.modules, "comet", None)
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("translated"))
+    assert message in fails("evaluate", run, *options.split())
+    assert not (run / "scores.json").exists()
+
+
+def test_comet_scores_a_file(files, monkeypatch):
+    fake_comet(monkeypatch)
+    text = ["--hypotheses", "hyp", "--reference", "ref", "--source", "src"]
+    shown = succeeds(
+        "evaluate", *text, "--metric", "comet", "--comet-model", "Unbabel/wmt22-comet-da"
+    )
+    assert shown == "COMET\t25.00\tnrefs:1|model:Unbabel/wmt22-comet-da|version:2.2.7\n"

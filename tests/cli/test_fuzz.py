@@ -50,6 +50,7 @@ NUMERIC = {
 FILES = {
     "translate": ("prefix", "required", "forbidden", "ensemble", "output"),
     "client": ("output",),
+    "evaluate": ("output", "json", "baseline", "source", "reference", "hypotheses"),
 }
 POSITIONS = {"translate": 2, "score": 3, "client": 2}
 UNREACHABLE = ("--retries", "0", "--address", "http://127.0.0.1:9")
@@ -109,7 +110,8 @@ def contents_of(folder, without):
 def test_commands_end_well_and_keep_all_files(folder, group):
     for number in range(group, COMMANDS, GROUPS):
         words = hostile_command(number)
-        outputs = [b for a, b in zip(words, words[1:], strict=False) if a == "--output"]
+        pairs = zip(words, words[1:], strict=False)
+        outputs = [b for a, b in pairs if a in ("--output", "--json")]
         before = contents_of(folder, outputs)
         with time_limit(120):
             result = invoke(*words, input=b"one\n")
@@ -120,7 +122,8 @@ def test_commands_end_well_and_keep_all_files(folder, group):
             assert "Error: " in result.stderr, place
         after = contents_of(folder, outputs)
         changed = [path for path in before if after.get(path) != before[path]]
-        assert all(path.name == "scores.json" for path in changed), place
+        kept = ("scores.json", "test.txt")
+        assert all(path.name in kept for path in changed), place
         if result.exit_code == 2:  # what stood where the output goes is still there
             assert (folder / "in").read_bytes() == b"one\n", place
 

@@ -1,9 +1,10 @@
-"""Scores by sacrebleu."""
+"""Scores and translations of runs."""
 
 import math
 
 import pytest
 
+from keras_transformer.errors import UserError
 from keras_transformer.evaluation import scores as evaluation
 from keras_transformer.recipe import Evaluation, load_recipe
 from keras_transformer.run import Run
@@ -52,30 +53,77 @@ class Echo:
         return ["", *self.references[1:]]
 
 
-@pytest.mark.parametrize(
-    ("data", "metrics"),
-    [
-        ("{generator: {train: 9, validation: 4, test: 5}}", ["BLEU", "chrF2", "exact match"]),
-        (
-            "{train: {source: x.tsv}, validation: {source: x.tsv}, test: {source: x.tsv}}",
-            ["BLEU", "chrF2"],
-        ),
-    ],
-    ids=["generated", "files"],
-)
-def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
+def echoing_run(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.tsv").write_text("one\teins\ntwo\tzwei\n")
     (tmp_path / "recipe.yaml").write_text(f"{{name: a, data: {data}}}")
     run = Run.create(tmp_path / "run", load_recipe(tmp_path / "recipe.yaml"))
     run.model_path.write_bytes(b"weights")
-    pairs = list(run.pairs("test"))
-    monkeypatch.setattr(Echo, "references", [target for _, target in pairs], raising=False)
+    references = [target for _, target in run.pairs("test")]
+    monkeypatch.setattr(Echo, "references", references, raising=False)
     monkeypatch.setattr(Run, "translator", lambda *arguments, **named: Echo(*arguments, **named))
+    return run
 
-    scores = evaluation.evaluate_run(run, options=run.recipe.evaluation.search_options(beam_size=3))
+
+TSV = "{train: {source: x.tsv}, validation: {source: x.tsv}, test: {source: x.tsv}}"
+
+
+@pytest.mark.parametrize(
+    ("data", "metrics"),
+    [
+        ("{generator: {train: 9, validation: 4, test: 5}}", ["BLEU", "chrF2", "exact match"]),
+        (TSV, ["BLEU", "chrF2"]),
+    ],
+    ids=["generated", "files"],
+)
+def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
+    run = echoing_run(tmp_path, monkeypatch, data)
+    options = run.recipe.evaluation.search_options(beam_size=3)
+    hypotheses, scores = evaluation.evaluate_run(run, options=options)
+    assert run.hypotheses("test") == hypotheses == ["", *Echo.references[1:]]
     assert [score.metric for score in scores] == metrics
     assert [entry["metric"] for entry in run.scores()] == metrics
     assert {(entry["beam_size"], entry["length_penalty"]) for entry in run.scores()} == {(3, 0.6)}
     if "exact match" in metrics:
         assert scores[-1].score == 80
+
+
+def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    files = tmp_path / "source", tmp_path / "reference"
+    for file, text in zip(files, ("three\nfour\n", "drei\nzwei\n"), strict=True):
+        file.write_text(text)
+    evaluator = evaluation.run_evaluator(run, files=files, metrics=["ter"])
+    output = tmp_path / "out"
+    found = evaluation.evaluate_run(run, evaluator, files=files, output=output)
+    assert output.read_text() == "\nzwei\n"
+    assert [score.metric for score in found.scores] == ["TER"]
+    (entry,) = run.scores()
+    assert (entry["source"], entry["reference"]) == tuple(str(file) for file in files)
+    assert "split" not in entry and not run.hypotheses_dir.exists()
+
+
+def test_translations_with_line_ends_stay_aligned(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    monkeypatch.setattr(Echo, "references", ["eins", "zw\r\nei"])
+    evaluation.evaluate_run(run)
+    assert run.hypotheses("test") == ["", "zw  ei"]
+
+
+def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    evaluator = evaluation.run_evaluator(run)
+    with pytest.raises(UserError, match=f"test.txt: evaluate {run.directory} first"):
+        evaluation.read_baseline(run.directory, evaluator, "test")
+    run.keep_hypotheses("test", ["eins", "drei"])
+    assert evaluation.read_baseline(run.directory, evaluator, "test") == ["eins", "drei"]
+    (tmp_path / "out").write_text("a\nb\n")
+    assert evaluation.read_baseline(tmp_path / "out", evaluator, None) == ["a", "b"]
+    (tmp_path / "out").write_text("a\n")
+    with pytest.raises(UserError, match="out must have as many lines as the references, 2"):
+        evaluation.read_baseline(tmp_path / "out", evaluator, None)
+    with pytest.raises(UserError, match="must be a file of translations"):
+        evaluation.read_baseline(run.directory, evaluator, None)
+    (tmp_path / "x.tsv").write_text("one\teins\nthree\tdrei\n")
+    with pytest.raises(UserError, match="the test text of .*run must be that of RUN"):
+        evaluation.read_baseline(run.directory, evaluator, "test")

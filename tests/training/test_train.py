@@ -312,7 +312,7 @@ def test_a_folder_in_place_of_the_lock_is_refused_before_training(copy):
         ("model.position_encoding=learned", "data.max_length, .*max_length=16, length=24"),
         ("model.activation=reluu", "model: .*`activation` must be the name .* activation='reluu'"),
         ("model.d_model=1000000000", "model and tokenizer.vocabulary_size: the weights need"),
-        ("evaluation.tokenize=ja-mecab", "evaluation.tokenize=ja-mecab: "),
+        ("evaluation.tokenize=ja-mecab", "tokenize=ja-mecab: requires"),
     ],
 )
 def test_settings_are_checked_before_anything_is_made(tmp_path, monkeypatch, setting, message):
@@ -320,7 +320,7 @@ def test_settings_are_checked_before_anything_is_made(tmp_path, monkeypatch, set
         raise RuntimeError("requires extra dependencies")
 
     if "mecab" in setting:
-        monkeypatch.setattr("keras_transformer.evaluation.scores.BLEU", missing)
+        monkeypatch.setattr("keras_transformer.evaluation.metrics.BLEU", missing)
     tiny_run.write_text(tmp_path)
     path = tmp_path / "recipe.yaml"
     path.write_text(tiny_run.recipe_for(tmp_path).to_yaml())

@@ -1,0 +1,222 @@
+"""Scores translations of one text, and compares them with other translations of the text."""
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.significance import PairedTest
+
+from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+from keras_transformer.errors import UserError
+from keras_transformer.evaluation import MetricName, SignificanceTest
+from keras_transformer.evaluation.metrics import new_metric
+
+# The number of words of the longest sentence in each length bucket but the last.
+_LONGEST = (5, 10, 15, 20, 30, 50)
+_TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric, its value in percent, and its settings as a sacrebleu signature."""
+
+    metric: str
+    score: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of a paired significance test between a baseline and a system.
+
+    `baseline` and `score` are values of `metric` in percent. `samples` is the number of samples
+    that the test drew with the random seed `seed`.
+    """
+
+    test: SignificanceTest
+    metric: str
+    baseline: float
+    score: float
+    p_value: float
+    samples: int
+    seed: str
+    signature: str
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """The scores of all sentences with a number of words in a range, such as "6-10"."""
+
+    words: str
+    sentences: int
+    scores: dict[str, float]
+
+
+class Evaluator:
+    """Scores translations of one text, and compares them with other translations of the text.
+
+    All metrics are sacrebleu's, except for exact matches and COMET. All scores are in percent.
+    COMET's scores are multiplied by 100. Higher scores are better, except for TER.
+
+    Example:
+
+    ```python
+    evaluator = Evaluator(["Ein Hund schläft."], metrics=["bleu", "chrf", "ter"])
+    for score in evaluator.scores(["Der Hund schläft."]):
+        print(score.metric, score.score, score.signature)
+    ```
+
+    Args:
+        references: The reference translation of each sentence.
+        sources: The source sentences. The metric `"comet"` needs them. Defaults to None.
+        metrics: Names from `"bleu"`, `"chrf"`, `"ter"`, `"exact-match"` (the percentage of
+            translations that equal their references) and `"comet"`. Defaults to BLEU and chrF.
+        tokenize: Tokenization of BLEU, as in sacrebleu. Defaults to `"13a"`.
+        lowercase: Whether BLEU ignores case. Defaults to False.
+        comet_model: A checkpoint file of COMET, or the name of a model that COMET downloads, such
+            as `"Unbabel/wmt22-comet-da"`. Defaults to None.
+
+    Raises:
+        ValueError: If a metric is unknown.
+        UserError: If there are no sentences, if `sources` and `references` differ in their number,
+            or if a package or model that a metric needs is missing.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[str],
+        sources: Sequence[str] | None = None,
+        metrics: Sequence[MetricName] = ("bleu", "chrf"),
+        *,
+        tokenize: str = "13a",
+        lowercase: bool = False,
+        comet_model: str | None = None,
+    ) -> None:
+        self.references = tuple(references)
+        self.sources = None if sources is None else tuple(sources)
+        if not self.references:
+            raise UserError("there must be at least one reference. Received: none")
+        if self.sources is not None:
+            self.check_aligned({"the sources": self.sources})
+        self._metrics = [
+            new_metric(
+                name,
+                tokenize=tokenize,
+                lowercase=lowercase,
+                sources=self.sources,
+                comet_model=comet_model,
+            )
+            for name in dict.fromkeys(metrics)
+        ]
+
+    @classmethod
+    def from_files(
+        cls, reference: Path, source: Path | None = None, **settings: Any
+    ) -> "Evaluator":
+        """Returns an `Evaluator` with the text of a reference file and a source file.
+
+        Raises:
+            CorpusError: If a file cannot be read, is not UTF-8 or has no lines, or if the files
+                have different numbers of lines.
+        """
+        if source is None:
+            sources, references = None, list(read_lines(reference))
+        else:
+            pairs = list(read_parallel(source, reference))
+            sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
+        if not references:
+            raise CorpusError(f"{reference} must have at least one line. Received: an empty file")
+        return cls(references, sources, **settings)
+
+    def check_aligned(self, texts: Mapping[str, Sequence[str]]) -> None:
+        """Raises `UserError` if the references and a text have different numbers of lines.
+
+        The keys of `texts` are the names of the texts in the message.
+        """
+        for name, lines in texts.items():
+            if len(lines) != len(self.references):
+                raise UserError(
+                    f"{name} must have as many lines as the references, "
+                    f"{len(self.references):,}. Received: {len(lines):,}"
+                )
+
+    def scores(self, hypotheses: Sequence[str]) -> list[Score]:
+        """Returns the score of the translations for each metric."""
+        self.check_aligned({"the translations": hypotheses})
+        scores = []
+        for metric in self._metrics:
+            result = metric._aggregate_and_compute(self._statistics(metric, hypotheses))
+            scores.append(Score(result.name, result.score, str(metric.get_signature())))
+        return scores
+
+    def compare(
+        self,
+        hypotheses: Sequence[str],
+        baseline: Sequence[str],
+        test: SignificanceTest = "bootstrap",
+    ) -> list[Comparison]:
+        """Tests for each metric whether two systems differ, with a paired test of sacrebleu.
+
+        The environment variable `SACREBLEU_SEED` sets the random seed.
+
+        Args:
+            hypotheses: The translations of the system.
+            baseline: The translations of the other system.
+            test: `"bootstrap"` (paired bootstrap resampling, 1,000 samples) or `"randomization"`
+                (paired approximate randomization, 10,000 samples). Defaults to `"bootstrap"`.
+
+        Returns:
+            A `Comparison` per metric. `p_value` is small if such a difference between the scores is
+            improbable for equally good systems. If the systems' statistics of all sentences
+            are the same, `p_value` is 1.0, where sacrebleu returns 1 / (samples + 1).
+        """
+        if test not in _TEST_TYPES:
+            raise ValueError(f"`test` must be one of {list(_TEST_TYPES)}. Received: test={test!r}")
+        self.check_aligned({"the translations": hypotheses, "the baseline": baseline})
+        systems = [("baseline", tuple(baseline)), ("system", tuple(hypotheses))]
+        metrics = {str(number): metric for number, metric in enumerate(self._metrics)}
+        paired = PairedTest(systems, metrics, (self.references,), test_type=_TEST_TYPES[test])
+        signatures, results = paired()
+        comparisons = []
+        for metric, (name, signature) in zip(self._metrics, signatures.items(), strict=True):
+            old, new = results[name]
+            same = self._statistics(metric, baseline) == self._statistics(metric, hypotheses)
+            found = (old.score, new.score, 1.0 if same else new.p_value, paired.n_samples)
+            comparisons.append(
+                Comparison(test, name, *found, signature.info["seed"], str(signature))
+            )
+        return comparisons
+
+    def length_buckets(self, hypotheses: Sequence[str]) -> list[LengthBucket]:
+        """Returns the scores of short and of long sentences, shortest first.
+
+        The length of a sentence is the number of words of the source, or of the reference if there
+        are no sources. White space separates words. Buckets without sentences are left out.
+        """
+        self.check_aligned({"the translations": hypotheses})
+        members: list[list[int]] = [[] for _ in (*_LONGEST, None)]
+        for index, line in enumerate(self.sources or self.references):
+            members[bisect.bisect_left(_LONGEST, len(line.split()))].append(index)
+        shortest = (0, *(longest + 1 for longest in _LONGEST))
+        names = [f"{a}-{b}" for a, b in zip(shortest, _LONGEST, strict=False)]
+        names.append(f"{shortest[-1]}+")
+        buckets = []
+        for name, indices in zip(names, members, strict=True):
+            if indices:
+                scores = self._scores_of(hypotheses, indices)
+                buckets.append(LengthBucket(name, len(indices), scores))
+        return buckets
+
+    def _scores_of(self, hypotheses: Sequence[str], indices: Sequence[int]) -> dict[str, float]:
+        scores = {}
+        for metric in self._metrics:
+            statistics = self._statistics(metric, hypotheses)
+            result = metric._aggregate_and_compute([statistics[index] for index in indices])
+            scores[result.name] = result.score
+        return scores
+
+    def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:
+        """Returns the statistics of each sentence, from which the metric computes its score."""
+        return metric._extract_corpus_statistics(tuple(hypotheses), (self.references,))

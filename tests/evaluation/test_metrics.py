@@ -1,0 +1,75 @@
+"""Metrics with the methods that sacrebleu calls."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from support.fake_comet import fake_comet
+
+from keras_transformer.errors import UserError
+from keras_transformer.evaluation import metrics
+from keras_transformer.evaluation.metrics import new_metric
+
+
+def test_statistics_of_a_text_are_computed_once(monkeypatch):
+    counted = []
+
+    def sentence_scores(self, hypotheses, references):
+        counted.append(hypotheses)
+        return [1.0] * len(hypotheses)
+
+    monkeypatch.setattr(metrics.ExactMatch, "sentence_scores", sentence_scores)
+    metric = new_metric("exact-match")
+    for hypotheses in (("a",), ("b",), ("a",)):
+        metric._extract_corpus_statistics(hypotheses, (("a",),))
+    assert counted == [("a",), ("b",)]
+
+
+def test_a_missing_tokenizer_is_told_in_one_line(monkeypatch):
+    def missing(**settings):
+        raise RuntimeError("Japanese tokenization requires extra dependencies")
+
+    monkeypatch.setattr(metrics, "BLEU", missing)
+    with pytest.raises(UserError, match="^tokenize=ja-mecab: Japanese"):
+        new_metric("bleu", tokenize="ja-mecab")
+
+
+def test_comet_is_the_mean_over_the_sentences_with_its_model_in_the_signature(monkeypatch):
+    requests = fake_comet(monkeypatch)
+    sources, hypotheses, references = ("one", "two"), ("eins", "drei"), ("eins", "zwei")
+    metric = new_metric("comet", sources=sources, comet_model="Unbabel/wmt22-comet-da")
+    statistics = metric._extract_corpus_statistics(hypotheses, (references,))
+    score = metric._aggregate_and_compute(statistics)
+    assert (score.name, score.score) == ("COMET", 62.5)  # the mean of 1.0 and 0.25
+    assert str(metric.get_signature()) == "nrefs:1|model:Unbabel/wmt22-comet-da|version:2.2.7"
+    assert requests == [
+        "download Unbabel/wmt22-comet-da",
+        "load cache/Unbabel/wmt22-comet-da/checkpoints/model.ckpt",
+        [
+            {"src": "one", "mt": "eins", "ref": "eins"},
+            {"src": "two", "mt": "drei", "ref": "zwei"},
+        ],
+    ]
+
+
+def test_a_checkpoint_file_of_comet_is_not_downloaded(monkeypatch, tmp_path):
+    requests = fake_comet(monkeypatch)
+    checkpoint = tmp_path / "model.ckpt"
+    checkpoint.touch()
+    new_metric("comet", sources=("one",), comet_model=str(checkpoint))
+    assert requests == [f"load {checkpoint}"]
+
+
+def test_what_comet_lacks_is_told(monkeypatch):
+    given = {"sources": ("one",), "comet_model": "no/such-model"}
+    monkeypatch.setitem(sys.modules, "comet", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"keras3-transformer\[comet\]"):
+        new_metric("comet", **given)
+    fake_comet(monkeypatch)
+    with pytest.raises(UserError, match="COMET model no/such-model cannot be loaded: .*not supp"):
+        new_metric("comet", **given)
+    with pytest.raises(UserError, match="needs the source sentences and a COMET model"):
+        new_metric("comet", comet_model="Unbabel/wmt22-comet-da")
+    monkeypatch.setitem(sys.modules, "comet", SimpleNamespace())  # another package of this name
+    with pytest.raises(UserError, match="cannot be loaded: "):
+        new_metric("comet", **given)
