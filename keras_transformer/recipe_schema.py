@@ -20,6 +20,7 @@ class Key(NamedTuple):
     value: str  # type and range, such as "integer, > 0", or "section"
     default: str  # "required", or "" if there is no default
     meaning: str
+    may_change: bool  # when a run resumes
     section: type[BaseModel] | None  # the class of a section
 
 
@@ -32,7 +33,8 @@ def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key
             prefix + name,
             "section" if inner else _value(field),
             _default(field),
-            (field.description or summary) + may_change(prefix + name) * " May change on resume.",
+            field.description or summary,
+            may_change(prefix + name),
             inner,
         )
 

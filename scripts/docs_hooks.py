@@ -69,14 +69,16 @@ def recipe_keys() -> str:
 def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
     keys = list(keys_of(section, f"{name}." if name else ""))
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
-    rows = (
-        (f"`{_last(key)}`", _escaped(key.value), key.default, _escaped(key.meaning)) for key in keys
-    )
+    rows = ((f"`{_last(key)}`", _escaped(key.value), key.default, _meaning(key)) for key in keys)
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"
     for key in keys:
         # The sections of all splits have the same keys.
         if key.section and not (key.section is TextPair and _last(key) != "train"):
             yield from _sections(key.section, key.name)
+
+
+def _meaning(key: Key) -> str:
+    return _escaped(key.meaning) + " *May change on resume.*" * key.may_change
 
 
 def _last(key: Key) -> str:

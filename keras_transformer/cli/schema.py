@@ -25,4 +25,5 @@ def command(as_json: bool) -> None:
         default = f"; default: {key.default}" if key.default not in ("", "required") else ""
         required = "; required" if key.default == "required" else ""
         click.echo(f"{key.name}: {key.value}{default}{required}")
-        click.echo(click.wrap_text(key.meaning, 80, "    ", "    "))
+        meaning = key.meaning + " May change on resume." * key.may_change
+        click.echo(click.wrap_text(meaning, 80, "    ", "    "))

@@ -9,7 +9,8 @@ from keras_transformer.recipe import known_keys
 
 def test_schema_shows_type_range_default_and_meaning_of_each_key():
     shown = succeeds("schema")
-    assert "\ntraining.steps: integer, > 0, ≤ 99,999,999; default: 100000\n    Total" in shown
+    steps = "\ntraining.steps: integer, > 0, ≤ 99,999,999; default: 100000\n"
+    assert f"{steps}    Total number of optimizer steps. May change on resume.\n" in shown
     assert shown.startswith("name: text; required\n    Name of the run folder.\n")
     assert [line.partition(":")[0] for line in shown.splitlines() if line[0] != " "] == list(
         known_keys()

@@ -23,10 +23,10 @@ def test_a_run_holds_all_that_the_design_names(finished):
 
 def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
     lines = (finished / "stderr").read_text().splitlines()
-    assert lines[0] == "Training the tokenizer."
-    assert lines[1].startswith("training: 0/4, ")
-    assert lines[-1] == "Averaging checkpoints."
-    assert len(lines) == 3
+    progress = [line for line in lines if line.startswith("training: ")]
+    assert progress[0].startswith("training: 0/4, ")
+    named = [line for line in lines if line not in progress]
+    assert named == ["Training the tokenizer.", "Averaging checkpoints."]
 
 
 def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished, run):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import _progress
 from keras_transformer.training import (
     MaskedAccuracy,
     MaskedCrossentropy,
@@ -215,7 +216,8 @@ def test_validation_measures_the_averages_of_the_weights():
     np.testing.assert_array_equal(model.get_weights(), weights)
 
 
-def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys):
+def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys, monkeypatch):
+    monkeypatch.setattr(_progress, "SECONDS_BETWEEN_LINES", 1e9)
     bar = ProgressBar(steps=40)
     validation = AtCheckpoint(lambda model, step, logs: bar.report(step, {"validation/loss": 1.0}))
     fit(new_model(), 10, 4, bar, StepReports([bar], every=1), validation)
