@@ -1,8 +1,9 @@
 """Finds the trained runs that the package contains, such as "tatoeba_en_de"."""
 
 import hashlib
-import shutil
+from fnmatch import fnmatch
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 from filelock import FileLock
 
@@ -11,6 +12,9 @@ from keras_transformer.errors import UserError
 
 _PACKAGE = Path(__file__).parent
 _FOLDERS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")  # installed, source tree
+
+# In a source tree, `export` writes versions of a SavedModel (1, 2, ...) beside a run of its name.
+_NOT_OF_RUN = ("[0-9]*", ".*")
 
 
 def find_run(directory: str | Path) -> Path:
@@ -51,7 +55,7 @@ def _copy(shipped: Path) -> Path:
         with FileLock(copy.parent / ".lock"):
             if not copy.is_dir():
                 with atomic_write(copy) as partial:
-                    shutil.copytree(shipped, partial)
+                    copytree(shipped, partial, ignore=ignore_patterns(*_NOT_OF_RUN))
     return copy
 
 
@@ -59,7 +63,8 @@ def _fingerprint(folder: Path) -> str:
     """Returns 16 hex digits of a SHA-256 of the names and contents of all files of a run."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        name = path.relative_to(folder)
+        if path.is_file() and not any(fnmatch(name.parts[0], x) for x in _NOT_OF_RUN):
+            digest.update(f"{name.as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

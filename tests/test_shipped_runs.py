@@ -40,6 +40,16 @@ def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path
     assert not (package / "one" / "scores.json").exists()
 
 
+def test_exports_beside_a_run_of_a_source_tree_are_no_part_of_it(package):
+    before = find_run("one")
+    (package / "one" / "1").mkdir()
+    (package / "one" / "1" / "saved_model.pb").write_bytes(b"graph")
+    (package / "one" / ".write.lock").touch()
+    assert find_run("one") == before
+    (package / "one" / "model.keras").write_bytes(b"other weights")
+    assert {path.name for path in find_run("one").iterdir()} == {"model.keras", "recipe.yaml"}
+
+
 def test_another_release_of_a_run_gets_another_copy(package):
     before = find_run("one")
     (package / "one" / "model.keras").write_bytes(b"other weights")
@@ -55,12 +65,12 @@ def test_a_folder_of_the_user_comes_first(package):
 
 
 def test_a_copy_that_was_interrupted_is_made_again(package, monkeypatch):
-    def interrupted(source, target):
+    def interrupted(source, target, ignore):
         target.mkdir()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(shutil, "copytree", interrupted)
+        context.setattr(module, "copytree", interrupted)
         find_run("one")
     assert Run.open("one").model_path.read_bytes() == b"weights"
 
