@@ -37,16 +37,17 @@ class _Scale(NamedTuple):
     tokens_per_batch: int
     accumulation_steps: int
     warmup_steps: int
+    peak_learning_rate: float
     passes: int
 
 
 _WIDE: dict[str, int | str] = {"preset": "tiny", "d_model": 256, "d_ff": 1_024}
 _SCALES = (
-    _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 1_000, 200),
-    _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 50),
-    _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 20),
-    _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 20),
-    _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 20),
+    _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 400, 0.002, 200),
+    _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 0.003, 50),
+    _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 0.002, 20),
+    _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 0.0007, 20),
+    _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 0.0007, 20),
 )
 _FEWEST_STEPS, _MOST_STEPS = 1_000, 100_000
 
@@ -123,6 +124,7 @@ training:
   accumulation_steps: {scale.accumulation_steps}
   length_multiple: 4
   warmup_steps: {scale.warmup_steps}
+  peak_learning_rate: {scale.peak_learning_rate}
   # On GPUs, and on CPUs that compute in bfloat16, mixed_bfloat16 is faster.
   dtype_policy: float32
   checkpoint_every: {every}

@@ -61,6 +61,7 @@ def test_larger_corpora_get_larger_models_and_batches_but_less_dropout_and_fewer
     for settings, recipe, pairs in zip(chosen, recipes, sizes, strict=True):
         assert recipe.data.held_out.validation == recipe.data.held_out.test == settings.held_out
         assert recipe.training.steps == settings.steps == 20 * recipe.training.checkpoint_every
+        assert recipe.training.warmup_steps <= settings.steps / 4
         assert 9 * pairs <= settings.tokens < 60 * pairs  # 8 words, of one or more pieces, and eos
         assert recipe.tokenizer.vocabulary_size == settings.vocabulary_size
 

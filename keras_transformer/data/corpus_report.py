@@ -71,8 +71,9 @@ class _Side:
         self.hashes.append(hash(sentence))
 
     def report(self, sample: Iterable[str]) -> SideReport:
-        lengths = [_percentile(self.lengths, share) for share in (0.5, 0.95, 1.0)]
-        return SideReport(_different(self.hashes), *lengths, len(self.characters), _scripts(sample))
+        median, high, longest = (_percentile(self.lengths, share) for share in (0.5, 0.95, 1.0))
+        counts = _different(self.hashes), median, high, longest, len(self.characters)
+        return SideReport(*counts, _scripts(sample))
 
 
 def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:

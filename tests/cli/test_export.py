@@ -23,6 +23,7 @@ def test_options_reach_the_exporter_and_the_comparison_is_shown(run, monkeypatch
         "output": Path("there"),
         "quantization": None,
         "shortlist": False,
+        "checkpoint": None,
         "beam_size": 3,
     }
 
