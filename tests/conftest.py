@@ -39,9 +39,9 @@ def _seeded() -> None:
 
 
 @pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes standard error a terminal, where progress is a bar. Elsewhere, it is a few lines."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shows progress as bars, as in a notebook and on a terminal. In log files, it is lines."""
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,6 @@ from keras_transformer.cli.common import (
 from keras_transformer.cli.search_options import (
     best_search_options,
     checked,
-    flags,
     options_of,
     take_options,
 )
@@ -130,7 +129,9 @@ def _check_options(options: dict[str, Any]) -> None:
         raise UserError("give either a RUN or --hypotheses FILE")
     if "hypotheses" in given:
         if refused := given - _WITHOUT_RUN - {*_SETTINGS}:
-            raise UserError(f"{flags(refused)} cannot be used with --hypotheses")
+            names = {x.name: x.opts[0] for x in click.get_current_context().command.params}
+            listed = ", ".join(sorted(names[name] for name in refused))
+            raise UserError(f"{listed} cannot be used with --hypotheses")
         if "reference" not in given:
             raise UserError("--hypotheses needs --reference FILE")
     elif len(given & {"source", "reference"}) == 1:

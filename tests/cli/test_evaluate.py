@@ -160,6 +160,10 @@ assert not loaded, loaded
         ("run --hypotheses hyp --reference ref", "give either a RUN or --hypotheses FILE"),
         ("--hypotheses hyp", "--hypotheses needs --reference FILE"),
         (
+            "--hypotheses hyp --reference ref --batch-tokens 5",
+            "--batch-tokens cannot be used with --hypotheses",
+        ),
+        (
             "--hypotheses hyp --reference ref --split test --beam-size 2 --output out",
             "--beam-size, --output, --split cannot be used with --hypotheses",
         ),

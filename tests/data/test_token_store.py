@@ -178,7 +178,7 @@ def test_generator_is_refused(tmp_path, tokenizer):
         build(tmp_path / "store", (pair for pair in SENTENCES), tokenizer)
 
 
-def test_progress_goes_to_stderr(tmp_path, tokenizer, capsys, terminal):
+def test_progress_goes_to_stderr(tmp_path, tokenizer, capsys, notebook):
     TokenStore.build(tmp_path / "store", SENTENCES, tokenizer)
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -137,7 +137,7 @@ def test_best_of_n_best_is_the_translation():
     assert translator.translate(sentences) == best
 
 
-def test_progress_counts_sentences(capsys, terminal):
+def test_progress_counts_sentences(capsys, notebook):
     new_translator(Copier(), beam_size=1).translate(["1", "", "22"], progress=True)
     assert "3/3" in capsys.readouterr().err
     new_translator(Copier(), beam_size=1).translate(["1"])

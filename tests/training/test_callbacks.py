@@ -228,7 +228,7 @@ def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys, monkey
     assert captured.out.splitlines() == lines
 
 
-def test_progress_bar_counts_steps_and_shows_loss(capsys, terminal):
+def test_progress_bar_counts_steps_and_shows_loss(capsys, notebook):
     bar = ProgressBar(steps=10, start_step=2)
     reports = StepReports([bar], tokens=lambda step: 5, start_step=2)
     fit(new_model(), 2, 2, bar, reports, initial_epoch=1)

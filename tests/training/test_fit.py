@@ -213,7 +213,7 @@ def test_a_file_in_place_of_the_checkpoints_is_refused_before_training(tmp_path)
         fit_quietly(new_model(), tmp_path, lambda count: pytest.fail("training began"))
 
 
-def test_the_progress_bar_ends_its_line_if_training_fails(tmp_path, capsys, terminal):
+def test_the_progress_bar_ends_its_line_if_training_fails(tmp_path, capsys, notebook):
     with pytest.raises(UserError, match="diverged") as failure:
         fit(new_model(), lambda count: itertools.repeat((X, Y * np.inf)), tmp_path, steps=1)
     assert capsys.readouterr().err.endswith("\n")
