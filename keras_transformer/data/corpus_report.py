@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from tqdm import tqdm
 
+from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
 
 _SAMPLE_SIZE = 10_000
@@ -86,12 +86,12 @@ def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:
 
     Args:
         pairs: (source, target) sentences, such as the result of `read_parallel`.
-        progress: Whether to show a progress bar on stderr after a second. Defaults to True.
+        progress: Whether to show progress on stderr. Defaults to True.
     """
     source_side, target_side, hashes = _Side(), _Side(), array("q")
     rng, sample = random.Random(1), list[Pair]()
     empty = equal = 0
-    for pair in tqdm(pairs, desc="reading", unit=" pairs", delay=1, disable=not progress):
+    for pair in Bar("reading", iterable=pairs, unit=" pairs", delay=1, disable=not progress):
         source, target = pair
         if not source.strip() or not target.strip():
             empty += 1
