@@ -185,8 +185,8 @@ def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
 
 
 def _max_length(lengths: np.ndarray) -> int:
-    """Returns a length that 99.5 % of the sentences do not exceed, or the largest allowed."""
-    needed = np.quantile(lengths, 0.995)
+    """Returns a length that 99.9 % of the sentences do not exceed, or the largest allowed."""
+    needed = np.quantile(lengths, 0.999)
     return next((length for length in _LENGTHS if needed <= length), _LENGTHS[-1])
 
 
