@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError
 
@@ -36,7 +37,7 @@ class HeldOut:
         sources, targets = (
             {sentence_key(text) for text in side} for side in zip(*held, strict=True)
         )
-        for source, target in self.pairs:
+        for source, target in _progress(self.pairs):
             if sentence_key(source) not in sources and sentence_key(target) not in targets:
                 yield source, target
 
@@ -73,7 +74,7 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     """
     count = validation + test
     hashes = np.fromiter(
-        (_hash(source, seed) for source, target in pairs if source and target), np.uint64
+        (_hash(source, seed) for source, target in _progress(pairs) if source and target), np.uint64
     )
     hashes = np.unique(hashes)
     if count > len(hashes) // _CANDIDATES:
@@ -92,6 +93,10 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
             "for test"
         )
     return HeldOut(rest[:validation], chosen_test, pairs)
+
+
+def _progress(pairs: Iterable[Pair]) -> Iterable[Pair]:
+    return Bar("splitting the text", iterable=pairs, unit="pair", delay=1, leave=False)
 
 
 def sentence_key(text: str) -> str:
@@ -114,7 +119,7 @@ def _hash(source: str, seed: int) -> int:
 def _candidates(pairs: Iterable[Pair], highest: int, seed: int) -> list[Pair]:
     """Returns the first pair of each source with a hash up to `highest`, sorted by hash."""
     found: dict[int, Pair] = {}
-    for source, target in pairs:
+    for source, target in _progress(pairs):
         if source and target and (value := _hash(source, seed)) <= highest:
             found.setdefault(value, (source, target))
     return [found[value] for value in sorted(found)]
