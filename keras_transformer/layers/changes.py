@@ -15,9 +15,22 @@ from keras_transformer._backend.process import without_tensorflow
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """Returns a dict that maps the path of each changed sublayer to its changes (JSON values)."""
-    found = {path: _own_changes(sublayer, parent) for path, sublayer, parent in _sublayers(layer)}
-    return {path: changes for path, changes in found.items() if changes}
+    """Returns a dict that maps the path of each changed sublayer to its changes (JSON values).
+
+    The flag `trainable` of a sublayer is a change if it differs from the flag that the sublayer has
+    after the changes of the layers that contain it. The flag of `layer` itself is not a change.
+    """
+    found = {}
+    flags: dict[int, bool] = {}  # by the id of the sublayer
+    for path, sublayer in _sublayers(layer).items():
+        changes = _own_changes(sublayer)
+        if sublayer.trainable != flags.get(id(sublayer), True):
+            changes["trainable"] = sublayer.trainable
+            # Keras also sets the flags of all sublayers.
+            flags.update({id(x): sublayer.trainable for x in sublayer._flatten_layers()})
+        if changes:
+            found[path] = changes
+    return found
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
@@ -26,21 +39,22 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
     Raises:
         ValueError: If `changes` contains a sublayer that the layer does not have.
     """
-    sublayers = {path: sublayer for path, sublayer, _ in _sublayers(layer)}
+    sublayers = _sublayers(layer)
     if unknown := sorted(changes.keys() - sublayers.keys()):
         raise ValueError(
             "The config contains changes for sublayers that do not exist. "
             f"Received: {unknown}. Sublayers: {sorted(sublayers)}"
         )
-    with fast_deletion():
+    for path, sublayer in sublayers.items():
+        if "trainable" in changes.get(path, {}):
+            sublayer.trainable = changes[path]["trainable"]
+    with fast_deletion():  # after `trainable = True`, which would unfreeze the kernel under LoRA
         for path, own in changes.items():
             if "quantization" in own:
                 config = keras.saving.deserialize_keras_object(own["quantization"])
                 sublayers[path].quantize(config=config, type_check=False)
             if "lora_rank" in own:
                 sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
-            if not own.get("trainable", True):
-                sublayers[path].trainable = False
 
 
 @contextmanager
@@ -57,7 +71,7 @@ def fast_deletion() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _own_changes(layer: Any, parent: Any) -> dict[str, Any]:
+def _own_changes(layer: Any) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     quantization = getattr(layer, "quantization_config", None)
     if quantization is not None:
@@ -65,18 +79,22 @@ def _own_changes(layer: Any, parent: Any) -> dict[str, Any]:
             changes["quantization"] = keras.saving.serialize_keras_object(quantization)
     if getattr(layer, "lora_enabled", False):
         changes["lora_rank"], changes["lora_alpha"] = layer.lora_rank, layer.lora_alpha
-    if parent.trainable and not layer.trainable:
-        changes["trainable"] = False
     return changes
 
 
-def _sublayers(
-    layer: Any, prefix: str = "", seen: set[int] | None = None
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yields each sublayer once, as a tuple (path of layer names, sublayer, parent layer)."""
-    seen = set() if seen is None else seen
+def _sublayers(layer: Any) -> dict[str, Any]:
+    """Returns each sublayer once, by its path of layer names. A layer is before its sublayers.
+
+    A layer can be a sublayer of several layers. It has fewer sublayers than each of them.
+    """
+    found = dict(_named(layer, "", set()))
+    sizes = {path: len(list(sublayer._flatten_layers())) for path, sublayer in found.items()}
+    return {path: found[path] for path in sorted(found, key=lambda path: -sizes[path])}
+
+
+def _named(layer: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for sublayer in layer._layers:
         if id(sublayer) not in seen:
             seen.add(id(sublayer))
-            yield prefix + sublayer.name, sublayer, layer
-            yield from _sublayers(sublayer, f"{prefix}{sublayer.name}/", seen)
+            yield prefix + sublayer.name, sublayer
+            yield from _named(sublayer, f"{prefix}{sublayer.name}/", seen)

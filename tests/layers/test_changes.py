@@ -1,5 +1,6 @@
 """Quantization, LoRA and freezing are saved with the layers that they changed."""
 
+import copy
 import json
 
 import keras
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 
-from keras_transformer.layers import EncoderLayer
+from keras_transformer import Transformer
+from keras_transformer.layers import Encoder, EncoderLayer
 from keras_transformer.layers.base import Dense
 from keras_transformer.layers.changes import apply_layer_changes, layer_changes
 
@@ -83,3 +85,97 @@ def test_a_loaded_dense_goes_on_with_lora_or_with_the_merged_kernel(tmp_path):
         own, other = (to_numpy(getattr(layer, name)) for layer in layers[:2])
         np.testing.assert_array_equal(own, other)
     assert len(layers[2].weights) == 2
+
+
+def frozen(layer, *thawed):
+    """Freezes a layer, then unfreezes some of its sublayers, each within the one before."""
+    layer.trainable = False
+    for sublayer in thawed:
+        sublayer.trainable = True
+    return layer
+
+
+def trainable_flags(layer):
+    """The flags of a layer, its sublayers and its weights."""
+    flags = [(x.name, x.trainable) for x in layer._flatten_layers()]
+    return flags, [weight.trainable for weight in layer.weights]
+
+
+def freeze_in_turn(layer):
+    """Unfreezes in a frozen layer, and freezes in what was unfrozen."""
+    frozen(layer, layer.layers[0])
+    frozen(layer.layers[0].feed_forward, layer.layers[0].feed_forward.inner)
+
+
+FREEZINGS = {
+    "all": (EncoderLayer, lambda x: frozen(x)),
+    "all_but_a_sublayer": (EncoderLayer, lambda x: frozen(x, x.feed_forward)),
+    "all_but_one_below": (EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)),
+    "unfrozen_again": (EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))),
+    "stack_but_a_layer": (Encoder, lambda x: frozen(x, x.layers[-1])),
+    "stack_in_turn": (Encoder, freeze_in_turn),
+    "lora_in_frozen": (
+        EncoderLayer,
+        lambda x: frozen(x).self_attention.query_projection.enable_lora(2),
+    ),
+    "lora_in_unfrozen": (
+        EncoderLayer,
+        lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind, freeze", FREEZINGS.values(), ids=FREEZINGS)
+def test_what_is_frozen_stays_so_in_a_model_of_the_users(kind, freeze, tmp_path):
+    layer = kind(**({"num_layers": 3} if kind is Encoder else {}), d_model=6, num_heads=2, d_ff=8)
+    inputs = keras.Input((None, 6))
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    freeze(layer)
+    model.save(tmp_path / "model.keras")
+    for other in (keras.saving.load_model(tmp_path / "model.keras"), copy.deepcopy(model)):
+        assert trainable_flags(other) == trainable_flags(model)
+
+
+def small_transformer():
+    return Transformer(9, num_layers=2, d_model=6, num_heads=2, d_ff=8, norm_first=True)
+
+
+@pytest.mark.parametrize(
+    "freeze",
+    [
+        lambda x: frozen(x.encoder),
+        lambda x: frozen(x.encoder, x.encoder.layers[-1]),
+        lambda x: frozen(x.encoder.layers[0], x.encoder.layers[0].feed_forward),
+        lambda x: frozen(x, x.decoder, x.source_embedding),
+        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1])),
+    ],
+    ids=["stack", "but_a_layer", "but_a_sublayer", "model", "in_turn"],
+)
+def test_what_is_frozen_in_a_transformer_stays_so(freeze, tmp_path):
+    """Its encoder layers are sublayers of the model, and of the encoder too."""
+    model = small_transformer()
+    freeze(model)
+    model.save(tmp_path / "model.keras")
+    of_config = Transformer.from_config(json.loads(json.dumps(model.get_config())))
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for other in (of_config, loaded, copy.deepcopy(model)):
+        assert trainable_flags(other) == trainable_flags(model)
+
+
+def test_a_frozen_stack_is_one_change():
+    model = small_transformer()
+    frozen(model.encoder, model.encoder.layers[-1])
+    assert layer_changes(model) == {
+        "encoder": {"trainable": False},
+        "encoder_layer_2": {"trainable": True},
+    }
+
+
+def test_changes_of_an_older_file_are_applied_in_any_order():
+    """Release 0.1.0 named frozen layers only, the outer ones after their sublayers."""
+    model = small_transformer()
+    names = ["decoder_layer_1/feed_forward", "encoder_layer_1", "decoder_layer_1", "encoder"]
+    apply_layer_changes(model, {name: {"trainable": False} for name in names})
+    stacks = [model.encoder, *model.encoder.layers, model.decoder.layers[0]]
+    assert not any(x.trainable for stack in stacks for x in stack._flatten_layers())
+    assert all(weight.trainable for weight in model.decoder.layers[1].weights)
