@@ -8,7 +8,8 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +137,20 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     step, _ = _check_loadable(Path(path))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+    with _complete_loading(f"checkpoint {path} is of another model or optimizer"):
+        _load_weights(Path(path), model)
+    return step
+
+
+@contextmanager
+def _complete_loading(message: str) -> Iterator[None]:
+    """Raises `UserError` with `message` if Keras cannot load the weights or the optimizer."""
     try:
         with warnings.catch_warnings():  # Keras only warns if it cannot load the optimizer
             warnings.filterwarnings("error", message="Skipping variable loading for optimizer")
-            _load_weights(Path(path), model)
+            yield
     except (ValueError, UserWarning) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"checkpoint {path} is of another model or optimizer: {reason}") from None
-    return step
+        raise UserError(f"{message}: {' '.join(str(error).split())}") from None
 
 
 def _load_weights(path: Path, model: Any) -> None:
@@ -257,14 +264,17 @@ def load_checkpoint_model(path: str | Path) -> Any:
     """Returns the model of a checkpoint, without the optimizer.
 
     If the optimizer keeps EMA weights, the model gets the EMA weights. Raises `UserError` if the
-    checkpoint is incomplete or damaged, or has the format of an older release.
+    checkpoint is incomplete or damaged, or has the format of an older release. Also raises it if
+    the optimizer does not fit the loaded model, for example because a custom layer does not save
+    which of its sublayers are frozen.
     """
     _, config = _check_loadable(Path(path))
     register_models()
     file = Path(path) / _MODEL
     model = keras.saving.load_model(file, compile=False)
     if _has_averages(config):
-        compiled = keras.saving.load_model(file)
+        with _complete_loading(f"the EMA weights of checkpoint {path} cannot be loaded"):
+            compiled = keras.saving.load_model(file)
         compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
         model.set_weights(compiled.get_weights())
     return model

@@ -280,6 +280,34 @@ def test_averages_of_the_weights_stand_for_them(tmp_path):
     assert not averaged.compiled
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class ForgetsWhatIsFrozen(keras.layers.Layer):
+    """As custom layers of sublayers do: after loading, all sublayers can be trained."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = keras.layers.Dense(2)
+
+    def build(self, shape):
+        self.inner.build(shape)
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_averages_of_other_weights_than_the_loaded_model_trains_are_refused(tmp_path):
+    """Keras would only warn, and leave the averages of the loaded model at zero."""
+    layer = ForgetsWhatIsFrozen()
+    model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
+    layer.inner.trainable = False
+    model.compile(TransformerAdam(use_ema=True), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    path = save_checkpoint(tmp_path, model, step=1, keep=1)
+    with pytest.raises(UserError, match="EMA weights of .*step-00000001 cannot be loaded: .*has"):
+        average_checkpoints([path], tmp_path / "model.keras")
+    assert not (tmp_path / "model.keras").exists()
+
+
 def test_the_older_file_is_kept_until_the_new_one_is_there(tmp_path, monkeypatch):
     old, previous = tmp_path / "model.keras", tmp_path / "model.previous.keras"
     average_checkpoints([checkpoint_of(tmp_path, 1, 1.0)], old, previous)
