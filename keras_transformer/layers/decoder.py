@@ -77,10 +77,10 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_residual.build(x_shape)
 
-    def compute_output_spec(self, x: Any, *args: Any, **options: Any) -> Any:
+    def _output_spec(self, x: Any, *args: Any, **options: Any) -> Any:
         if args[3:4] == (True,) or options.get("return_attention_weights"):
             return keras.layers.Layer.compute_output_spec(self, x, *args, **options)
-        return super().compute_output_spec(x)
+        return super()._output_spec(x)
 
     @checkpointable
     def call(

@@ -124,8 +124,7 @@ class EncoderLayer(ConfiguredLayer):
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
-    def compute_output_spec(self, x: Any, *_: Any, **__: Any) -> Any:
-        # Otherwise, Keras traces `call`, which doubles the time to load a model on TensorFlow.
+    def _output_spec(self, x: Any, *_: Any, **__: Any) -> Any:
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
     @checkpointable

@@ -53,7 +53,7 @@ class TokenEmbedding(ConfiguredLayer):
         )
         self.built = True
 
-    def compute_output_spec(self, inputs: Any, reverse: bool = False) -> Any:
+    def _output_spec(self, inputs: Any, reverse: bool = False) -> Any:
         shape = inputs.shape[:-1] if reverse else inputs.shape
         width = self.vocabulary_size if reverse else self.d_model
         return keras.KerasTensor((*shape, width), self.compute_dtype)

@@ -6,7 +6,14 @@ import pytest
 from support.contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
 from support.small_models import inputs_of, new_model
 
-from keras_transformer.layers import Decoder, LocalAttention, RotaryPositionalEncoding
+from keras_transformer.layers import (
+    Decoder,
+    DecoderLayer,
+    EncoderLayer,
+    LocalAttention,
+    RotaryPositionalEncoding,
+    TokenEmbedding,
+)
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     Dense,
@@ -65,6 +72,38 @@ def test_config_of_a_stack_holds_objects_as_configs():
 
 def test_contract_of_dense(tmp_path):
     assert_layer_contract(Dense, {"units": 4}, {"inputs": X}, (2, 5, 4), tmp_path)
+
+
+def averaging(layer_class):
+    """A subclass whose own `call` returns the sum and the mean of the positions."""
+
+    class Averaging(layer_class):
+        def call(self, x, scale=1.0):
+            y = super().call(x)
+            return keras.ops.sum(y, axis=1) * scale, keras.ops.mean(y, axis=1, keepdims=True)
+
+    return Averaging
+
+
+@pytest.mark.parametrize(
+    "layer_class, arguments",
+    [
+        (EncoderLayer, {"d_model": 6, "num_heads": 2, "d_ff": 8}),
+        (DecoderLayer, {"d_model": 6, "num_heads": 2, "d_ff": 8, "use_memory": False}),
+        (TokenEmbedding, {"vocabulary_size": 9, "d_model": 6}),
+    ],
+)
+def test_the_symbolic_shape_is_that_of_a_subclass_with_its_own_call(layer_class, arguments):
+    is_embedding = layer_class is TokenEmbedding
+    shape, dtype = ((5,), "int32") if is_embedding else ((5, 6), "float32")
+    inputs = keras.Input(shape, dtype=dtype)
+    layer = averaging(layer_class)(**arguments)
+    outputs = layer(inputs, scale=2.0)
+    assert [x.shape for x in outputs] == [(None, 6), (None, 1, 6)]
+    eager = keras.Model(inputs, outputs)(np.ones((2, *shape), dtype))
+    assert [tuple(x.shape) for x in eager] == [(2, 6), (2, 1, 6)]
+    inherited = type("Named", (layer_class,), {})(**arguments)
+    assert inherited(inputs).shape == (None, 5, 6)
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
