@@ -240,8 +240,11 @@ def _restored(variables: Iterable[Any]) -> Iterator[None]:
 
 def _is_random(layer: Any, arguments: Any, named: Any) -> bool:
     """Returns whether two calls with `training=True` give different outputs, as with dropout."""
-    with _restored(x for x in layer.variables if is_float(x)):  # calls change moving averages
-        one, other = (_arrays("", layer(*arguments, **named, training=True)) for _ in range(2))
+    found = []
+    for _ in range(2):
+        with _restored(x for x in layer.variables if is_float(x)):  # a call changes moving averages
+            found.append(_arrays("", layer(*arguments, **named, training=True)))
+    one, other = found
     return any(np.any(change(one[name], other[name])) for name in one)
 
 

@@ -78,7 +78,7 @@ def averaging(layer_class):
     """A subclass whose own `call` returns the sum and the mean of the positions."""
 
     class Averaging(layer_class):
-        def call(self, x, scale=1.0):
+        def call(self, x, memory=None, scale=1.0):
             y = super().call(x)
             return keras.ops.sum(y, axis=1) * scale, keras.ops.mean(y, axis=1, keepdims=True)
 

@@ -55,6 +55,27 @@ def test_a_step_changes_no_moving_average(child):
         np.testing.assert_array_equal(to_numpy(weight), value)
 
 
+class Centered(keras.layers.Layer):
+    """Subtracts a moving average, which a call in training changes first."""
+
+    def build(self, shape):
+        self.average = self.add_weight((shape[-1],), "zeros", trainable=False, name="average")
+
+    def call(self, x, training=False):
+        if training:
+            self.average.assign(0.9 * self.average + 0.1 * keras.ops.mean(x, axis=0))
+        return x - self.average
+
+
+def test_a_step_of_a_layer_that_uses_its_moving_average_is_with_training(child):
+    child.model = keras.Sequential([keras.Input((4,)), Centered()])
+    answer = child.step()
+    assert answer["is_training"]
+    arrays = dict(zip(answer["names"], np.load(answer["file"]).values(), strict=False))
+    (name,) = (x for x in arrays if "average" in x)
+    np.testing.assert_allclose(arrays[name], 0.1, rtol=1e-5)
+
+
 def test_a_saved_file_and_a_saved_call_load(child, tmp_path):
     child.save(str(tmp_path / "saved.keras"))
     loaded, own = (
