@@ -130,7 +130,7 @@ def conformance(
     missing = [name for name in BACKENDS if name not in installed]
     if len(installed) < 2:
         raise UserError(f"a comparison needs two backends; {missing[0]} is not installed")
-    model = as_model(model, inputs)
+    model, inputs = as_model(model, inputs), _tensors_of(model, inputs)
     modules = _modules(model, imports)
     checks = [check for check in CHECKS if check != "search" or isinstance(model, Searchable)]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -161,12 +161,19 @@ def as_model(model: Any, inputs: Any) -> keras.Model:
     if inputs is None:
         raise ValueError(f"`inputs` must be given for a layer. Received: model={model!r}")
     if isinstance(inputs, dict):
-        symbolic = {name: _symbolic(x, name) for name, x in inputs.items()}
-        outputs = model(**symbolic)
+        symbolic = {name: _symbolic(x, name) for name, x in _tensors_of(model, inputs).items()}
+        outputs = model(**{**inputs, **symbolic})
     else:
         symbolic = keras.tree.map_structure(_symbolic, inputs)
         outputs = model(symbolic)
     return keras.Model(symbolic, outputs, name="model")
+
+
+def _tensors_of(model: Any, inputs: Any) -> Any:
+    """Leaves out call arguments of a layer that are no tensors, such as True or None."""
+    if isinstance(model, keras.Model) or not isinstance(inputs, dict):
+        return inputs
+    return {name: x for name, x in inputs.items() if hasattr(x, "shape")}
 
 
 def _symbolic(x: Any, name: str | None = None) -> Any:
@@ -201,8 +208,9 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     """Returns random inputs for a functional model, in the structure of its inputs.
 
     Floats are standard normal. Integers are valid ids for the embedding that reads the input. If no
-    embedding reads the input, the ids are valid for the model's smallest embedding. In a matrix of
-    ids with more than two columns, the first row ends with two padding ids.
+    embedding reads the input, the ids are valid for the model's smallest embedding. Without any
+    embedding, the ids are less than 3. In a matrix of ids with more than two columns, the first row
+    ends with two padding ids.
 
     Raises:
         ValueError: If `model` is not a functional model.
@@ -238,7 +246,7 @@ def _vocabulary_size(model: keras.Model, spec: Any) -> int:
         if isinstance(size, int):
             sizes.append(size)
             own += [size] if any(x is spec for x in _inputs_of(layer)) else []
-    return min(own or sizes or [2])
+    return min(own or sizes or [3])
 
 
 def _inputs_of(layer: Any) -> list[Any]:

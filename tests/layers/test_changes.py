@@ -172,7 +172,7 @@ def test_a_frozen_stack_is_one_change():
 
 
 def test_changes_of_an_older_file_are_applied_in_any_order():
-    """Release 0.1.0 named frozen layers only, the outer ones after their sublayers."""
+    """Older files name frozen layers only, in the order in which the layers are found."""
     model = small_transformer()
     names = ["decoder_layer_1/feed_forward", "encoder_layer_1", "decoder_layer_1", "encoder"]
     apply_layer_changes(model, {name: {"trainable": False} for name in names})

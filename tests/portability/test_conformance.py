@@ -13,7 +13,8 @@ from support.command_line import invoke
 from support.small_models import TARGET_V, VARIANTS, V, new_model
 
 from keras_transformer import Conformance, UserError, conformance
-from keras_transformer.portability.conformance import as_model, random_inputs
+from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.portability.conformance import _tensors_of, as_model, random_inputs
 
 RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
 
@@ -204,6 +205,23 @@ def test_a_layer_becomes_a_model_with_its_arguments_by_name():
     model = as_model(layer, {"query": x, "value": x})
     assert model.output_shape == (None, 3, 4)
     assert as_model(keras.layers.Dense(2), x).output_shape == (None, 3, 2)
+
+
+def test_call_arguments_of_a_layer_may_be_plain_values():
+    x = np.ones((2, 3, 8), "float32")
+    inputs = {"query": x, "use_causal_mask": True, "padding_mask": None}
+    layer = MultiHeadAttention(8, 2)
+    model = as_model(layer, inputs)
+    assert model.input.keys() == _tensors_of(layer, inputs).keys() == {"query"}
+    x[:, -1] = 5.0
+    outputs = model.predict_on_batch({"query": x})
+    np.testing.assert_allclose(outputs[:, :2], outputs[:, :1].repeat(2, axis=1), rtol=1e-5)
+
+
+def test_ids_that_no_embedding_reads_vary():
+    ids = keras.Input((5,), dtype="int32")
+    found = random_inputs(keras.Model(ids, keras.ops.one_hot(ids, 4)))
+    assert set(found.flat) == {0, 1, 2}
 
 
 def test_says_what_is_needed():
