@@ -34,6 +34,7 @@ def write_tsv(path, columns=2):
     return path
 
 
+@pytest.mark.slow
 def test_the_printed_commands_run(folder):
     shown = succeeds("init", "my.corpus.en", "my.corpus.de")
     assert "600" in shown and "Latin 100%" in shown

@@ -39,6 +39,7 @@ def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished
     assert (run / "model.keras").exists()
 
 
+@pytest.mark.slow
 def test_a_run_resumes_by_its_folder_alone_and_with_more_steps(run, monkeypatch):
     shown = succeeds("train", run, "--resume", "--set", "training.steps=5")
     assert "changed from step 4 on: training.steps was 4 and is now 5" in shown

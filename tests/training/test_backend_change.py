@@ -71,6 +71,7 @@ def losses(run: Run) -> np.ndarray:
     return np.array([[point.value for point in curve] for curve in curves])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", DIRECTIONS)
 def test_the_loss_goes_on_on_another_backend(begun, expected, tmp_path, backend):
     found = resume(begun, tmp_path, backend)
