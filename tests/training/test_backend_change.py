@@ -18,8 +18,6 @@ from keras_transformer.training import train
 BACKENDS = ["tensorflow", "jax", "torch"]
 HERE = BACKENDS.index(keras.config.backend())
 OTHERS = [BACKENDS[(HERE + 1) % 3], BACKENDS[(HERE + 2) % 3]]
-# Each backend has one direction in the quick suite and the other one in the slow suite.
-DIRECTIONS = [OTHERS[0], pytest.param(OTHERS[1], marks=pytest.mark.slow)]
 
 
 def begin(directory: Path, dropout_rate: float) -> Run:
@@ -72,7 +70,7 @@ def losses(run: Run) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", DIRECTIONS)
+@pytest.mark.parametrize("backend", OTHERS)
 def test_the_loss_goes_on_on_another_backend(begun, expected, tmp_path, backend):
     found = resume(begun, tmp_path, backend)
     np.testing.assert_allclose(losses(found), losses(expected), atol=1e-4)
