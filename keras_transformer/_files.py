@@ -82,8 +82,8 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 
 def keras_home() -> Path:
     """Returns Keras's folder for downloads, without the slow import of Keras."""
-    home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
-    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    home = Path(os.path.expanduser(os.environ.get("KERAS_HOME", "~/.keras")))
+    existing = next((x for x in (home, *home.parents) if os.path.exists(x)), home)
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 
 

@@ -20,7 +20,8 @@ class Bar(tqdm):
     """
 
     def __init__(self, desc: str, waiting: str = "", **settings: Any) -> None:
-        self.is_live = sys.stderr.isatty() or "ipykernel" in sys.modules
+        is_terminal = getattr(sys.stderr, "isatty", lambda: False)()
+        self.is_live = is_terminal or "ipykernel" in sys.modules
         if not self.is_live:
             settings |= {
                 "file": _Lines(sys.stderr),

@@ -21,6 +21,8 @@ _MOST_BYTES = 256 * 1024
 # Sizes and counts must fit into int32. Names of checkpoints have eight digits.
 _MOST, _MOST_STEPS = 2**31 - 1, 10**8 - 1
 _HIGHEST_LEARNING_RATE = 10.0
+# The suffixes of files that a run writes.
+_LANGUAGE = r"^[A-Za-z][\w-]{0,34}$"
 # Marks a key or section whose value may change when a run resumes, because the weights that the run
 # has so far would be the same, up to rounding.
 _MAY_CHANGE: dict[str, Any] = {"may_change": True}
@@ -89,8 +91,8 @@ class HeldOutCounts(_Section):
 class Data(_Section):
     """Text for training, validation and test."""
 
-    source_language: str = Field("en", description="ISO 639-1 code.")
-    target_language: str = Field("de", description="ISO 639-1 code.")
+    source_language: str = Field("en", pattern=_LANGUAGE, description="ISO 639-1 code.")
+    target_language: str = Field("de", pattern=_LANGUAGE, description="ISO 639-1 code.")
     train: TextPair | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
@@ -121,7 +123,8 @@ class Data(_Section):
             raise ValueError("held_out needs files for train, and no validation and test")
         if self.generator is not None and (self.held_out, *files) != (None,) * 4:
             raise ValueError("give files or a generator, not both")
-        if self.generator is not None and self.source_language == self.target_language:
+        writes_text = self.generator is not None or self.held_out is not None
+        if writes_text and self.source_language == self.target_language:
             raise ValueError(
                 "target_language must differ from source_language. "
                 f"Received: {self.target_language!r} for both"

@@ -590,25 +590,41 @@ class Run:
         """Returns the translations of the finished model that the last evaluation of a split wrote.
 
         Raises:
-            UserError: If the split has not been evaluated, or if the file cannot be read.
+            UserError: If the finished model has not translated the split, or if the file cannot be
+                read.
         """
         from keras_transformer.data.corpus import read_lines
 
         path = self._hypotheses_path(split, None)
         if not path.exists():
             raise UserError(f"no translations {path}: evaluate {self.directory} first")
+        found = self.scored_model(None) if self.model_path.is_file() else {}
+        if _read_text(path.with_suffix(".sha256")) != found.get("checkpoint_sha256"):
+            raise UserError(
+                f"{path} has translations of another model than {self.model_path}: evaluate "
+                f"{self.directory} again"
+            )
         return list(read_lines(path))
 
     def keep_hypotheses(
-        self, split: Split, hypotheses: Iterable[str], checkpoint: Path | None = None
+        self,
+        split: Split,
+        hypotheses: Iterable[str],
+        scored: dict[str, str],
+        checkpoint: Path | None = None,
     ) -> None:
-        """Writes the translations of a split, one per line.
+        """Writes the translations of a split, one per line, and the hash of the model.
 
         `checkpoint` is the folder of the checkpoint that translated, or None for `model.keras`.
+        `scored` is the result of `scored_model` for it.
         """
         path = self._hypotheses_path(split, checkpoint)
-        with self.writing(), atomic_write(path) as partial:
-            partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
+        with self.writing():
+            path.with_suffix(".sha256").unlink(missing_ok=True)
+            with atomic_write(path) as partial:
+                partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
+            with atomic_write(path.with_suffix(".sha256")) as partial:
+                partial.write_text(scored["checkpoint_sha256"], "utf-8")
 
     def _hypotheses_path(self, split: Split, checkpoint: Path | None) -> Path:
         name = f"{split}.{checkpoint.name}" if checkpoint else split
@@ -618,8 +634,9 @@ class Run:
         """Raises `UserError` if scores.json is damaged, or if it or hypotheses/ is not writable."""
         self.scores()
         self.writing()
-        if not os.access(self.directory, os.W_OK):
-            raise UserError(f"{self.directory} is read-only, so scores.json cannot be written")
+        for folder in (self.directory, self.hypotheses_dir):
+            if folder.exists() and not os.access(folder, os.W_OK):
+                raise UserError(f"{folder} is read-only, so the results cannot be written")
         if os.path.lexists(self.hypotheses_dir) and not self.hypotheses_dir.is_dir():
             raise UserError(f"{self.hypotheses_dir} must be a folder: remove the file")
 
@@ -682,6 +699,11 @@ def training_lock(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _read_text(path: Path) -> str:
+    """Returns the text of a small file, or "" if there is no such file."""
+    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:

@@ -15,7 +15,6 @@ from keras_transformer.shipped_runs import find_run
 
 _SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
 _MOST_JSON_BYTES = 16 * 1024 * 1024
-_BAD_FILE = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def run_info(directory: str | Path) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def run_info(directory: str | Path) -> dict[str, Any]:
     def known(read: Callable[[Run], Any]) -> Any:
         try:
             return read(run)
-        except _BAD_FILE as error:
+        except Exception as error:  # zipfile, h5py and protobuf raise different errors
             problems.append(" ".join(f"{error}".split()))
             return None
 
@@ -194,9 +193,9 @@ def _scalars(path: Path, prefix: str) -> Iterator[tuple[int, str, float]]:
 
 
 def _scores(run: Run) -> list[dict[str, Any]]:
-    """Returns the newest score of each split and metric."""
-    newest = {(entry.get("split"), entry.get("metric")): entry for entry in run.scores()}
-    return list(newest.values())
+    """Returns the newest score of each text, metric and checkpoint."""
+    keys = ("split", "source", "reference", "metric", "checkpoint")
+    return list({tuple(map(entry.get, keys)): entry for entry in run.scores()}.values())
 
 
 def _json(path: Path) -> Any:
@@ -214,6 +213,7 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
             commands.append(f"translate {run} --checkpoint best")
     else:
         commands = [f"translate {run}", f"export {run} --format saved_model"]
-        if not any(score.get("split") == "test" for score in info["scores"] or ()):
+        scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
+        if not any(score.get("split") == "test" for score in scores):
             commands.insert(1, f"evaluate {run}")
     return [f"keras-transformer {command}" for command in commands]

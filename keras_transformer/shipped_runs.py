@@ -1,9 +1,8 @@
 """Finds the trained runs that the package contains, such as "tatoeba_en_de"."""
 
 import hashlib
-from fnmatch import fnmatch
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copyfile
 
 from filelock import FileLock
 
@@ -13,8 +12,8 @@ from keras_transformer.errors import UserError
 _PACKAGE = Path(__file__).parent
 _FOLDERS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")  # installed, source tree
 
-# In a source tree, `export` writes versions of a SavedModel (1, 2, ...) beside a run of its name.
-_NOT_OF_RUN = ("[0-9]*", ".*")
+# What a shipped run consists of. In a source tree, `export` may write other files beside it.
+_PARTS = ("README.md", "recipe.yaml", "model.keras", "tokenizer", "text")
 
 
 def find_run(directory: str | Path) -> Path:
@@ -27,7 +26,7 @@ def find_run(directory: str | Path) -> Path:
             conversions can be written beside the model.
 
     Raises:
-        UserError: If there is no such run.
+        UserError: If there is no such run, or if a file of the copy was changed.
     """
     directory = Path(directory)
     if (directory / "recipe.yaml").is_file():
@@ -49,22 +48,30 @@ def shipped_runs() -> dict[str, Path]:
 
 def _copy(shipped: Path) -> Path:
     """Copies a run to a folder that depends on its content, once."""
-    copy = keras_home() / "keras_transformer" / "runs" / _fingerprint(shipped) / shipped.name
-    if not copy.is_dir():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(copy.parent / ".lock"):
-            if not copy.is_dir():
-                with atomic_write(copy) as partial:
-                    copytree(shipped, partial, ignore=ignore_patterns(*_NOT_OF_RUN))
+    fingerprint = _fingerprint(shipped)
+    copy = keras_home() / "keras_transformer" / "runs" / fingerprint / shipped.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(copy.parent / ".lock"):
+        if not copy.exists():
+            with atomic_write(copy) as partial:
+                for file in _files(shipped):
+                    target = partial / file.relative_to(shipped)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    copyfile(file, target)
+    if _fingerprint(copy) != fingerprint:
+        raise UserError(f"{copy} must be a copy of {shipped}, but was changed: remove the folder")
     return copy
 
 
-def _fingerprint(folder: Path) -> str:
+def _files(run: Path) -> list[Path]:
+    paths = [path for part in _PARTS for path in (run / part, *(run / part).rglob("*"))]
+    return sorted(path for path in paths if path.is_file())
+
+
+def _fingerprint(run: Path) -> str:
     """Returns 16 hex digits of a SHA-256 of the names and contents of all files of a run."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and not any(fnmatch(name.parts[0], x) for x in _NOT_OF_RUN):
-            digest.update(f"{name.as_posix()}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for path in _files(run):
+        digest.update(f"{path.relative_to(run).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -308,6 +308,8 @@ def test_something_else_is_refused(tmp_path):
 def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     assert keras_home() == tmp_path / "home"
+    monkeypatch.setattr(os.path, "exists", lambda path: path == tmp_path)  # closed folders
+    assert keras_home() == tmp_path / "home"
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
     assert keras_home() == tmp_path / "temporary" / ".keras"

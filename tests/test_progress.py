@@ -72,3 +72,9 @@ def test_only_backends_that_compile_say_so(monkeypatch):
     assert compiling() == ("" if keras.config.backend() == "torch" else "compiling")
     monkeypatch.delitem(sys.modules, "keras")
     assert compiling() == ""
+
+
+def test_a_process_without_standard_error_has_no_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with Bar("translating", total=2, disable=True) as bar:
+        assert not bar.is_live

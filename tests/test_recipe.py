@@ -346,6 +346,15 @@ def test_a_generator_needs_two_languages(path):
         load_recipe(path, ["data.target_language=en"])
 
 
+def test_held_out_text_needs_two_languages_that_can_be_suffixes(path):
+    held_out = ["data={train: {source: a}, held_out: {}}"]
+    with pytest.raises(UserError, match="data: target_language must differ from source_language"):
+        load_recipe(path, [*held_out, "data.target_language=en"])
+    for language in ("../de", "d\x1b", ""):
+        with pytest.raises(UserError, match="data.target_language: String should match pattern"):
+            load_recipe(path, [*held_out, f"data.target_language={json.dumps(language)}"])
+
+
 def test_settings_of_the_model_reach_it(path):
     expected = {"num_decoder_layers": 2, "attention_dropout_rate": 0.1, "norm_epsilon": 1e-5}
     settings = [f"model.{name}={value:f}" for name, value in expected.items() if value < 2]

@@ -72,6 +72,30 @@ def test_a_finished_run(finished):
     ]
 
 
+def test_scores_of_checkpoints_and_of_other_texts_are_scores_of_their_own(finished):
+    entries = [
+        {"split": "test", "metric": "BLEU", "score": 30.0},
+        {"source": "a", "reference": "b", "metric": "BLEU", "score": 8.0},
+        {"split": "test", "metric": "BLEU", "score": 1.0, "checkpoint": "step-00000020"},
+        {"split": "test", "metric": "BLEU", "score": 31.0},
+        {"split": "test", "metric": "BLEU", "score": 2.0, "checkpoint": "step-00000020"},
+    ]
+    (finished / "scores.json").write_text(json.dumps(entries))
+    assert [entry["score"] for entry in run_info(finished)["scores"]] == [31.0, 8.0, 2.0]
+    (finished / "scores.json").write_text(json.dumps(entries[2:3]))
+    assert f"keras-transformer evaluate {finished}" in run_info(finished)["next"]
+
+
+def test_damage_of_any_kind_is_a_problem(unfinished):
+    state = unfinished / "checkpoints" / "step-00000040" / "state.json"
+    state.write_text(state.read_text().replace("17", "1e999"))
+    (unfinished / "logs" / "events.out.tfevents.9").write_bytes(
+        (20).to_bytes(8, "little") + bytes(4) + b"validation/" + b"\xff" * 9 + bytes(4)
+    )
+    info = run_info(unfinished)
+    assert len(info["problems"]) == 2 and info["parameters"] is None
+
+
 def test_an_unfinished_run(unfinished):
     info = run_info(unfinished)
     assert info["problems"] == []

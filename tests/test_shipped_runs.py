@@ -50,6 +50,12 @@ def test_exports_beside_a_run_of_a_source_tree_are_no_part_of_it(package):
     assert {path.name for path in find_run("one").iterdir()} == {"model.keras", "recipe.yaml"}
 
 
+def test_a_copy_that_someone_changed_is_refused(package):
+    (find_run("one") / "model.keras").write_bytes(b"other weights")
+    with pytest.raises(UserError, match="must be a copy of .*, but was changed: remove the folder"):
+        find_run("one")
+
+
 def test_another_release_of_a_run_gets_another_copy(package):
     before = find_run("one")
     (package / "one" / "model.keras").write_bytes(b"other weights")
@@ -65,12 +71,12 @@ def test_a_folder_of_the_user_comes_first(package):
 
 
 def test_a_copy_that_was_interrupted_is_made_again(package, monkeypatch):
-    def interrupted(source, target, ignore):
-        target.mkdir()
+    def interrupted(source, target):
+        target.touch()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(module, "copytree", interrupted)
+        context.setattr(module, "copyfile", interrupted)
         find_run("one")
     assert Run.open("one").model_path.read_bytes() == b"weights"
 

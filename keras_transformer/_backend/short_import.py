@@ -19,8 +19,8 @@ def shorten_import_of_keras() -> None:
     """Makes a later import of Keras skip JAX on other backends, and PyTorch's compiler Dynamo.
 
     On PyTorch, the import then takes two thirds of the time. Keras marks two functions with
-    `torch._dynamo.disable`. With the shorter import, the mark acts as soon as something imports
-    Dynamo, without which nothing is compiled. Does nothing if Keras is already imported.
+    `torch._dynamo.disable`. With the shorter import, the mark takes effect when Dynamo is
+    imported. Nothing is compiled before that. Does nothing if Keras is already imported.
     """
     if "keras" not in sys.modules:
         sys.meta_path.insert(0, ImportHook(_IMPORTS_JAX, lambda: _replaced("jax", None)))

@@ -26,7 +26,7 @@ def command(run: Path, as_json: bool) -> None:
 
     info = run_info(run)
     if as_json:
-        click.echo(json.dumps(info, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(info, indent=2, ensure_ascii=True))
         return
     rows = [row for row in _rows(info) if row[1]]
     width = max(len(label) for label, _ in rows)
@@ -95,4 +95,6 @@ def _figures(found: dict[str, float] | None) -> str:
 def _score(score: dict[str, Any]) -> str:
     value = score.get("score")
     number = f"{value:.2f}" if isinstance(value, int | float) else value
-    return f"{score.get('split')} {score.get('metric')} {number}  {score.get('signature')}"
+    text = score.get("split") or f"{score.get('source')} and {score.get('reference')}"
+    model = f"{score['checkpoint']}, " if score.get("checkpoint") else ""
+    return f"{model}{text}: {score.get('metric')} {number}  {score.get('signature')}"

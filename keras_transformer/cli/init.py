@@ -75,6 +75,11 @@ def command(
                 f"the file names do not end with a language, as corpus.en does: give the language "
                 f"with --{side}-language"
             )
+    if languages[0] == languages[1]:
+        raise UserError(
+            "source and target language must differ: give other codes with --source-language and "
+            f"--target-language, such as en and en-simple. Received: {languages[0]} for both"
+        )
     text = Text(source, target, *map(str, languages))
     output = output or Path(f"{_name(text)}.yaml")
     _check_output(output)

@@ -74,7 +74,12 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     """
     count = validation + test
     hashes = np.fromiter(
-        (_hash(source, seed) for source, target in _progress(pairs) if source and target), np.uint64
+        (
+            _hash(source, seed)
+            for source, target in _progress(pairs)
+            if source.strip() and target.strip()
+        ),
+        np.uint64,
     )
     hashes = np.unique(hashes)
     if count > len(hashes) // _CANDIDATES:
@@ -120,6 +125,6 @@ def _candidates(pairs: Iterable[Pair], highest: int, seed: int) -> list[Pair]:
     """Returns the first pair of each source with a hash up to `highest`, sorted by hash."""
     found: dict[int, Pair] = {}
     for source, target in _progress(pairs):
-        if source and target and (value := _hash(source, seed)) <= highest:
+        if source.strip() and target.strip() and (value := _hash(source, seed)) <= highest:
             found.setdefault(value, (source, target))
     return [found[value] for value in sorted(found)]

@@ -101,6 +101,10 @@ def evaluate_run(
     run.check_scores()
     options = options or run.recipe.evaluation.search_options()
     evaluator = evaluator or run_evaluator(run, split, files)
+    if evaluator.sources is None:
+        raise ValueError("`evaluator` must have sources. Received: an evaluator without sources")
+    if files is None and list(evaluator.sources) != [source for source, _ in run.pairs(split)]:
+        raise ValueError(f"`evaluator` must have the text of the split. Received: split={split!r}")
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
     made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
@@ -116,8 +120,8 @@ def evaluate_run(
         hypotheses = [as_line(text) for text in translations]
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
-        elif files is None:
-            run.keep_hypotheses(split, hypotheses, folder)
+        if files is None:
+            run.keep_hypotheses(split, hypotheses, scored, folder)
     scores = evaluator.scores(hypotheses)
     for entry in scores:
         run.add_score(split=split, files=files, scored=scored, **made_with, **asdict(entry))

@@ -20,6 +20,7 @@ from keras_transformer.export.source_model import (
     in_float32,
 )
 from keras_transformer.models import Transformer
+from keras_transformer.recipe import Recipe
 from keras_transformer.run import TOKENIZER_MEMBER, Checkpoint, Run
 
 WeightType = Literal["float32", "float16"]
@@ -37,9 +38,10 @@ def export_shared_run(
 ) -> Comparison:
     """Writes a copy of a run with all that evaluation and translation need.
 
-    The copy has the recipe without `data.directory`, the tokenizer, the finished model and, if the
-    run has a folder `text`, its validation and test text. It has no training text, checkpoints,
-    logs and scores. Its model computes in float32, also if it was trained in mixed precision.
+    The copy has the recipe without folders of the user, the tokenizer and the finished model. If
+    the run has a folder `text`, the copy has its validation and test text. It has no training text,
+    checkpoints, logs and scores. Its model computes in float32, also if it was trained in mixed
+    precision.
 
     Example:
 
@@ -73,8 +75,7 @@ def export_shared_run(
     model, tokenizer = run.model(checkpoint), run.tokenizer()
     check_model(model, tokenizer)
     exact = in_float32(model)
-    data = run.recipe.data.model_copy(update={"directory": None})
-    copy = Run(directory, run.recipe.model_copy(update={"data": data}))
+    copy = Run(directory, _without_folders(run.recipe))
     with atomic_write(directory) as partial:
         partial.mkdir()
         (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
@@ -91,6 +92,17 @@ def export_shared_run(
             tolerance=_SCORE_TOLERANCE,
             is_exact=quantization == "float32",
         )
+
+
+def _without_folders(recipe: Recipe) -> Recipe:
+    """Returns the recipe without folders of the user, which others do not have."""
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["data"].pop("directory", None)
+    tree["training"].pop("initial_run", None)
+    for split in ("train", "validation", "test"):
+        for side, path in tree["data"].get(split, {}).items():
+            tree["data"][split][side] = Path(path).name
+    return Recipe.model_validate(tree)
 
 
 def _copy_text(source: Path, target: Path) -> None:

@@ -64,10 +64,12 @@ def test_case_spaces_and_punctuation_make_no_other_sentence():
 
 
 def test_pairs_with_an_empty_side_are_not_held_out():
-    pairs = [("", "leer"), ("empty", ""), *((f"a {n}", f"b {n}") for n in range(8))]
+    pairs = [("", "leer"), ("empty", " "), *((f"a {n}", f"b {n}") for n in range(8))]
     split = hold_out(pairs, validation=2, test=2)
-    assert all(source and target for source, target in split.validation + split.test)
-    assert [pair for pair in split.train() if not all(pair)] == pairs[:2]
+    assert all(
+        source.strip() and target.strip() for source, target in split.validation + split.test
+    )
+    assert [pair for pair in split.train() if not all(map(str.strip, pair))] == pairs[:2]
 
 
 @pytest.mark.parametrize("targets", [lambda n: n, lambda n: n % 2])

@@ -222,7 +222,7 @@ def check(case):
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
-@settings(max_examples=10, **QUIET)
+@settings(max_examples=5, **QUIET)
 @given(cases(FAKE, 4))
 def test_result_is_that_of_the_sentence_alone(case):
     check(case)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from keras_transformer.errors import UserError
+from keras_transformer.evaluation import Evaluator
 from keras_transformer.evaluation import scores as evaluation
 from keras_transformer.recipe import Evaluation, load_recipe
 from keras_transformer.run import Run
@@ -103,6 +104,15 @@ def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch
     assert "split" not in entry and not run.hypotheses_dir.exists()
 
 
+def test_an_evaluator_of_another_text_is_refused(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    others = [Evaluator(["eins", "drei"], sources) for sources in (None, ["three", "one"])]
+    for evaluator in others:
+        with pytest.raises(ValueError, match="`evaluator` must have"):
+            evaluation.evaluate_run(run, evaluator)
+    assert run.scores() == [] and not run.hypotheses_dir.exists()
+
+
 def test_translations_with_line_ends_stay_aligned(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     monkeypatch.setattr(Echo, "references", ["eins", "zw\r\nei"])
@@ -115,8 +125,13 @@ def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, m
     evaluator = evaluation.run_evaluator(run)
     with pytest.raises(UserError, match=f"test.txt: evaluate {run.directory} first"):
         evaluation.read_baseline(run.directory, evaluator, "test")
-    run.keep_hypotheses("test", ["eins", "drei"])
+    run.keep_hypotheses("test", ["eins", "drei"], run.scored_model(None))
     assert evaluation.read_baseline(run.directory, evaluator, "test") == ["eins", "drei"]
+    model = run.model_path.read_bytes()
+    run.model_path.write_bytes(b"another model")
+    with pytest.raises(UserError, match=f"of another model .*: evaluate {run.directory} again"):
+        evaluation.read_baseline(run.directory, evaluator, "test")
+    run.model_path.write_bytes(model)
     (tmp_path / "out").write_text("a\nb\n")
     assert evaluation.read_baseline(tmp_path / "out", evaluator, None) == ["a", "b"]
     (tmp_path / "out").write_text("a\n")

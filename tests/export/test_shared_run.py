@@ -12,6 +12,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_shared_run
 from keras_transformer.models import Transformer
+from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run
 
 SENTENCES = ["a b c", "f e", "", "a"]
@@ -55,7 +56,19 @@ def test_the_copy_has_only_what_others_need(run, tmp_path):
         *("recipe.yaml", "model.keras", "tokenizer", "text", "text/test.en", "text/test.de")
     }
     assert str(tmp_path) not in (tmp_path / "copy" / "recipe.yaml").read_text()
-    assert Run.open(tmp_path / "copy").recipe.data.directory is None
+    data = Run.open(tmp_path / "copy").recipe.data
+    assert data.directory is None and data.train.source == "text.en"
+
+
+def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
+    tree = run.recipe.model_dump(mode="json")
+    tree["training"]["initial_run"] = str(tmp_path / "first")
+    tree["data"]["test"] = {"source": str(tmp_path / "mine" / "test.tsv")}
+    run = Run(run.directory, Recipe.model_validate(tree))
+    export_shared_run(run, tmp_path / "copy")
+    recipe = Run.open(tmp_path / "copy").recipe
+    assert recipe.training.initial_run is None
+    assert (recipe.data.test.source, recipe.data.test.target) == ("test.tsv", None)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

@@ -139,6 +139,7 @@ def test_finds_a_layer_that_is_wrong_on_pytorch(once, model, check_name, place, 
     assert "The results differ." in run_script(script).stderr
 
 
+@pytest.mark.slow
 def test_the_command_compares_a_run(once):
     def make(folder):
         result = invoke("conformance", RUN, "--output", folder)

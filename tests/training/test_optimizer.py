@@ -113,7 +113,7 @@ def test_the_whole_gradient_of_a_step_is_clipped_and_its_norm_before_is_reported
     np.testing.assert_allclose(variable_of(optimizer, "velocity"), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("accumulation_steps", [1, 2])
+@pytest.mark.parametrize("accumulation_steps", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_averages_count_optimizer_steps_without_bias_to_the_first(accumulation_steps):
     many = accumulation_steps if accumulation_steps > 1 else None
     optimizer = TransformerAdam(

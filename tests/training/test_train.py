@@ -238,6 +238,7 @@ def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     assert f"{copy.model_path} is not changed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_more_steps_replace_the_model_and_keep_a_copy(copy):
     content = copy.model_path.read_bytes()
     training = copy.recipe.training.model_copy(update={"steps": tiny_run.STEPS + 1})
