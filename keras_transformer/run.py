@@ -246,11 +246,13 @@ class Run:
         from keras_transformer.training.checkpoint import best_checkpoints, load_history
 
         paths = self.checkpoints()
-        steps = ", ".join(str(checkpoint_step(path)) for path in paths) or "none"
+        if not paths:
+            raise UserError(f"{self.directory} has no checkpoints: omit --checkpoint")
+        steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         if which == "last":
             chosen = paths[-1:]
         elif which == "best":
-            chosen = best_checkpoints(paths, load_history(paths[-1]), 1) if paths else []
+            chosen = best_checkpoints(paths, load_history(paths[-1]), 1)
         else:
             chosen = [path for path in paths if checkpoint_step(path) == which]
         if not chosen:

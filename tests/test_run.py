@@ -184,7 +184,7 @@ def test_an_unknown_checkpoint_names_those_that_there_are(unfinished, which):
 
 def test_no_checkpoint_is_told(run):
     for which in ("best", "last", 5):
-        with pytest.raises(UserError, match="Steps of the checkpoints: none$"):
+        with pytest.raises(UserError, match="has no checkpoints: omit --checkpoint$"):
             run.checkpoint(which)
 
 

@@ -122,8 +122,9 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
         sampling |= {"num_samples": samples, **search}
         options["sampling"] = options_of_search.checked(SamplingOptions, **sampling)
     files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
+    inputs = [file, *(path for path in files if path)]
+    common.check_other_file(output, *inputs)
     with common.writer(output) as write:
-        inputs = [file, *(path for path in files if path)]
         total = common.count_lines(read_source(file, *files), *inputs)
         is_session = common.is_session(file)
         if is_session:

@@ -524,3 +524,12 @@ def test_the_shortlist_is_learned_once(run):
     path.unlink()
     assert succeeds(*translate, input="one two\n\nnine\n") == found  # from the text
     assert not (run / "store").exists()
+
+
+def test_the_output_must_not_replace_an_input(run, tmp_path):
+    (tmp_path / "in.txt").write_text("one two\n")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
+    for output in ("in.txt", "link.txt"):
+        arguments = (tmp_path / "in.txt", "--output", tmp_path / output)
+        assert "must not be an input file" in fails("translate", run, *arguments)
+    assert (tmp_path / "in.txt").read_text() == "one two\n"
