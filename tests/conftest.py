@@ -38,6 +38,14 @@ def _seeded() -> None:
     keras.utils.set_random_seed(20170612)
 
 
+@pytest.fixture(autouse=True)
+def _same_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes of every test have its backend, although the option --backend changes it."""
+    import keras
+
+    monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())
+
+
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shows progress as bars, as in a notebook and on a terminal. In log files, it is lines."""

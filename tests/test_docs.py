@@ -49,7 +49,7 @@ def quickstart(tmp_path_factory):
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page.name != "README.ko.md"]
 
 
-SLOW = {"own-corpus.md", "conformance.md", "own-model.md", "decoding.md"}
+SLOW = {"own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"}
 
 
 @pytest.mark.parametrize(
