@@ -73,6 +73,7 @@ def test_a_broken_entry_is_compiled_again(tmp_path, is_jax):
     assert run(tmp_path)[0] == 0
 
 
+@pytest.mark.slow
 def test_an_entry_without_a_time_stamp_is_removed(tmp_path, is_jax):
     run(tmp_path)
     (folder,) = tmp_path.glob("keras_transformer/jax/*") if is_jax else [tmp_path]
@@ -84,6 +85,7 @@ def test_an_entry_without_a_time_stamp_is_removed(tmp_path, is_jax):
     assert (folder / "new-cache").exists()
 
 
+@pytest.mark.slow
 def test_without_an_absolute_folder_there_is_the_home_folder(tmp_path, is_jax):
     _, folder, _ = run("relative", HOME=str(tmp_path))
     assert folder is None or folder.startswith(str(tmp_path / ".cache"))
@@ -116,6 +118,7 @@ def test_a_cache_that_cannot_be_written_is_not_used(tmp_path):
     assert "Error writing" not in messages
 
 
+@pytest.mark.slow
 def test_settings_of_the_user_stay(tmp_path, is_jax):
     own = tmp_path / "own"
     assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(own))[1] == (str(own) if is_jax else None)

@@ -216,7 +216,7 @@ def assert_evaluation(trainer, model, change):
 
 
 INT8_SAVED = ("int8", "saved")
-QUICK = ("bfloat16", "lora")
+QUICK = ("bfloat16",)
 
 
 @QUIET
