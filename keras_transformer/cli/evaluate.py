@@ -138,6 +138,8 @@ def _check_options(options: dict[str, Any]) -> None:
         raise UserError("--source and --reference can only be used together")
     elif {"source", "split"} <= given:
         raise UserError("--split cannot be used with --source")
+    if given & {"tokenize", "lowercase"} and "bleu" not in (options["metrics"] or ("bleu",)):
+        raise UserError("--tokenize and --lowercase can only be used with --metric bleu")
     if "tests" in given and "baseline" not in given:
         raise UserError("--significance can only be used with --baseline")
     if ("comet" in options["metrics"]) != ("comet_model" in given):

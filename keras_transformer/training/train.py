@@ -102,8 +102,9 @@ def _train(
         trainer = new_trainer(recipe, tokenizer, distribution)
         if settings.initial_run and not (resume and run.checkpoints()):
             _load_initial_weights(Run.open(settings.initial_run), trainer.model)
+    changes = set()
     if resume or not run.checkpoints():  # otherwise, `fit` raises an error
-        distribution.chief_first(lambda: _record(run))
+        changes = distribution.chief_first(lambda: _record(run))
     patience = settings.early_stopping_patience
     history = fit(
         trainer,
@@ -123,7 +124,8 @@ def _train(
     )
     if distribution.is_chief:
         with writing:
-            _write_model(run, history, tokenizer)
+            averages_again = "evaluation.average_last" in changes
+            _write_model(run, history, tokenizer, averages_again)
     distribution.barrier()
 
 
@@ -164,18 +166,26 @@ def check_settings(recipe: Recipe) -> None:
     score(["a"], ["a"], recipe.evaluation)
 
 
-def _record(run: Run) -> None:
-    """Records backend and changed settings, with the step from which they take effect."""
+def _record(run: Run) -> set[str]:
+    """Records backend and changed settings, with the step from which they take effect.
+
+    Returns the keys of the changed settings.
+    """
     checkpoint = newest_checkpoint(run.checkpoints_dir)
     step = checkpoint_step(checkpoint) if checkpoint else 0
-    for key, (before, after) in run.record(step, keras.config.backend()).items():
+    changes = run.record(step, keras.config.backend())
+    for key, (before, after) in changes.items():
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
+    return set(changes)
 
 
-def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
+def _write_model(
+    run: Run, history: ValidationHistory, tokenizer: Tokenizer, averages_again: bool
+) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
-    last = run.checkpoints()[-1] / "state.json"
-    if run.model_path.exists() and run.model_path.stat().st_mtime_ns >= last.stat().st_mtime_ns:
+    last, model = run.checkpoints()[-1] / "state.json", run.model_path
+    is_newer = model.exists() and model.stat().st_mtime_ns >= last.stat().st_mtime_ns
+    if is_newer and not averages_again:
         print(f"the run {run.directory} is finished, so {run.model_path} is not changed")
         return
     previous = run.directory / "model.previous.keras"

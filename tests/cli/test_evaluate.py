@@ -179,6 +179,10 @@ assert not loaded, loaded
             "--metric comet needs --source FILE",
         ),
         (
+            "--hypotheses hyp --reference ref --metric chrf --lowercase",
+            "--tokenize and --lowercase can only be used with --metric bleu",
+        ),
+        (
             "--hypotheses two --reference ref",
             "two must have as many lines as the references, 1. Received: 2",
         ),

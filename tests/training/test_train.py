@@ -230,6 +230,16 @@ def copy(whole, tmp_path) -> Run:
     return Run(folder / "run", whole[0].recipe.model_copy(update={"data": data}))
 
 
+def test_another_number_of_checkpoints_is_averaged_again(copy):
+    last = copy.model(checkpoint="last").get_weights()
+    evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
+    recipe = copy.recipe.model_copy(update={"evaluation": evaluation})
+    train(Run.resume(copy.directory, recipe), resume=True)
+    for weight, expected in zip(copy.model().get_weights(), last, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert (copy.directory / "model.previous.keras").exists()
+
+
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     average_checkpoints(copy.checkpoints()[:1], copy.model_path)
     content = copy.model_path.read_bytes()
