@@ -43,7 +43,8 @@ def train(
     backend may also differ. The run's `history.json` records these changes.
 
     If you resume a finished run and the recipe still has the same number of steps, nothing changes.
-    If the recipe has more steps than before, training continues. Then the old model is copied to
+    If the recipe has more steps than before, training continues. If it averages another number of
+    checkpoints, they are averaged again. In both cases, the old model is copied to
     `model.previous.keras`, and `model.keras` is replaced.
 
     Example:
