@@ -116,7 +116,7 @@ def evaluate_run(
         raise UserError(str(error)) from None
     scored = run.scored_model(folder)  # A training in another process may remove the checkpoint.
     with output_file(output) if output else nullcontext() as file:
-        translations = translator.translate(list(evaluator.sources or ()), progress=True)
+        translations = translator.translate(list(evaluator.sources), progress=True)
         hypotheses = [as_line(text) for text in translations]
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
