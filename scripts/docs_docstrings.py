@@ -13,7 +13,7 @@ class KerasDocstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = _with_call_arguments(obj.docstring.value)
+            obj.docstring.value = _with_code_blocks(_with_call_arguments(obj.docstring.value))
 
     def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
         call = attr.value
@@ -24,6 +24,17 @@ class KerasDocstrings(griffe.Extension):
             if "description" in options:
                 text = ast.literal_eval(str(options["description"].value))
                 attr.docstring = griffe.Docstring(text.replace("*", r"\*"), parent=attr)
+
+
+def _with_code_blocks(text: str) -> str:
+    """Replaces examples, which Markdown takes for quotations within quotations, by code blocks."""
+
+    def code(match: re.Match) -> str:
+        is_prompt = re.compile(r"(>>>|\.\.\.)( |$)")
+        lines = (x[4:] if is_prompt.match(x) else f"# {x}" for x in match[0].splitlines())
+        return "\n".join(["```python", *lines, "```"])
+
+    return re.sub(r"^>>> .+(?:\n.+)*", code, text, flags=re.MULTILINE)
 
 
 def _with_call_arguments(text: str) -> str:
