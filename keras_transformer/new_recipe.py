@@ -41,10 +41,19 @@ class _Scale(NamedTuple):
     passes: int
 
 
+# The model of recipes/tatoeba_en_de.yaml. Its short decoder makes translation fast.
+_SMALL: dict[str, int | str] = {
+    "num_layers": 4,
+    "num_decoder_layers": 2,
+    "d_model": 192,
+    "num_heads": 6,
+    "d_ff": 512,
+}
 _WIDE: dict[str, int | str] = {"preset": "tiny", "d_model": 256, "d_ff": 1_024}
 _SCALES = (
     _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 400, 0.002, 200),
     _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 0.003, 50),
+    _Scale(250_000, _SMALL, 0.1, 6_000, 4_096, 1, 800, 0.003, 30),
     _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 0.002, 20),
     _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 0.0007, 20),
     _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 0.0007, 20),

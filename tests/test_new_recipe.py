@@ -47,23 +47,35 @@ def written(settings, tmp_path, text=None):
 def test_larger_corpora_get_larger_models_and_batches_but_less_dropout_and_fewer_passes(
     report, tmp_path
 ):
-    sizes = (1_000, 30_000, 170_000, 1_000_000, 4_500_000)
+    sizes = (1_000, 30_000, 170_000, 500_000, 1_000_000, 4_500_000)
     chosen = [choose_settings(of_size(report, pairs)) for pairs in sizes]
     recipes = [written(settings, tmp_path) for settings in chosen]
     widths = [recipe.model.sizes["d_model"] for recipe in recipes]
-    assert widths == [128, 128, 256, 512, 512]
-    assert [recipe.model.sizes["dropout_rate"] for recipe in recipes] == [0.3, 0.2, 0.1, 0.1, 0.1]
+    assert widths == [128, 128, 192, 256, 512, 512]
+    dropout_rates = [recipe.model.sizes["dropout_rate"] for recipe in recipes]
+    assert dropout_rates == [0.3, 0.2, 0.1, 0.1, 0.1, 0.1]
     batches = [x.training.tokens_per_batch * x.training.accumulation_steps for x in recipes]
     assert batches == sorted(batches)
     passes = [settings.passes for settings in chosen]
-    assert passes[0] > 2 * passes[1] > 4 * passes[2] > 60
-    assert [x.data.held_out.test for x in recipes] == [50, 1_500, 2_000, 2_000, 2_000]
+    assert passes[0] > 2 * passes[1] > 3 * passes[2] > 60
+    assert [x.data.held_out.test for x in recipes] == [50, 1_500, 2_000, 2_000, 2_000, 2_000]
     for settings, recipe, pairs in zip(chosen, recipes, sizes, strict=True):
         assert recipe.data.held_out.validation == recipe.data.held_out.test == settings.held_out
         assert recipe.training.steps == settings.steps == 20 * recipe.training.checkpoint_every
         assert recipe.training.warmup_steps <= settings.steps / 4
         assert 9 * pairs <= settings.tokens < 60 * pairs  # 8 words, of one or more pieces, and eos
         assert recipe.tokenizer.vocabulary_size == settings.vocabulary_size
+
+
+@pytest.mark.parametrize(
+    ("pairs", "name"), [(29_000, "multi30k_en_de_raw"), (166_000, "tatoeba_en_de")]
+)
+def test_settings_are_those_of_the_recipe_of_that_size(report, tmp_path, pairs, name):
+    recipe = written(choose_settings(of_size(report, pairs)), tmp_path)
+    known = load_recipe(name)
+    assert recipe.model == known.model
+    for setting in ("tokens_per_batch", "warmup_steps", "peak_learning_rate", "length_multiple"):
+        assert getattr(recipe.training, setting) == getattr(known.training, setting)
 
 
 def test_vocabulary_grows_with_the_corpus(report):
