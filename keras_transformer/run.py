@@ -5,19 +5,18 @@ import itertools
 import json
 import os
 import re
-import shutil
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import atomic_write, damaged_keras_file, read_config
+from keras_transformer._files import atomic_write, damaged_keras_file, read_config, remove
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Recipe, load_recipe, may_change
@@ -35,8 +34,10 @@ Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
 TextFiles = tuple[Path, Path | None]
 
-# File in the archive model.keras with the SHA-256 of the tokenizer. Keras ignores this file.
-TOKENIZER_MEMBER = "tokenizer.sha256"
+# Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
+# that was the newest when the archive was written. Keras ignores these files.
+TOKENIZER_MEMBER, CHECKPOINT_MEMBER = "tokenizer.sha256", "checkpoint.sha256"
+_MOST_MEMBER_BYTES = 1024
 
 
 class Run:
@@ -112,17 +113,19 @@ class Run:
 
     def _check_is_free(self) -> None:
         """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
-        places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
-        places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
-        places += [self.history_path, self.hypotheses_dir]
-        if self._has_text:
-            places.append(self.directory / "text")
-        found = [path.name for path in places if os.path.lexists(path)]
+        found = [path.name for path in self._places() if os.path.lexists(path)]
         if found and not self.recipe_path.exists():
             raise UserError(
                 f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
                 "would replace these files: move them, or choose another folder with --run"
             )
+
+    def _places(self) -> list[Path]:
+        """Returns the paths that a run writes, except the recipe and the locks."""
+        places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
+        places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
+        places += [self.history_path, self.hypotheses_dir]
+        return [*places, self.directory / "text"] if self._has_text else places
 
     def _write_recipe(self) -> None:
         if self.recipe_path.exists():
@@ -137,18 +140,19 @@ class Run:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes all files that were written since `create` was called.
+        """Removes the files of the run, and its folder if `create` made it and it is then empty.
 
         Does nothing if the run has a checkpoint or was not made by `create`.
         """
         if self._older is None or self.checkpoints():
             return
         with training_lock(self.directory):
+            locks = [self.directory / ".lock", self.directory / ".write.lock"]
+            for path in {self.recipe_path, *self._places(), *locks} - self._older:
+                remove(path)
             if self.directory not in self._older:
-                shutil.rmtree(self.directory)
-                return
-            for path in set(self.directory.iterdir()) - self._older:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                with suppress(OSError):  # The folder has files of the user.
+                    self.directory.rmdir()
 
     @classmethod
     def open(cls, directory: str | Path) -> "Run":
@@ -431,14 +435,30 @@ class Run:
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
 
-        If `model.keras` is missing or contains no fingerprint, returns the fingerprint of the
-        tokenizer in the folder. Older releases wrote no fingerprint.
+        If `model.keras` is missing, damaged or contains no fingerprint, returns the fingerprint of
+        the tokenizer in the folder. Older releases wrote no fingerprint.
         """
-        if self.model_path.is_file():
-            with zipfile.ZipFile(self.model_path) as archive:
-                if TOKENIZER_MEMBER in archive.namelist():
-                    return archive.read(TOKENIZER_MEMBER).decode()
-        return self.tokenizer().fingerprint
+        return self._model_member(TOKENIZER_MEMBER) or self.tokenizer().fingerprint
+
+    def has_current_model(self) -> bool:
+        """Returns whether `model.keras` exists and is not older than the newest checkpoint.
+
+        Models of older releases do not tell. For them, the times of the files decide.
+        """
+        paths = self.checkpoints()
+        if not paths or not self.model_path.is_file():
+            return self.model_path.is_file()
+        state = paths[-1] / "state.json"
+        if digest := self._model_member(CHECKPOINT_MEMBER):
+            return f'"{digest}"' in _read_text(state)
+        return self.model_path.stat().st_mtime_ns >= state.stat().st_mtime_ns
+
+    def _model_member(self, name: str) -> str | None:
+        """Returns a text in `model.keras`, or None if file or text is missing or damaged."""
+        with suppress(Exception):  # zipfile and zlib raise different errors
+            with zipfile.ZipFile(self.model_path) as archive, archive.open(name) as file:
+                return file.read(_MOST_MEMBER_BYTES).decode()
+        return None
 
     def _check_tokenizer(self, model: Any, path: Path) -> None:
         tokenizer = self.tokenizer()
@@ -592,8 +612,8 @@ class Run:
         """Returns the translations of the finished model that the last evaluation of a split wrote.
 
         Raises:
-            UserError: If the finished model has not translated the split, or if the file cannot be
-                read.
+            UserError: If the finished model has not translated the split, if the source text of the
+                split has changed, or if a file cannot be read.
         """
         from keras_transformer.data.corpus import read_lines
 
@@ -601,9 +621,15 @@ class Run:
         if not path.exists():
             raise UserError(f"no translations {path}: evaluate {self.directory} first")
         found = self.scored_model(None) if self.model_path.is_file() else {}
-        if _read_text(path.with_suffix(".sha256")) != found.get("checkpoint_sha256"):
+        kept = _read_text(path.with_suffix(".sha256")).partition("\n")
+        if kept[0] != found.get("checkpoint_sha256"):
             raise UserError(
                 f"{path} has translations of another model than {self.model_path}: evaluate "
+                f"{self.directory} again"
+            )
+        if kept[2] != _sha256_of_lines(source for source, _ in self.pairs(split)):
+            raise UserError(
+                f"{path} has translations of another text than the {split} text: evaluate "
                 f"{self.directory} again"
             )
         return list(read_lines(path))
@@ -611,11 +637,12 @@ class Run:
     def keep_hypotheses(
         self,
         split: Split,
+        sources: Iterable[str],
         hypotheses: Iterable[str],
         scored: dict[str, str],
         checkpoint: Path | None = None,
     ) -> None:
-        """Writes the translations of a split, one per line, and the hash of the model.
+        """Writes the translations of a split, one per line, and the hashes of model and sources.
 
         `checkpoint` is the folder of the checkpoint that translated, or None for `model.keras`.
         `scored` is the result of `scored_model` for it.
@@ -626,7 +653,8 @@ class Run:
             with atomic_write(path) as partial:
                 partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
             with atomic_write(path.with_suffix(".sha256")) as partial:
-                partial.write_text(scored["checkpoint_sha256"], "utf-8")
+                hashes = f"{scored['checkpoint_sha256']}\n{_sha256_of_lines(sources)}"
+                partial.write_text(hashes, "utf-8")
 
     def _hypotheses_path(self, split: Split, checkpoint: Path | None) -> Path:
         name = f"{split}.{checkpoint.name}" if checkpoint else split
@@ -706,6 +734,13 @@ def training_lock(directory: Path) -> Iterator[None]:
 def _read_text(path: Path) -> str:
     """Returns the text of a small file, or "" if there is no such file."""
     return path.read_text("utf-8", errors="replace") if path.is_file() else ""
+
+
+def _sha256_of_lines(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:

@@ -131,12 +131,11 @@ def _backend(run: Run) -> str | None:
 
 
 def _training(run: Run) -> dict[str, Any]:
-    checkpoints = run.checkpoints()
-    steps = [checkpoint_step(folder) for folder in checkpoints]
-    is_finished = run.model_path.is_file()
-    if is_finished and checkpoints:  # A training with more steps may have begun.
-        newest = checkpoints[-1] / "state.json"
-        is_finished = run.model_path.stat().st_mtime_ns >= newest.stat().st_mtime_ns
+    steps = [checkpoint_step(folder) for folder in run.checkpoints()]
+    is_finished = run.has_current_model()
+    if is_finished and steps and run.recipe and not run.recipe.training.early_stopping_patience:
+        # The checkpoints of an unfinished training may have been averaged.
+        is_finished = steps[-1] >= run.recipe.training.steps
     return {
         "is_finished": is_finished,
         "steps_done": steps[-1] if steps else None if is_finished else 0,
@@ -193,9 +192,22 @@ def _scalars(path: Path, prefix: str) -> Iterator[tuple[int, str, float]]:
 
 
 def _scores(run: Run) -> list[dict[str, Any]]:
-    """Returns the newest score of each text, metric and checkpoint."""
+    """Returns the newest score of each text, metric and checkpoint.
+
+    `"is_current"` is False if the score is of an earlier `model.keras`.
+    """
     keys = ("split", "source", "reference", "metric", "checkpoint")
-    return list({tuple(map(entry.get, keys)): entry for entry in run.scores()}.values())
+    scores = {tuple(map(entry.get, keys)): entry for entry in run.scores()}.values()
+    digests: list[str | None] = [None]  # Scores of older releases have no hash.
+    can_change = bool(scores and run.checkpoints())  # The model of a shared run never changes.
+    if can_change and run.model_path.is_file():
+        digests += run.scored_model(None).values()
+
+    def is_current(entry: dict[str, Any]) -> bool:
+        is_known = "checkpoint" in entry or entry.get("checkpoint_sha256") in digests
+        return is_known or not can_change
+
+    return [{**entry, "is_current": is_current(entry)} for entry in scores]
 
 
 def _json(path: Path) -> Any:
@@ -214,6 +226,6 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
     else:
         commands = [f"translate {run}", f"export {run} --format saved_model"]
         scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
-        if not any(score.get("split") == "test" for score in scores):
+        if not any(score.get("split") == "test" and score["is_current"] for score in scores):
             commands.insert(1, f"evaluate {run}")
     return [f"keras-transformer {command}" for command in commands]

@@ -201,6 +201,12 @@ def test_a_checkpoint_with_another_tokenizer_is_refused(unfinished):
         unfinished.model("last")
 
 
+def test_a_damaged_model_does_not_stop_the_use_of_a_checkpoint(unfinished):
+    before = unfinished.model("last").count_params()
+    unfinished.model_path.write_bytes(b"damaged")
+    assert unfinished.model("last").count_params() == before
+
+
 def test_ctranslate2_refuses_a_checkpoint(unfinished):
     with pytest.raises(ValueError, match="only with the finished model.*checkpoint='best'"):
         unfinished.translator(engine="ctranslate2", checkpoint="best")
@@ -397,9 +403,16 @@ def test_a_failed_start_leaves_what_was_there_before(recipe, tmp_path):
     (folder / "data").mkdir(parents=True)
     (folder / "notes.txt").write_text("years of work")
     run = Run.create(folder, recipe)
-    (folder / "text").mkdir()
+    run.store_dir.mkdir()
     run.discard()
     assert {path.name for path in folder.iterdir()} == {"data", "notes.txt"}
+
+
+def test_a_failed_start_leaves_files_of_others(run):
+    run.store_dir.mkdir()
+    (run.directory / "notes.txt").write_text("written during the start")
+    run.discard()
+    assert [path.name for path in run.directory.iterdir()] == ["notes.txt"]
 
 
 def test_a_run_with_a_checkpoint_or_from_elsewhere_is_not_discarded(run):

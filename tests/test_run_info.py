@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,24 @@ def test_scores_of_checkpoints_and_of_other_texts_are_scores_of_their_own(finish
     assert f"keras-transformer evaluate {finished}" in run_info(finished)["next"]
 
 
+def test_scores_of_an_earlier_model_are_marked(unfinished):
+    shutil.copy(OLD_RUN / "model.keras", unfinished)
+    recipe = unfinished / "recipe.yaml"
+    recipe.write_text(re.sub(r"\bsteps: 60", "steps: 40", recipe.read_text()))
+    digest = Run.open(unfinished).scored_model(None)
+    entries = [
+        {"split": "test", "metric": "BLEU", "score": 1.0, **digest},
+        {"split": "test", "metric": "chrF2", "score": 2.0, "checkpoint_sha256": "of another"},
+        {"split": "test", "metric": "TER", "score": 3.0, **digest, "checkpoint": "step-00000020"},
+    ]
+    (unfinished / "scores.json").write_text(json.dumps(entries))
+    assert [x["is_current"] for x in run_info(unfinished)["scores"]] == [True, False, True]
+    (unfinished / "scores.json").write_text(json.dumps(entries[1:]))
+    assert f"keras-transformer evaluate {unfinished}" in run_info(unfinished)["next"]
+    shutil.rmtree(unfinished / "checkpoints")  # as in a run to share
+    assert run_info(unfinished)["scores"][0]["is_current"]
+
+
 def test_damage_of_any_kind_is_a_problem(unfinished):
     state = unfinished / "checkpoints" / "step-00000040" / "state.json"
     state.write_text(state.read_text().replace("17", "1e999"))
@@ -122,6 +141,9 @@ def test_the_next_commands_exist(unfinished):
 def test_more_steps_after_the_end_make_a_run_unfinished(unfinished):
     model, newest = unfinished / "model.keras", unfinished / "checkpoints" / "step-00000040"
     shutil.copy(OLD_RUN / "model.keras", model)
+    assert not run_info(unfinished)["training"]["is_finished"]  # the average of a part
+    recipe = unfinished / "recipe.yaml"
+    recipe.write_text(re.sub(r"\bsteps: 60", "steps: 40", recipe.read_text()))
     assert run_info(unfinished)["training"]["is_finished"]
     seconds = (newest / "state.json").stat().st_mtime - 10
     os.utime(model, (seconds, seconds))

@@ -33,6 +33,6 @@ def command(run: Path, last: int) -> None:
     fingerprint = opened.tokenizer_fingerprint()
     click.echo("Averaging checkpoints.", err=True)
     with opened.writing():
-        average_checkpoints(paths, opened.model_path, previous, fingerprint)
+        average_checkpoints(paths, opened.model_path, previous, fingerprint, paths[-1])
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

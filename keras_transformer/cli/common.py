@@ -231,11 +231,11 @@ def standard_output() -> Callable[[str], Any]:
     return lambda text: click.echo(text.encode(), nl=False)
 
 
-def check_other_file(output: Path | None, *inputs: Path | None) -> None:
+def check_other_file(output: Path | None, *inputs: Path | None, option: str = "--output") -> None:
     """Raises `UserError` if the output would replace one of the input files."""
     for path in inputs:
         if path and output and path.is_file() and output.is_file() and output.samefile(path):
-            raise UserError(f"--output must not be an input file. Received: {output}")
+            raise UserError(f"{option} must not be an input file. Received: {output}")
 
 
 @contextmanager

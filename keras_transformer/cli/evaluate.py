@@ -12,6 +12,7 @@ from keras_transformer._files import output_file
 from keras_transformer.cli.common import (
     backend_option,
     batch_tokens_option,
+    check_other_file,
     checkpoint_option,
     engine_option,
     existing_file,
@@ -112,6 +113,9 @@ def command(**options: Any) -> None:
     keras-transformer evaluate --hypotheses b.txt --reference reference.txt --baseline a.txt
     """
     _check_options(options)
+    inputs = [options[name] for name in ("source", "reference", "hypotheses", "baseline")]
+    for name in ("output", "json"):
+        check_other_file(options[name], *inputs, option=f"--{name}")
     with ExitStack() as stack:
         write_json = None
         if path := options.pop("json"):

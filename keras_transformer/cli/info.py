@@ -16,7 +16,7 @@ from keras_transformer.cli.common import run_argument
 def command(run: Path, as_json: bool) -> None:
     """Show what RUN is, how far its training is, its scores, and what can be done next.
 
-    The command reads only small files, and does not load the model.
+    The command reads files, but does not load the model.
 
     \b
     keras-transformer info runs/quickstart
@@ -97,4 +97,5 @@ def _score(score: dict[str, Any]) -> str:
     number = f"{value:.2f}" if isinstance(value, int | float) else value
     text = score.get("split") or f"{score.get('source')} and {score.get('reference')}"
     model = f"{score['checkpoint']}, " if score.get("checkpoint") else ""
+    model = model if score["is_current"] else "earlier model, "
     return f"{model}{text}: {score.get('metric')} {number}  {score.get('signature')}"

@@ -105,8 +105,12 @@ def _progress(pairs: Iterable[Pair]) -> Iterable[Pair]:
 
 
 def sentence_key(text: str) -> str:
-    """Returns the letters and digits of a sentence, without case. For other text, the text."""
-    return unicodedata.normalize("NFKC", text).casefold().translate(_ignored()) or text
+    """Returns the letters and digits of a sentence, without case.
+
+    For a sentence without letters and digits, returns the other characters without spaces.
+    """
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return text.translate(_ignored()) or "".join(text.split())
 
 
 @functools.cache

@@ -231,7 +231,7 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _train(lines: Iterator[str], **options: Any) -> bytes:
-    failures: list[Exception] = []  # SentencePiece hides exceptions that `lines` raises
+    failures: list[BaseException] = []  # SentencePiece hides exceptions that `lines` raises
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -247,10 +247,10 @@ def _train(lines: Iterator[str], **options: Any) -> bytes:
     return model.getvalue()
 
 
-def _keep_failure(lines: Iterator[str], failures: list[Exception]) -> Iterator[str]:
+def _keep_failure(lines: Iterator[str], failures: list[BaseException]) -> Iterator[str]:
     try:
         yield from lines
-    except Exception as error:
+    except BaseException as error:
         failures.append(error)
         raise
 

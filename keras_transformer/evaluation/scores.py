@@ -108,20 +108,24 @@ def evaluate_run(
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
     made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
+    has_model = folder is not None or run.model_path.is_file()
+    # A training in another process may remove the checkpoint or replace the model.
+    scored = run.scored_model(folder) if has_model else {}
     try:
         translator = run.translator(
             engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
         )
     except ValueError as error:
         raise UserError(str(error)) from None
-    scored = run.scored_model(folder)  # A training in another process may remove the checkpoint.
+    if folder is None and run.scored_model(None) != scored:
+        raise UserError(f"{run.model_path} changed while it was loaded: start again")
     with output_file(output) if output else nullcontext() as file:
         translations = translator.translate(list(evaluator.sources), progress=True)
         hypotheses = [as_line(text) for text in translations]
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
         if files is None:
-            run.keep_hypotheses(split, hypotheses, scored, folder)
+            run.keep_hypotheses(split, evaluator.sources, hypotheses, scored, folder)
     scores = evaluator.scores(hypotheses)
     for entry in scores:
         run.add_score(split=split, files=files, scored=scored, **made_with, **asdict(entry))

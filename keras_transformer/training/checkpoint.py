@@ -21,7 +21,12 @@ from keras_transformer._files import atomic_write, read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import register_models
-from keras_transformer.run import TOKENIZER_MEMBER, checkpoint_folders, checkpoint_step
+from keras_transformer.run import (
+    CHECKPOINT_MEMBER,
+    TOKENIZER_MEMBER,
+    checkpoint_folders,
+    checkpoint_step,
+)
 
 _MODEL = "model.keras"
 _STATE = "state.json"
@@ -206,6 +211,7 @@ def average_checkpoints(
     output: str | Path,
     previous: str | Path | None = None,
     tokenizer: str | None = None,
+    newest: str | Path | None = None,
 ) -> None:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
@@ -226,6 +232,9 @@ def average_checkpoints(
         tokenizer: The `Tokenizer.fingerprint` to store in `output`. `Run.model` raises an error if
             the run's tokenizer has another fingerprint. Defaults to None, which stores no
             fingerprint.
+        newest: The newest checkpoint of the run, to store its hash in `output`. So
+            `Run.has_current_model` knows later whether training went on. Defaults to None, which
+            stores no hash.
 
     Raises:
         UserError: If `paths` is empty, a checkpoint is damaged, or the models' weights differ in
@@ -252,9 +261,12 @@ def average_checkpoints(
     model.set_weights([total / len(paths) for total in totals])
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
-        if tokenizer:
-            with zipfile.ZipFile(partial, "a") as archive:
+        with zipfile.ZipFile(partial, "a") as archive:
+            if tokenizer:
                 archive.writestr(TOKENIZER_MEMBER, tokenizer)
+            if newest:
+                digest = _read_state(Path(newest))["sha256"][_MODEL]
+                archive.writestr(CHECKPOINT_MEMBER, digest)
         if previous and Path(output).exists():
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)

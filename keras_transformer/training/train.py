@@ -1,6 +1,7 @@
 """Trains a translation model from a recipe."""
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,8 @@ def _train(
         trainer = new_trainer(recipe, tokenizer, distribution)
         if settings.initial_run and not (resume and run.checkpoints()):
             _load_initial_weights(Run.open(settings.initial_run), trainer.model)
-    changes = set()
     if resume or not run.checkpoints():  # otherwise, `fit` raises an error
-        changes = distribution.chief_first(lambda: _record(run))
+        distribution.chief_first(lambda: _record(run))
     patience = settings.early_stopping_patience
     history = fit(
         trainer,
@@ -125,8 +125,7 @@ def _train(
     )
     if distribution.is_chief:
         with writing:
-            averages_again = "evaluation.average_last" in changes
-            _write_model(run, history, tokenizer, averages_again)
+            _write_model(run, history, tokenizer)
     distribution.barrier()
 
 
@@ -167,31 +166,37 @@ def check_settings(recipe: Recipe) -> None:
     score(["a"], ["a"], recipe.evaluation)
 
 
-def _record(run: Run) -> set[str]:
-    """Records backend and changed settings, with the step from which they take effect.
-
-    Returns the keys of the changed settings.
-    """
+def _record(run: Run) -> None:
+    """Records backend and changed settings, with the step from which they take effect."""
     checkpoint = newest_checkpoint(run.checkpoints_dir)
     step = checkpoint_step(checkpoint) if checkpoint else 0
     changes = run.record(step, keras.config.backend())
     for key, (before, after) in changes.items():
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
-    return set(changes)
 
 
-def _write_model(
-    run: Run, history: ValidationHistory, tokenizer: Tokenizer, averages_again: bool
-) -> None:
+def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
-    last, model = run.checkpoints()[-1] / "state.json", run.model_path
-    is_newer = model.exists() and model.stat().st_mtime_ns >= last.stat().st_mtime_ns
-    if is_newer and not averages_again:
-        print(f"the run {run.directory} is finished, so {run.model_path} is not changed")
+    if run.has_current_model() and not _averages_again(run):
+        patience, why = run.recipe.training.early_stopping_patience, ""
+        if history.is_over(patience):
+            why = f" by training.early_stopping_patience={patience}"
+        print(f"the run {run.directory} is finished{why}, so {run.model_path} is not changed")
         return
-    previous = run.directory / "model.previous.keras"
+    previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
     print("Averaging checkpoints.", file=sys.stderr)
-    average_checkpoints(_chosen(run, history), run.model_path, previous, tokenizer.fingerprint)
+    chosen = _chosen(run, history)
+    average_checkpoints(chosen, run.model_path, previous, tokenizer.fingerprint, newest)
+
+
+def _averages_again(run: Run) -> bool:
+    """Returns whether `evaluation.average_last` has changed since `model.keras` was written.
+
+    The process that changed it may have been killed before it averaged.
+    """
+    written = int(run.model_path.stat().st_mtime)
+    times = [x["time"] for x in run.history() if "evaluation.average_last" in x.get("changes", {})]
+    return any(datetime.fromisoformat(time).timestamp() >= written for time in times)
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:

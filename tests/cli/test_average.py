@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from support.command_line import fails, invoke, succeeds
 
+from keras_transformer.run import Run
+
 
 @contextmanager
 def full_disk():
@@ -57,6 +59,13 @@ def test_truncated_checkpoint(run):
     before = (run / "model.keras").read_bytes()
     assert "step-00000004" in fails("average", run, "--last", 2)
     assert (run / "model.keras").read_bytes() == before
+
+
+def test_a_damaged_model_is_replaced(run):
+    model = run / "model.keras"
+    model.write_bytes(model.read_bytes()[:1000])
+    succeeds("average", run, "--last", 2)
+    assert hasattr(Run.open(run).model(), "init_cache")
 
 
 def test_more_checkpoints_than_there_are(run):

@@ -213,6 +213,9 @@ def test_what_contradicts_or_has_no_effect_is_refused(files, options, message):
     [
         ("--baseline two", "two must have as many lines as the references, 10. Received: 2"),
         ("--output .", ". cannot be written: Is a directory"),
+        ("--source src --reference ref --output ref", "--output must not be an input file"),
+        ("--source src --reference ref --json src", "--json must not be an input file"),
+        ("--baseline two --output ./two", "--output must not be an input file"),
         ("--source src --reference two", "src with 1 and two with 2"),
         ("--metric comet --comet-model a", "the metric comet needs another package: "),
     ],

@@ -42,6 +42,12 @@ def test_scores_and_problems_are_shown(run):
     assert "cannot be read as YAML" in shown and "d_model 8" in shown
 
 
+def test_a_score_of_an_earlier_model_says_so(run):
+    score = {"split": "test", "metric": "BLEU", "score": 12.5, "checkpoint_sha256": "of another"}
+    (run / "scores.json").write_text(json.dumps([score]))
+    assert "earlier model, test: BLEU 12.50" in succeeds("info", run)
+
+
 def test_text_of_a_stranger_does_not_control_the_terminal(run):
     recipe = (run / "recipe.yaml").read_text()
     hostile = recipe.replace("description: ''", r'description: "a\e[2Jb\nc"')

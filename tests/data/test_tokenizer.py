@@ -225,6 +225,15 @@ def test_errors_of_the_text_pass_through(tmp_path):
         Tokenizer.train(read_parallel(tmp_path / "s", tmp_path / "t"), 100)
 
 
+def test_ctrl_c_while_the_text_is_read_ends_the_training():
+    def interrupted():
+        yield "one", "eins"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Tokenizer.train(interrupted(), 17)
+
+
 def test_generator_is_refused_where_it_would_run_dry():
     with pytest.raises(TypeError, match="iterable twice"):
         Tokenizer.train((pair for pair in SENTENCES), 60, joint=False)

@@ -89,6 +89,19 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
         assert scores[-1].score == 80
 
 
+def test_a_model_that_another_process_replaces_gets_no_score(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+
+    def replaced(*arguments, **named):
+        run.model_path.write_bytes(b"other weights")
+        return Echo(*arguments, **named)
+
+    monkeypatch.setattr(Run, "translator", replaced)
+    with pytest.raises(UserError, match="model.keras changed while it was loaded: start again"):
+        evaluation.evaluate_run(run)
+    assert run.scores() == [] and not run.hypotheses_dir.exists()
+
+
 def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     files = tmp_path / "source", tmp_path / "reference"
@@ -125,7 +138,7 @@ def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, m
     evaluator = evaluation.run_evaluator(run)
     with pytest.raises(UserError, match=f"test.txt: evaluate {run.directory} first"):
         evaluation.read_baseline(run.directory, evaluator, "test")
-    run.keep_hypotheses("test", ["eins", "drei"], run.scored_model(None))
+    run.keep_hypotheses("test", ["one", "two"], ["eins", "drei"], run.scored_model(None))
     assert evaluation.read_baseline(run.directory, evaluator, "test") == ["eins", "drei"]
     model = run.model_path.read_bytes()
     run.model_path.write_bytes(b"another model")
@@ -140,5 +153,14 @@ def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, m
     with pytest.raises(UserError, match="must be a file of translations"):
         evaluation.read_baseline(run.directory, evaluator, None)
     (tmp_path / "x.tsv").write_text("one\teins\nthree\tdrei\n")
+    run.keep_hypotheses("test", ["one", "three"], ["eins", "drei"], run.scored_model(None))
     with pytest.raises(UserError, match="the test text of .*run must be that of RUN"):
         evaluation.read_baseline(run.directory, evaluator, "test")
+
+
+def test_translations_of_an_earlier_text_are_no_baseline(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    evaluation.evaluate_run(run)
+    (tmp_path / "x.tsv").write_text("two\tzwei\none\teins\n")
+    with pytest.raises(UserError, match=f"of another text .*: evaluate {run.directory} again"):
+        evaluation.read_baseline(run.directory, evaluation.run_evaluator(run), "test")

@@ -20,6 +20,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import load_recipe
 from keras_transformer.run import Run
+from keras_transformer.run_info import run_info
 from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
 
@@ -240,6 +241,31 @@ def test_another_number_of_checkpoints_is_averaged_again(copy):
     assert (copy.directory / "model.previous.keras").exists()
 
 
+def test_a_number_of_checkpoints_that_changed_before_a_kill_is_averaged(copy, monkeypatch):
+    evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
+    changed = Run(copy.directory, copy.recipe.model_copy(update={"evaluation": evaluation}))
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sys.modules[train.__module__], "fit", interrupted)
+        train(changed, resume=True)
+    before = copy.model_path.read_bytes()
+    train(Run.open(copy.directory), resume=True)
+    assert copy.model_path.read_bytes() != before
+    assert (copy.directory / "model.previous.keras").read_bytes() == before
+
+
+def test_a_copy_without_the_times_of_files_is_finished(copy, capsys):
+    content, old = copy.model_path.read_bytes(), copy.model_path.stat().st_mtime - 1_000
+    os.utime(copy.model_path, (old, old))
+    assert run_info(copy.directory)["training"]["is_finished"]
+    train(copy, resume=True)
+    assert copy.model_path.read_bytes() == content
+    assert f"{copy.model_path} is not changed" in capsys.readouterr().out
+
+
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     average_checkpoints(copy.checkpoints()[:1], copy.model_path)
     content = copy.model_path.read_bytes()
@@ -291,6 +317,8 @@ def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy
     assert "The best checkpoint is step-00000004, with a validation loss of 7" in (
         capsys.readouterr().out
     )
+    train(Run.open(copy.directory), resume=True)
+    assert "is finished by training.early_stopping_patience=1, so" in capsys.readouterr().out
     best = load_checkpoint_model(copy.checkpoints()[0])
     for own, other in zip(copy.model().weights, best.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
