@@ -116,10 +116,11 @@ class MultiHeadAttention(ConfiguredLayer):
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
             )
-        if getattr(position_encoding, "num_heads", num_heads) != num_heads:
+        of_bias = getattr(position_encoding, "num_heads", num_heads)
+        if of_bias != num_heads:
             raise ValueError(
-                "`position_encoding` must have the same `num_heads` as the layer. Received: "
-                f"num_heads={num_heads}, position_encoding.num_heads={position_encoding.num_heads}"
+                "`position_encoding` must have the same `num_heads` as the layer. "
+                f"Received: num_heads={num_heads}, position_encoding.num_heads={of_bias}"
             )
         self.supports_masking = True
         self.d_model = d_model
