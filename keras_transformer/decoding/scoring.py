@@ -43,7 +43,8 @@ def score_pairs(
 
     Returns:
         `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability as in the
-        search, except for rounding errors.
+        search, except for rounding errors. But a repetition penalty, beam groups and a shortlist
+        change the log-probabilities of beam search.
     """
     if pad_id is None:
         pad_id = getattr(model, "pad_id", 0)
@@ -73,7 +74,8 @@ class Scorer:
 
     Sentence pairs are grouped into batches of a few different shapes, as in `Translator`. The
     tokenizer may encode a translation as other pieces than those that beam search chose. If the
-    pieces are the same, the translation gets the same log-probability as in beam search.
+    pieces are the same, the translation gets the same log-probability as in beam search (for
+    exceptions, see `score_pairs`).
 
     Example:
 

@@ -55,14 +55,19 @@ class Request(NamedTuple):
         """Returns the request as tensors.
 
         Each of `max_lengths` is a limit for all sentences, or None. The maximum length of a
-        sentence becomes the minimum of these limits and of its entry in `self.max_lengths`.
+        sentence becomes the minimum of these limits and of its entry in `self.max_lengths`. A
+        constraint without any token becomes None.
         """
         floats = ("length_penalties", "random_numbers")
+        constraints = ("prefix_ids", "forbidden_ids", "required_ids")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
             for name, x in self._asdict().items()
             if x is not None
         }
+        for name in constraints:
+            if name in tensors and 0 in tensors[name].shape[1:]:
+                tensors[name] = None
         batch = ops.shape(tensors["source_ids"])[0]
         limits = [tensors["max_lengths"]] if "max_lengths" in tensors else []
         limits += [ops.full((batch,), x, dtype="int32") for x in max_lengths if x is not None]

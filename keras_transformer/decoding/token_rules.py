@@ -87,7 +87,9 @@ class NoRepeatNgrams:
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         num_ngrams = ops.shape(ids)[-1] - self.size
-        if isinstance(num_ngrams, int) and num_ngrams < 1:
+        if not isinstance(num_ngrams, int):
+            num_ngrams = ops.maximum(num_ngrams, 0)
+        elif num_ngrams < 1:
             return log_probabilities
         first = ops.arange(1, 1 + num_ngrams, dtype="int32")  # Start of each n-gram.
         is_repeated = first + self.size - 1 <= position

@@ -136,6 +136,17 @@ def test_adaptive_search_finds_what_search_finds_in_batches_of_all_sizes():
             assert_equal(found, search(model, request, max_length=max_length, options=options))
 
 
+def test_ngrams_longer_than_a_translation_forbid_nothing():
+    model, request = FixedModel(), Request(sources()[:2])
+    found = []
+    for size in (0, 9):
+        options = SearchOptions(no_repeat_ngram_size=size)
+        strategy = make_strategy(model, options)
+        adaptive = AdaptiveSearch(model)
+        found.append(adaptive(request, strategy, 4, adaptive.plan(2, strategy)).ids)
+    np.testing.assert_array_equal(*found)
+
+
 def test_more_sentences_are_worth_more_programs():
     model = FixedModel()
     adaptive, strategy = AdaptiveSearch(model), make_strategy(model, SearchOptions())
@@ -176,6 +187,21 @@ def test_stages_double_and_end_with_the_length():
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
     assert [smaller_batch_size(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
     assert [smaller_batch_size(rows, 4) for rows in (64, 16, 4)] == [16, 4, 0]
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0)])
+def test_constraints_without_tokens_change_nothing(shape):
+    model, source_ids = PrefixModel(V), sources()[:2]
+    words = np.zeros(shape, "int32")
+    request = {
+        "prefix_ids": np.zeros((2, 0), "int32"),
+        "forbidden_ids": words,
+        "required_ids": words,
+    }
+    request["shortlist"] = np.arange(V, dtype="int32") + np.zeros((2, 1), "int32")
+    free = search(model, source_ids, max_length=4)
+    found = search(model, Request(source_ids, **request, beam_sizes=[4, 4]), max_length=4)
+    np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(free.ids))
 
 
 def test_what_a_search_cannot_do_is_refused():

@@ -81,6 +81,7 @@ class MultiHeadAttention(ConfiguredLayer):
         ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
         ValueError: If an `attention_pattern` is combined with a position encoding that has a
             `score_bias`.
+        ValueError: If the `position_encoding` has another number of heads.
 
     Source: Vaswani et al. 2017, §3.2.2.
     """
@@ -114,6 +115,12 @@ class MultiHeadAttention(ConfiguredLayer):
                 "bias to the scores. "
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
+            )
+        of_bias = getattr(position_encoding, "num_heads", num_heads)
+        if of_bias != num_heads:
+            raise ValueError(
+                "`position_encoding` must have the same `num_heads` as the layer. "
+                f"Received: num_heads={num_heads}, position_encoding.num_heads={of_bias}"
             )
         self.supports_masking = True
         self.d_model = d_model

@@ -72,7 +72,7 @@ class StridedAttention(AttentionPattern):
         near_keys, near_values, near_marks = (
             with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
         )
-        near = _masked_scores(queries, near_keys, near_marks, _is_near(size, use_causal_mask))
+        near = _masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
         # A column contains the positions that have the same remainder modulo the stride.
         columns = [ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)]
         blocks = ops.arange(ops.shape(queries)[2])
@@ -91,16 +91,17 @@ class StridedAttention(AttentionPattern):
         is_near = ops.abs(distance) <= self.stride
         return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
 
+    def _near(self, size: Any, use_causal_mask: bool) -> Any:
+        """Returns a bool mask, True at allowed distances of more than 0 and less than `size`.
 
-def _is_near(stride: Any, use_causal_mask: bool) -> Any:
-    """Returns a bool mask, True where the distance is more than 0 and less than `stride`.
-
-    Without a causal mask, the mask compares absolute distances. A separate matrix product computes
-    the scores at the distances 0, `stride`, 2 `stride`, and so on.
-    """
-    distance = neighbour_distances(stride, use_causal_mask)
-    farthest = ops.abs(distance) if not use_causal_mask else distance
-    return ops.logical_and(farthest > 0, farthest < stride)
+        Without a causal mask, the mask compares absolute distances. A separate matrix product
+        computes the scores at the distances 0, `size`, 2 `size`, and so on. `size` is the stride,
+        or the length of the sequence if that is shorter or is not known yet (see `fitting_size`).
+        """
+        distance = neighbour_distances(size, use_causal_mask)
+        farthest = ops.abs(distance) if not use_causal_mask else distance
+        is_between = ops.logical_and(farthest > 0, farthest < size)
+        return ops.logical_and(is_between, self.allows(distance))
 
 
 def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:

@@ -6,7 +6,12 @@ import pytest
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import MultiHeadAttention, RotaryPositionalEncoding
+from keras_transformer.layers import (
+    ALiBiPositionalEncoding,
+    MultiHeadAttention,
+    RelativePositionBias,
+    RotaryPositionalEncoding,
+)
 
 B, N, T, S, D, H, K, K_V = 2, 2, 5, 7, 15, 3, 4, 11
 
@@ -209,6 +214,12 @@ def test_key_and_value_may_have_their_own_widths(x):
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match="Received: num_heads=4, d_model=15"):
         MultiHeadAttention(d_model=15, num_heads=4)
+
+
+@pytest.mark.parametrize("encoding", [ALiBiPositionalEncoding, RelativePositionBias])
+def test_a_bias_for_another_number_of_heads_is_refused(encoding):
+    with pytest.raises(ValueError, match="num_heads=3, position_encoding.num_heads=1"):
+        MultiHeadAttention(D, H, position_encoding=encoding(1))
 
 
 def test_is_a_layer_of_anybodys_model(x):
