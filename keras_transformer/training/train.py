@@ -17,18 +17,14 @@ from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run, Split, checkpoint_step
 from keras_transformer.token_budget import available_mebibytes
-from keras_transformer.training.checkpoint import (
-    ValidationHistory,
-    average_checkpoints,
-    best_checkpoints,
-    newest_checkpoint,
-)
+from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.fit import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.validation import TranslationValidation
+from keras_transformer.validation_history import ValidationHistory, best_checkpoints
 
 
 def train(

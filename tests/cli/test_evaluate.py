@@ -48,12 +48,10 @@ def test_empty_text_is_refused(finished, run, tmp_path):
     assert fails("evaluate", run) == f"the test text of {run} is empty"
 
 
-@pytest.mark.parametrize("option", ["max_length", "min_length"])
+@pytest.mark.parametrize("option", ["max-length", "min-length"])
 def test_a_length_above_that_of_the_model_is_refused(run, option):
-    expected = (
-        f"`options.{option}` must be at most the model's max_length, 24. Received: {option}=25"
-    )
-    assert fails("evaluate", run, f"--{option.replace('_', '-')}", 25) == expected
+    expected = f"--{option} must be at most the model's max_length, 24. Received: --{option} 25"
+    assert fails("evaluate", run, f"--{option}", 25) == expected
     assert not (run / "scores.json").exists()
 
 
