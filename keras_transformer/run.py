@@ -374,8 +374,7 @@ class Run:
                 option.
             ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
                 maximum, or if `use_shortlist`, `checkpoint` or `tokens_per_batch` is given with the
-                engine
-                `"ctranslate2"`.
+                engine `"ctranslate2"`.
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
@@ -391,20 +390,7 @@ class Run:
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
             )
-        if use_shortlist:
-            raise ValueError(
-                "The engine ctranslate2 has no shortlist. Received: use_shortlist=True"
-            )
-        if checkpoint is not None:
-            raise ValueError(
-                "The engine ctranslate2 translates only with the finished model. "
-                f"Received: checkpoint={checkpoint!r}"
-            )
-        if tokens_per_batch is not None:
-            raise ValueError(
-                "The engine ctranslate2 has batches of a fixed number of sentences. "
-                f"Received: tokens_per_batch={tokens_per_batch}"
-            )
+        _check_arguments_of_ctranslate2(use_shortlist, checkpoint, tokens_per_batch)
         from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted
 
@@ -708,6 +694,23 @@ class Run:
         from keras_transformer.data.download import download
 
         return download(name, data.download.url, data.download.sha256[name])
+
+
+def _check_arguments_of_ctranslate2(
+    use_shortlist: bool, checkpoint: Checkpoint | None, tokens_per_batch: int | None
+) -> None:
+    if use_shortlist:
+        raise ValueError("The engine ctranslate2 has no shortlist. Received: use_shortlist=True")
+    if checkpoint is not None:
+        raise ValueError(
+            "The engine ctranslate2 translates only with the finished model. "
+            f"Received: checkpoint={checkpoint!r}"
+        )
+    if tokens_per_batch is not None:
+        raise ValueError(
+            "The engine ctranslate2 has batches of a fixed number of sentences. "
+            f"Received: tokens_per_batch={tokens_per_batch}"
+        )
 
 
 def _training_pairs(held_out: "HeldOut") -> "Iterator[Pair]":

@@ -22,6 +22,7 @@ QUANTIZATIONS: dict[str, tuple[str, ...]] = {
     "onnx": ("float32", "int8"),
     "run": ("float32", "float16"),
 }
+_MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 _ALL_SEARCH = tuple(name for name in SearchOptions.model_fields if name != "n_best")
 _ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
 # The other options of each format. The ONNX export refuses most search options that have an effect.
@@ -67,9 +68,10 @@ def export_run(
         checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
             finished model.
         **search: Search options that replace the recipe's search options. A SavedModel accepts all
-            fields of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`.
-            For ONNX, all other options of recipe and `search` must have their default values.
-            CTranslate2 and `"run"` accept no search options.
+            fields of `SearchOptions` but `n_best`, which each request sets. ONNX supports
+            `beam_size`, `length_penalty` and `max_length`. For ONNX, all other options of recipe
+            and `search` must have their default values. CTranslate2 and `"run"` accept no search
+            options.
 
     Raises:
         UserError: If the format does not support the model or an option. If a package for the
@@ -78,9 +80,6 @@ def export_run(
     """
     given = {"quantization": quantization, "shortlist": shortlist or None, **search}
     _check_options(format, {name: x for name, x in given.items() if x is not None})
-    options = run.recipe.evaluation.search_options(**search)
-    if format == "onnx":
-        _check_onnx_search(options)
     weights = quantization or "float32"
     name = format if weights == "float32" else f"{format}-{weights}"
     directory = run.directory / name if output is None else Path(output)
@@ -88,6 +87,8 @@ def export_run(
         check_is_free(directory)
     run.model_place(checkpoint)
     try:
+        options = run.recipe.evaluation.search_options(**search)
+        _check_search(format, options)
         if format == "saved_model":
             return _export_saved_model(run, output, options, shortlist, checkpoint)
         comparison = _export(run, format, directory, weights, checkpoint, options)
@@ -114,8 +115,15 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _check_onnx_search(options: SearchOptions) -> None:
-    """Raises `UserError` if a search option has an effect that the ONNX export does not support."""
+def _check_search(format: Format, options: SearchOptions) -> None:
+    """Raises `UserError` if a search option has an effect that the export does not support."""
+    if format == "saved_model" and options.beam_size > _MAX_BEAM_SIZE:
+        raise UserError(
+            f"for the format saved_model, `beam_size` must be at most {_MAX_BEAM_SIZE}. "
+            f"Received: beam_size={options.beam_size}"
+        )
+    if format != "onnx":
+        return
     defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
     refused = [name for name, x in options if name not in ignored and x != getattr(defaults, name)]
     if refused:
@@ -137,8 +145,9 @@ def _export_saved_model(
 ) -> Exported:
     from keras_transformer.export.saved_model import export_run_saved_model
 
-    chosen: dict[str, Any] = {"use_shortlist": use_shortlist, "checkpoint": checkpoint}
-    exported = export_run_saved_model(run.directory, output, options, **chosen)
+    exported = export_run_saved_model(
+        run.directory, output, options, _MAX_BEAM_SIZE, use_shortlist, checkpoint
+    )
     operations = " ".join(exported.operations)
     needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
     return Exported(exported.directory, f"{exported.comparison}\n{needs}")

@@ -55,6 +55,7 @@ def test_the_types_of_weights_are_those_of_the_exporters():
         ("onnx --quantization int3", "float32, int8. Received: --quantization 'int3'"),
         ("run --quantization int8", "float32, float16. Received: --quantization 'int8'"),
         ("saved_model --quantization int8", "Received: --quantization"),
+        ("saved_model --beam-size 17", "at most 16. Received: --beam-size 17"),
         ("onnx --coverage-penalty 1", "Received: --coverage-penalty 1.0"),
         ("onnx --output .", ". is not empty"),
         ("onnx --checkpoint 3", "Steps of the checkpoints: 2, 4"),
