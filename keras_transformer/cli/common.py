@@ -177,9 +177,10 @@ def with_option_names(message: str, command: click.Command | None) -> str:
     A name counts if it has an underscore, is in backticks, or is followed by "=". So `n_best` and
     n_best=3 become --n-best and --n-best 3.
     """
-    parameters = command.params if command else []
-    options = {x.name: x.opts[0] for x in parameters if isinstance(x, click.Option)}
-    names = "|".join(sorted(map(str, options), key=len, reverse=True))
+    parameters = [x for x in command.params if isinstance(x, click.Option)] if command else []
+    options = {x.opts[0].lstrip("-").replace("-", "_"): x.opts[0] for x in parameters}
+    options |= {str(x.name): x.opts[0] for x in parameters}
+    names = "|".join(sorted(options, key=len, reverse=True))
 
     def replaced(match: re.Match[str]) -> str:
         name = match["name"]

@@ -58,6 +58,7 @@ def test_a_closed_standard_output_is_refused_at_once(monkeypatch):
             "--max-length must be at most the model's max_length, 9: --max-length 10",
         ),
         ("omit `prefixes` and the prefix", "omit --prefix and the prefix"),
+        ("prefix='a', prefixes=['a']", "--prefix 'a', --prefix ['a']"),
         ("Received: use_shortlist=True", "Received: --shortlist"),
         ("tokens_per_batch=3, seed=4", "--batch-tokens 3, --seed 4"),
         *(

@@ -135,7 +135,7 @@ def test_prefixes_and_words_stand_beside_the_sentences(run, tmp_path):
     assert message.startswith(
         "line 3: A prefix or required word must not contain a forbidden word."
     )
-    assert message.endswith("Received: prefix='acht neun', forbidden=['sechs', 'neun']")
+    assert message.endswith("Received: --prefix 'acht neun', --forbidden ['sechs', 'neun']")
     forbidden.write_text("zehn\n\nsechs\n")
     assert succeeds(*translate, *beside).split("\n") == forced
     assert "sieben" not in free[1]
@@ -158,7 +158,8 @@ def test_an_unfinished_run_translates_with_a_checkpoint(run):
     expected = succeeds("translate", run, "--scores", input="one two\n")
     (run / "model.keras").unlink()
     message = fails("translate", run, input="one two\n")
-    assert message.endswith("chooses a checkpoint: best, last or one of the steps 2, 4")
+    assert f"To finish it: keras-transformer train {run} --resume. " in message
+    assert message.endswith("with --checkpoint: best, last or one of the steps 2, 4")
     # The finished model is the last checkpoint, because the recipe has average_last=1.
     last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
     assert last == expected
