@@ -58,7 +58,7 @@ def test_a_length_above_that_of_the_model_is_refused(run, option):
 def test_the_engine_ctranslate2_evaluates_too(run):
     pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     assert "BLEU\t" in succeeds("evaluate", run, "--engine", "ctranslate2")
-    assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
+    assert "--min-length 1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
 
 
 def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
