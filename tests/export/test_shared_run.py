@@ -82,7 +82,7 @@ def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_pat
     export_shared_run(run, tmp_path / "other", checkpoint=2)
     kept = Run.open(tmp_path / "other").scores()
     assert [{**entry, "checkpoint": checkpoint.name} for entry in kept] == of_checkpoint
-    model_of().save(run.model_path)  # another model, without scores
+    model_of("mixed_bfloat16").save(run.model_path)  # another model, without scores
     export_shared_run(run, tmp_path / "third")
     assert Run.open(tmp_path / "third").scores() == []
 

@@ -187,7 +187,7 @@ def test_a_blank_sentence_has_one_translation():
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_a_model_that_gives_only_empty_translations_is_reported(is_trained):
     answers = [[("x" if is_trained else "", -1.0 if is_trained else 0.0)], [("", 0.0)]]
-    found = compare("it", FakeTranslator(1, is_trained), ["a", " "], answers, tolerance=0.0)
+    found = compare("it", FakeTranslator(1, is_trained), ["a", ""], answers, tolerance=0.0)
     warning = "nats. But all translations are empty, so check that the model is trained"
     assert str(found).endswith("nats" if is_trained else warning)
 
