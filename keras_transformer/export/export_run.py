@@ -83,12 +83,12 @@ def export_run(
     weights = quantization or "float32"
     name = format if weights == "float32" else f"{format}-{weights}"
     directory = run.directory / name if output is None else Path(output)
-    if format != "saved_model":
-        check_is_free(directory)
-    run.model_place(checkpoint)
     try:
         options = run.recipe.evaluation.search_options(**search)
         _check_search(format, options)
+        if format != "saved_model":
+            check_is_free(directory)
+        run.model_place(checkpoint)
         if format == "saved_model":
             return _export_saved_model(run, output, options, shortlist, checkpoint)
         comparison = _export(run, format, directory, weights, checkpoint, options)
