@@ -201,6 +201,13 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def check_is_free(directory: str | Path) -> None:
+    """Raises UserError if the path exists and is not an empty folder."""
+    directory = Path(directory)
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise UserError(f"{directory} is not empty: remove it, or name another folder")
+
+
 def _flush(path: Path) -> None:
     for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
         _flush_entry(entry)

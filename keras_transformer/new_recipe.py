@@ -200,10 +200,10 @@ def _max_length(lengths: np.ndarray) -> int:
 
 
 def _steps(scale: _Scale, tokens: int) -> int:
-    """Returns the steps for `scale.passes`, as a multiple of 50 steps per checkpoint."""
-    steps = scale.passes * tokens / (scale.tokens_per_batch * scale.accumulation_steps)
-    unit = 50 * _CHECKPOINTS
-    return min(max(round(steps / unit) * unit, _FEWEST_STEPS), _MOST_STEPS)
+    """Returns the steps for at most `scale.passes`, as a multiple of 10 steps per checkpoint."""
+    steps = scale.passes * tokens // (scale.tokens_per_batch * scale.accumulation_steps)
+    unit = 10 * _CHECKPOINTS
+    return min(max(steps // unit * unit, _FEWEST_STEPS), _MOST_STEPS)
 
 
 def _files(text: Text) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from keras_transformer._files import is_plain_name
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.errors import UserError
+from keras_transformer.errors import RecipeError, UserError
 from keras_transformer.models import ARCHITECTURES, PRESETS
 
 _PACKAGE = Path(__file__).parent
@@ -460,7 +460,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
 
     Raises:
         UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
-        UserError: If the file contains YAML aliases, an unknown key or a value out of range.
+        RecipeError: If the file contains YAML aliases, an unknown key or a value out of range.
     """
     path = find_recipe(path_or_name)
     try:
@@ -475,7 +475,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         return Recipe.model_validate(tree)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
-        raise UserError(f"{path}: {problems}") from None
+        raise RecipeError(f"{path}: {problems}") from None
 
 
 def find_recipe(path_or_name: str | Path) -> Path:

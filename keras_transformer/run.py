@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 import zipfile
@@ -24,6 +25,7 @@ from keras_transformer.shipped_runs import find_run
 
 if TYPE_CHECKING:
     from keras_transformer.data.corpus import Pair
+    from keras_transformer.data.held_out import HeldOut
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
     from keras_transformer.decoding.long_sentences import Overlong
@@ -247,10 +249,12 @@ class Run:
             UserError: If there is no such checkpoint. The message lists the steps of all
                 checkpoints.
         """
-        from keras_transformer.training.checkpoint import best_checkpoints, load_history
+        from keras_transformer.validation_history import best_checkpoints, load_history
 
         paths = self.checkpoints()
         if not paths:
+            if not self.model_path.is_file():
+                raise self._unfinished()
             raise UserError(f"{self.directory} has no checkpoints: omit --checkpoint")
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         if which == "last":
@@ -271,8 +275,22 @@ class Run:
         from keras_transformer.data.tokenizer import Tokenizer
 
         if not self.tokenizer_dir.is_dir():
-            raise UserError(f"{self.directory} has no tokenizer yet: train the run first")
+            raise UserError(
+                f"{self.directory} has no tokenizer yet. Train it first: {self._resume}"
+            )
         return Tokenizer.load(self.tokenizer_dir)
+
+    def model_place(self, checkpoint: Checkpoint | None = None) -> Path:
+        """Returns the file of the finished model, or the folder of a checkpoint.
+
+        Raises:
+            UserError: If there is no such model. The message has a command that helps.
+        """
+        if checkpoint is not None:
+            return self.checkpoint(checkpoint)
+        if not self.model_path.is_file():
+            raise self._unfinished()
+        return self.model_path
 
     def model(self, checkpoint: Checkpoint | None = None) -> Any:
         """Loads the finished model, or the model of a checkpoint, for inference.
@@ -285,22 +303,15 @@ class Run:
             UserError: If the model is missing or damaged, if it is not a translation model, or if
                 it was trained with a tokenizer other than the run's.
         """
-        if checkpoint is not None:
+        path = self.model_place(checkpoint)
+        if checkpoint is None:
+            model = load_model(path)
+        else:
             from keras_transformer._backend.compilation_cache import use_compilation_cache
             from keras_transformer.training.checkpoint import load_checkpoint_model
 
             use_compilation_cache()
-            path = self.checkpoint(checkpoint)
             model = load_checkpoint_model(path)
-        else:
-            path = self.model_path
-            if not path.is_file() and (paths := self.checkpoints()):
-                steps = ", ".join(str(checkpoint_step(x)) for x in paths)
-                raise UserError(
-                    f"no model {path}, because the training has not finished. The option "
-                    f"--checkpoint chooses a checkpoint: best, last or one of the steps {steps}"
-                )
-            model = load_model(path)
         if not hasattr(model, "init_cache"):
             raise UserError(
                 f"{path} must contain a model that translates, such as a Transformer. "
@@ -309,6 +320,26 @@ class Run:
         if self.tokenizer_dir.is_dir():
             self._check_tokenizer(model, path)
         return model
+
+    @property
+    def _resume(self) -> str:
+        """The command that continues the training."""
+        return f"keras-transformer train {shlex.quote(str(self.directory))} --resume"
+
+    def _unfinished(self) -> UserError:
+        """Returns the error for a run without a finished model, with a command that helps."""
+        paths = self.checkpoints()
+        if not paths:
+            return UserError(
+                f"{self.directory} has no model and no checkpoint yet. Train it first: "
+                f"{self._resume}"
+            )
+        steps = ", ".join(str(checkpoint_step(path)) for path in paths)
+        return UserError(
+            f"no model {self.model_path}, because the training has not finished. To finish it: "
+            f"{self._resume}. Or choose a checkpoint with --checkpoint: best, last or one of the "
+            f"steps {steps}"
+        )
 
     def translator(
         self,
@@ -347,8 +378,7 @@ class Run:
                 option.
             ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
                 maximum, or if `use_shortlist`, `checkpoint` or `tokens_per_batch` is given with the
-                engine
-                `"ctranslate2"`.
+                engine `"ctranslate2"`.
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
@@ -364,20 +394,7 @@ class Run:
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
             )
-        if use_shortlist:
-            raise ValueError(
-                "The engine ctranslate2 has no shortlist. Received: use_shortlist=True"
-            )
-        if checkpoint is not None:
-            raise ValueError(
-                "The engine ctranslate2 translates only with the finished model. "
-                f"Received: checkpoint={checkpoint!r}"
-            )
-        if tokens_per_batch is not None:
-            raise ValueError(
-                "The engine ctranslate2 has batches of a fixed number of sentences. "
-                f"Received: tokens_per_batch={tokens_per_batch}"
-            )
+        _check_arguments_of_ctranslate2(use_shortlist, checkpoint, tokens_per_batch)
         from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted
 
@@ -544,7 +561,7 @@ class Run:
             return {
                 "test": held_out.test,
                 "validation": held_out.validation,
-                "train": held_out.train(),
+                "train": _training_pairs(held_out),
             }
         from keras_transformer.data.numbers_and_dates import generate_pairs
 
@@ -705,6 +722,32 @@ class Run:
         from keras_transformer.data.download import download
 
         return download(name, data.download.url, data.download.sha256[name])
+
+
+def _check_arguments_of_ctranslate2(
+    use_shortlist: bool, checkpoint: Checkpoint | None, tokens_per_batch: int | None
+) -> None:
+    if use_shortlist:
+        raise ValueError("The engine ctranslate2 has no shortlist. Received: use_shortlist=True")
+    if checkpoint is not None:
+        raise ValueError(
+            "The engine ctranslate2 translates only with the finished model. "
+            f"Received: checkpoint={checkpoint!r}"
+        )
+    if tokens_per_batch is not None:
+        raise ValueError(
+            "The engine ctranslate2 has batches of a fixed number of sentences. "
+            f"Received: tokens_per_batch={tokens_per_batch}"
+        )
+
+
+def _training_pairs(held_out: "HeldOut") -> "Iterator[Pair]":
+    """Yields the pairs for training, then prints how many pairs are in no split."""
+    yield from held_out.train()
+    print(
+        f"held out: {len(held_out.validation):,} pairs for validation, {len(held_out.test):,} for "
+        f"test; {held_out.dropped:,} others dropped: they share a sentence with a held-out pair"
+    )
 
 
 @contextmanager

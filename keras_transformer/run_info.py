@@ -12,6 +12,7 @@ from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.run import Run, checkpoint_step
 from keras_transformer.shipped_runs import find_run
+from keras_transformer.validation_history import ValidationHistory, load_history
 
 _SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
 _MOST_JSON_BYTES = 16 * 1024 * 1024
@@ -150,8 +151,8 @@ def _validation(run: Run) -> dict[str, Any]:
     if not found:
         return {"last": None, "best": None}
     losses = {step: values["loss"] for step, values in found.items() if "loss" in values}
-    best = min(losses, key=lambda step: (math.isnan(losses[step]), losses[step]), default=None)
-    both = {"last": max(found), "best": best}
+    best = ValidationHistory(losses).best(1)
+    both = {"last": max(found), "best": best[0] if best else None}
     return {
         key: None if step is None else {"step": step, **found[step]} for key, step in both.items()
     }
@@ -161,8 +162,7 @@ def _validations(run: Run) -> dict[int, dict[str, float]]:
     """Returns the results of each validation by step, from the event files and checkpoints."""
     found: dict[int, dict[str, float]] = {}
     for folder in run.checkpoints()[-1:]:
-        losses = _json(folder / "state.json").get("validation_losses", {})
-        found |= {int(step): {"loss": loss} for step, loss in losses.items()}
+        found |= {step: {"loss": loss} for step, loss in load_history(folder).losses.items()}
     for path in sorted(run.logs_dir.glob("events.out.tfevents.*")):
         for step, name, value in _scalars(path, "validation/"):
             found.setdefault(step, {})[name] = value

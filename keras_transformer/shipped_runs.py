@@ -14,6 +14,8 @@ _FOLDERS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")  # ins
 
 # What a shipped run consists of. In a source tree, `export` may write other files beside it.
 _PARTS = ("README.md", "recipe.yaml", "model.keras", "tokenizer", "text")
+# Evaluating a copy adds scores, so the check for changes leaves this file out.
+_SCORES = "scores.json"
 
 
 def find_run(directory: str | Path) -> Path:
@@ -54,7 +56,8 @@ def _copy(shipped: Path) -> Path:
     with FileLock(copy.parent / ".lock"):
         if not copy.exists():
             with atomic_write(copy) as partial:
-                for file in _files(shipped):
+                scores = [shipped / _SCORES] if (shipped / _SCORES).is_file() else []
+                for file in (*_files(shipped), *scores):
                     target = partial / file.relative_to(shipped)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     copyfile(file, target)
@@ -64,12 +67,13 @@ def _copy(shipped: Path) -> Path:
 
 
 def _files(run: Path) -> list[Path]:
+    """Returns the files of a shipped run that never change."""
     paths = [path for part in _PARTS for path in (run / part, *(run / part).rglob("*"))]
     return sorted(path for path in paths if path.is_file())
 
 
 def _fingerprint(run: Path) -> str:
-    """Returns 16 hex digits of a SHA-256 of the names and contents of all files of a run."""
+    """Returns 16 hex digits of a SHA-256 of the names and contents of `_files(run)`."""
     digest = hashlib.sha256()
     for path in _files(run):
         digest.update(f"{path.relative_to(run).as_posix()}\0".encode())

@@ -21,6 +21,7 @@ import pytest
 from keras_transformer._files import (
     as_line,
     atomic_write,
+    check_is_free,
     is_disk_full,
     is_plain_name,
     keras_home,
@@ -313,3 +314,12 @@ def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypat
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
     assert keras_home() == tmp_path / "temporary" / ".keras"
+
+
+def test_new_and_empty_folders_are_free(tmp_path):
+    check_is_free(tmp_path / "new")
+    check_is_free(tmp_path)
+    (tmp_path / "note").write_text("mine")
+    for used in (tmp_path, tmp_path / "note"):
+        with pytest.raises(UserError, match=f"{used} is not empty"):
+            check_is_free(used)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer import Tokenizer, UserError, load_recipe
+from keras_transformer import Tokenizer, UserError, load_recipe, new_recipe
 from keras_transformer.data.corpus_report import examine
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.new_recipe import Text, choose_settings
+from keras_transformer.new_recipe import NewRecipe, Text, choose_settings
 
 
 def words(count, seed):
@@ -76,6 +76,15 @@ def test_settings_are_those_of_the_recipe_of_that_size(report, tmp_path, pairs, 
     assert recipe.model == known.model
     for setting in ("tokens_per_batch", "warmup_steps", "peak_learning_rate", "length_multiple"):
         assert getattr(recipe.training, setting) == getattr(known.training, setting)
+
+
+@pytest.mark.parametrize("scale", new_recipe._SCALES)
+@pytest.mark.parametrize("share", [0.51, 0.97, 1.0])
+def test_passes_are_at_most_those_of_the_documentation(scale, share):
+    tokens = round(share * min(scale.pairs, 4_000_000) * 11)
+    settings = NewRecipe(scale, 50, 2_000, 64, tokens, new_recipe._steps(scale, tokens))
+    assert settings.steps % 20 == 0
+    assert 0.9 * scale.passes < settings.passes <= scale.passes or settings.steps == 100_000
 
 
 def test_vocabulary_grows_with_the_corpus(report):

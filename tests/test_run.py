@@ -20,11 +20,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import load_recipe
 from keras_transformer.run import TOKENIZER_MEMBER, Run, load_model, training_lock
-from keras_transformer.training.checkpoint import (
-    ValidationHistory,
-    load_checkpoint_model,
-    save_checkpoint,
-)
+from keras_transformer.training.checkpoint import load_checkpoint_model, save_checkpoint
+from keras_transformer.validation_history import ValidationHistory
 
 FILES = """
 name: files
@@ -183,6 +180,7 @@ def test_an_unknown_checkpoint_names_those_that_there_are(unfinished, which):
 
 
 def test_no_checkpoint_is_told(run):
+    tiny_model().save(run.model_path)
     for which in ("best", "last", 5):
         with pytest.raises(UserError, match="has no checkpoints: omit --checkpoint$"):
             run.checkpoint(which)
@@ -190,7 +188,17 @@ def test_no_checkpoint_is_told(run):
 
 def test_an_unfinished_run_says_which_checkpoints_can_be_used(unfinished):
     for use in (unfinished.model, unfinished.translator):
-        with pytest.raises(UserError, match="--checkpoint .* best, last or .* steps 4, 6, 8$"):
+        with pytest.raises(UserError, match="--checkpoint: best, last or .* steps 4, 6, 8$"):
+            use()
+
+
+def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
+    name = run.directory.rename(run.directory.with_name("my run"))
+    run = Run.open(name)
+    command = f"Train it first: keras-transformer train '{name}' --resume$"
+    uses = (run.model, run.translator, run.tokenizer, run.shortlist)
+    for use in (*uses, lambda: run.model("last"), lambda: run.translator(engine="ctranslate2")):
+        with pytest.raises(UserError, match=command):
             use()
 
 
@@ -304,7 +312,7 @@ def test_model_comes_back_with_its_weights(run):
 
 
 def test_missing_model_and_tokenizer_are_told(run):
-    with pytest.raises(UserError, match="no model .*model.keras"):
+    with pytest.raises(UserError, match="has no model and no checkpoint yet"):
         run.model()
     with pytest.raises(UserError, match="no tokenizer yet"):
         run.tokenizer()
@@ -344,19 +352,23 @@ def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
     assert again.text("test")[0].read_bytes() == run.text("test")[0].read_bytes()
 
 
-def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path):
+def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path, capsys):
     corpus = tmp_path / "corpus.tsv"
-    corpus.write_text("".join(f"one {n}\teins {n}\n" for n in range(40)))
+    corpus.write_text("".join(f"one {n}\teins {n}\n" for n in range(40)) * 2)
     path = tmp_path / "held.yaml"
     held_out = "held_out: {validation: 5, test: 7}"
     path.write_text(f"{{name: a, data: {{train: {{source: {corpus}}}, {held_out}}}}}")
     run = Run.create(tmp_path / "run", load_recipe(path))
     pairs = {split: list(run.pairs(split)) for split in ("train", "validation", "test")}
     assert {split: len(found) for split, found in pairs.items()} == {
-        "train": 28,
+        "train": 56,
         "validation": 5,
         "test": 7,
     }
+    assert capsys.readouterr().out == (
+        "held out: 5 pairs for validation, 7 for test; 12 others dropped: they share a sentence "
+        "with a held-out pair\n"
+    )
     assert len(set(pairs["train"] + pairs["validation"] + pairs["test"])) == 40
     corpus.unlink()
     assert list(Run.open(run.directory).pairs("test")) == pairs["test"]

@@ -40,6 +40,15 @@ def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path
     assert not (package / "one" / "scores.json").exists()
 
 
+def test_scores_of_a_run_are_copied_and_more_can_be_added(package):
+    (package / "one" / "scores.json").write_text('[{"split": "test"}]')
+    run = Run.open("one")
+    assert run.scores() == [{"split": "test"}]
+    run.scores_path.write_text("[{}, {}]")
+    assert Run.open("one").scores() == [{}, {}]
+    assert (package / "one" / "scores.json").read_text() == '[{"split": "test"}]'
+
+
 def test_exports_beside_a_run_of_a_source_tree_are_no_part_of_it(package):
     before = find_run("one")
     (package / "one" / "1").mkdir()

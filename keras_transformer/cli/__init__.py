@@ -24,7 +24,7 @@ from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
 from keras_transformer._streams import hidden_stderr
 from keras_transformer.cli import common
-from keras_transformer.errors import UserError, is_out_of_memory
+from keras_transformer.errors import RecipeError, UserError, is_out_of_memory
 
 COMMANDS = (
     *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
@@ -62,7 +62,16 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _one_line_errors():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                click.echo(err=True)
+                raise click.exceptions.Exit(130) from None  # as shells report Ctrl-C
+            except RecipeError:
+                raise
+            except UserError as error:
+                command = self.get_command(ctx, str(ctx.invoked_subcommand))
+                raise UserError(common.with_option_names(str(error), command)) from error
 
 
 def _prepare_streams() -> None:

@@ -132,14 +132,18 @@ backend_option = click.option(
     callback=_use_backend,
     help="Backend of Keras. Default: the environment variable KERAS_BACKEND.",
 )
-batch_tokens_option = click.option(
-    "--batch-tokens",
-    "tokens_per_batch",
-    type=click.IntRange(1, 2**31 - 1),
-    metavar="N",
-    help="Maximum number of source tokens in a batch, with padding. Smaller batches need less "
-    "memory. Default: 2048, or 1024 with `score`.",
-)
+
+
+def batch_tokens_option(default: int) -> Any:
+    """Returns the option --batch-tokens. `default` is only for the help text."""
+    return click.option(
+        "--batch-tokens",
+        "tokens_per_batch",
+        type=click.IntRange(1, 2**31 - 1),
+        metavar="N",
+        help="Maximum number of source tokens in a batch, with padding. Smaller batches need less "
+        f"memory. Default: {default}.",
+    )
 
 
 class _Checkpoint(click.ParamType):
@@ -167,6 +171,29 @@ scores_option = click.option(
 )
 
 
+def with_option_names(message: str, command: click.Command | None) -> str:
+    """Replaces the Python names of a command's options in a message by those of the command line.
+
+    A name counts if it has an underscore, is in backticks, or is followed by "=". So `n_best` and
+    n_best=3 become --n-best and --n-best 3.
+    """
+    parameters = [x for x in command.params if isinstance(x, click.Option)] if command else []
+    options = {x.opts[0].lstrip("-").replace("-", "_"): x.opts[0] for x in parameters}
+    options |= {str(x.name): x.opts[0] for x in parameters}
+    names = "|".join(sorted(options, key=len, reverse=True))
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match["name"]
+        if "_" in name or match["tick"] or match["value"]:
+            return options[name] + (" " if match["value"] == "=" else "")
+        return match[0]
+
+    # "the model's max_length" is the argument of the model.
+    before = r"(?<![\w./-])(?<!model's )(?P<tick>`?)(?:options\.|use_)?"
+    after = r"\b(?P=tick)(?![/-]|\.\w)(?P<value>=True|=|)"
+    return re.sub(f"{before}(?P<name>{names}){after}", replaced, message)
+
+
 def is_session(file: Path | None) -> bool:
     """Returns whether a user types the sentences: there is no file, and stdin is a terminal."""
     return file is None and sys.stdin.isatty()
@@ -176,7 +203,7 @@ def greet(language: str) -> None:
     """Tells a user what to type, before `prompted_lines`. `language` is that of the source."""
     from keras_transformer._progress import compiling
 
-    hint = f"Type a sentence in the source language ({language}). Ctrl-D ends."
+    hint = f"Type one sentence at a time, in the source language ({language}). Ctrl-D ends."
     if compiling():
         hint += " The first translation takes longer, because the search is compiled."
     click.echo(hint, err=True)

@@ -96,7 +96,7 @@ _WITHOUT_RUN = {"hypotheses", "source", "reference", "baseline", "tests", "lengt
 @shortlist_option
 @checkpoint_option
 @best_search_options
-@batch_tokens_option
+@batch_tokens_option(2048)
 @backend_option
 def command(**options: Any) -> None:
     """Score translations with sacrebleu: BLEU, chrF, TER, or COMET.

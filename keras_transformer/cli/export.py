@@ -13,6 +13,8 @@ from keras_transformer.cli.common import (
 )
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.export.export_run import QUANTIZATIONS, export_run
+from keras_transformer.run import Run
 
 
 @click.command("export")
@@ -32,9 +34,9 @@ from keras_transformer.decoding.options import SearchOptions
 @click.option(
     "--quantization",
     metavar="TYPE",
-    help="Data type of the weights. onnx: float32 or int8. ctranslate2: float32, int8, int16, "
-    "float16, bfloat16, int8_float32, int8_float16 and int8_bfloat16. run: float32 or float16. "
-    "Default: float32.",
+    help="Data type of the weights. "
+    + "".join(f"{x}: {', '.join(types)}. " for x, types in QUANTIZATIONS.items() if types)
+    + "Default: float32.",
 )
 @shortlist_option
 @checkpoint_option
@@ -63,11 +65,7 @@ def command(run: Path, **arguments: Any) -> None:
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python quickstart-onnx/translate.py
     """
-    from keras_transformer.run import Run
-
     opened = Run.open(run)
-    from keras_transformer.export.export_run import export_run
-
     search = take_options(arguments, SearchOptions)
     checked(opened.recipe.evaluation.search_options, **search)
     click.echo("Exporting the model, and comparing the export with the model.", err=True)

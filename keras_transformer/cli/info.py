@@ -1,6 +1,7 @@
 """The command `info`."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def command(run: Path, as_json: bool) -> None:
 
     info = run_info(run)
     if as_json:
-        click.echo(json.dumps(info, indent=2, ensure_ascii=True))
+        click.echo(json.dumps(_finite(info), indent=2, ensure_ascii=True, allow_nan=False))
         return
     rows = [row for row in _rows(info) if row[1]]
     width = max(len(label) for label, _ in rows)
@@ -34,6 +35,15 @@ def command(run: Path, as_json: bool) -> None:
         # A run may come from a stranger, and its text may control the terminal.
         line = "".join(x if x.isprintable() else " " for x in text)
         click.echo(f"{label:<{width}}  {line}")
+
+
+def _finite(value: Any) -> Any:
+    """Replaces infinite numbers and NaN by None, because JSON does not have them."""
+    if isinstance(value, dict):
+        return {key: _finite(x) for key, x in value.items()}
+    if isinstance(value, list):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rows(info: dict[str, Any]) -> Iterator[tuple[str, str]]:

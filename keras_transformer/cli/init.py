@@ -67,6 +67,8 @@ def command(
     from keras_transformer.data.corpus_report import examine
     from keras_transformer.new_recipe import Text, choose_settings
 
+    if target is None:
+        _check_has_pairs(source)
     found = _languages(source, target)
     languages = [source_language or found[0], target_language or found[1]]
     for side, language in zip(("source", "target"), languages, strict=True):
@@ -82,15 +84,27 @@ def command(
         )
     text = Text(source, target, *map(str, languages))
     output = output or Path(f"{_name(text)}.yaml")
-    _check_output(output)
-    report = examine(read_parallel(source, target))
-    recipe = choose_settings(report)
+    if os.path.lexists(output):
+        raise UserError(f"{output} already exists: choose another file with --output")
     name = re.sub(r"[^\w.-]", "_", output.stem).lstrip(".-") or "recipe"
     with output_file(output) as file:
+        report = examine(read_parallel(source, target))
+        recipe = choose_settings(report)
         file.write(recipe.to_yaml(name, text))
     click.echo(_table(report, text))
     click.echo(_summary(recipe))
     click.echo(_next_commands(output, name, report))
+
+
+def _check_has_pairs(path: Path) -> None:
+    """Raises `UserError` if a file without a target file has no tab in its first line."""
+    from keras_transformer.data.corpus import read_lines
+
+    if "\t" not in next(read_lines(path), "\t"):
+        raise UserError(
+            f"line 1 of {path} has no tab, so it has no translation. Give the file with the "
+            f"translations too: keras-transformer init {shlex.quote(str(path))} TARGET"
+        )
 
 
 def _languages(source: Path, target: Path | None) -> tuple[str | None, str | None]:
@@ -110,15 +124,6 @@ def _language(path: Path) -> str | None:
 def _name(text: "Text") -> str:
     stem = text.source.name.lstrip(".").partition(".")[0]
     return stem if text.target is None else "_".join((stem, *text[2:]))
-
-
-def _check_output(path: Path) -> None:
-    if os.path.lexists(path):
-        raise UserError(f"{path} already exists: choose another file with --output")
-    if not path.parent.is_dir():
-        raise UserError(f"{path} cannot be written: {path.parent} is no folder")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UserError(f"{path} cannot be written: {path.parent} is not writable")
 
 
 def _table(report: "CorpusReport", text: "Text") -> str:

@@ -28,7 +28,7 @@ from keras_transformer.errors import UserError
 @click.option(
     "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
 )
-@batch_tokens_option
+@batch_tokens_option(1024)
 @backend_option
 def command(
     run: Path,

@@ -16,21 +16,26 @@ from keras_transformer.errors import UserError
 
 
 def options_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[..., Any]:
-    """Returns a decorator that adds a command-line option for each field of an option class."""
+    """Returns a decorator that adds a command-line option for each field of an option class.
+
+    For search options, the help text says that the recipe can set the default.
+    """
+    of_recipe = "that of the recipe, else " if issubclass(kind, SearchOptions) else ""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, field in reversed(kind.model_fields.items()):
             if name not in without:
-                command = _option(name, field)(command)
+                command = _option(name, field, of_recipe)(command)
         return command
 
     return decorate
 
 
-def _option(name: str, field: FieldInfo) -> Callable[..., Any]:
+def _option(name: str, field: FieldInfo, of_recipe: str) -> Callable[..., Any]:
     help_text = field.description or ""
     if field.default is not None:
         help_text += f" Default: {field.default}."
+    help_text = help_text.replace("Default: ", f"Default: {of_recipe}")
     return click.option(f"--{name.replace('_', '-')}", type=_type(field), help=help_text)
 
 

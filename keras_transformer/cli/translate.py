@@ -82,20 +82,21 @@ if TYPE_CHECKING:
     is_flag=True,
     help='Write a tab and word alignments, such as "0-0 1-2", after each translation.',
 )
-@common.batch_tokens_option
+@common.batch_tokens_option(2048)
 @common.backend_option
 def command(run: Path, file: Path | None, output: Path | None, **options: Any) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    The input has one sentence per line. Standard input is translated line by line. On a terminal,
-    the command asks for each sentence. The output has one line per sentence. With --n-best N or
-    --sample N, the output has N lines per sentence. The lines of --n-best N are sorted, best first.
-    The score of beam search is the log-probability in nats divided by the length penalty, plus the
-    coverage penalty. The score is the log-probability with --sample, and the mean chrF with --mbr.
-    An alignment such as 2-1 aligns word 2 of the sentence with word 1 of the translation, counted
-    from 0. In the files of --prefix, --required and --forbidden, a blank line means no constraint.
-    The defaults of the search options come from the `evaluation` section of the recipe. Sampling
-    does not use this section.
+    The input has one sentence per line. If a line has several sentences, the translation may lack
+    some of them. Standard input is translated line by line. On a terminal, the command asks for
+    each sentence. The output has one line per sentence. With --n-best N or --sample N, the output
+    has N lines per sentence. The lines of --n-best N are sorted, best first. The score of beam
+    search is the log-probability in nats divided by the length penalty, plus the coverage penalty.
+    The score is the log-probability with --sample, and the mean chrF with --mbr. An alignment such
+    as 2-1 aligns word 2 of the sentence with word 1 of the translation, counted from 0. In the
+    files of --prefix, --required and --forbidden, a blank line means no constraint. The defaults of
+    the search options come from the `evaluation` section of the recipe. Sampling does not use this
+    section.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart

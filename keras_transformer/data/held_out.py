@@ -17,7 +17,7 @@ from keras_transformer.errors import UserError
 _CANDIDATES = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeldOut:
     """The result of `hold_out`.
 
@@ -25,11 +25,14 @@ class HeldOut:
         validation: Held-out pairs for validation.
         test: Held-out pairs for test.
         pairs: All pairs of the corpus.
+        dropped: Number of pairs that are in no split, because they share a sentence with a held-out
+            pair. It is known when the iteration over `train` ends.
     """
 
     validation: list[Pair]
     test: list[Pair]
     pairs: Iterable[Pair]
+    dropped: int = 0
 
     def train(self) -> Iterator[Pair]:
         """Yields the pairs that share neither source nor target with a held-out pair."""
@@ -37,9 +40,13 @@ class HeldOut:
         sources, targets = (
             {sentence_key(text) for text in side} for side in zip(*held, strict=True)
         )
+        refused = 0
         for source, target in _progress(self.pairs):
-            if sentence_key(source) not in sources and sentence_key(target) not in targets:
+            if sentence_key(source) in sources or sentence_key(target) in targets:
+                refused += 1
+            else:
                 yield source, target
+        self.dropped = refused - len(held)
 
 
 def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -> HeldOut:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
@@ -16,7 +16,6 @@ from keras_transformer.export.source_model import (
     Comparison,
     array,
     check_attention,
-    check_is_free,
     check_model,
     compare,
     in_float32,

@@ -35,6 +35,7 @@ def converted(run: "Run") -> Path:
         UserError: If the run has no model, CTranslate2 does not support the model, or the folder
             cannot be written.
     """
+    run.model_place()
     folder = run.directory / FOLDER
     if not _is_current(run, folder):
         if not os.access(run.directory, os.W_OK | os.X_OK):

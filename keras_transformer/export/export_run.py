@@ -1,17 +1,37 @@
-"""Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder."""
+"""Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder.
 
-from collections.abc import Callable
+Checks the options before the slow import of Keras.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.source_model import check_is_free, run_sentences
 from keras_transformer.run import Checkpoint, Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
 
+_CTRANSLATE2_INTEGERS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16")
+# The types of weights of each format.
+QUANTIZATIONS: dict[str, tuple[str, ...]] = {
+    "saved_model": (),
+    "ctranslate2": ("float32", *_CTRANSLATE2_INTEGERS, "float16", "bfloat16"),
+    "onnx": ("float32", "int8"),
+    "run": ("float32", "float16"),
+}
+_MAX_BEAM_SIZE = 16  # of a request to a SavedModel
+_ALL_SEARCH = tuple(name for name in SearchOptions.model_fields if name != "n_best")
 _ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
+# The other options of each format. The ONNX export refuses most search options that have an effect.
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "saved_model": ("shortlist", *_ALL_SEARCH),
+    "ctranslate2": ("quantization",),
+    "onnx": ("quantization", *_ALL_SEARCH),
+    "run": ("quantization",),
+}
 
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
@@ -48,117 +68,107 @@ def export_run(
         checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
             finished model.
         **search: Search options that replace the recipe's search options. A SavedModel accepts all
-            fields of `SearchOptions`. ONNX supports `beam_size`, `length_penalty` and `max_length`.
-            For ONNX, all other options of recipe and `search` must have their default values.
-            CTranslate2 and `"run"` accept no search options.
+            fields of `SearchOptions` but `n_best`, which each request sets. ONNX supports
+            `beam_size`, `length_penalty` and `max_length`. For ONNX, all other options of recipe
+            and `search` must have their default values. CTranslate2 and `"run"` accept no search
+            options.
 
     Raises:
         UserError: If the format does not support the model or an option. If a package for the
             export is not installed. If the results of the export differ from those of the model. If
             the folder is not empty, or the disk is full. After an error, nothing is written.
     """
-    given = search if quantization is None else {"quantization": quantization, **search}
-    given = {"shortlist": True, **given} if shortlist else given
-    export, taken = _EXPORTERS[format]
-    if refused := given.keys() - taken:
-        raise UserError(
-            f"the format {format} accepts only the options {', '.join(taken)}. "
-            f"Received: {', '.join(sorted(refused))}"
-        )
+    given = {"quantization": quantization, "shortlist": shortlist or None, **search}
+    _check_options(format, {name: x for name, x in given.items() if x is not None})
+    weights = quantization or "float32"
+    name = format if weights == "float32" else f"{format}-{weights}"
+    directory = run.directory / name if output is None else Path(output)
     try:
-        return export(run, output, checkpoint, **given)
+        options = run.recipe.evaluation.search_options(**search)
+        _check_search(format, options)
+        if format != "saved_model":
+            check_is_free(directory)
+        run.model_place(checkpoint)
+        if format == "saved_model":
+            return _export_saved_model(run, output, options, shortlist, checkpoint)
+        comparison = _export(run, format, directory, weights, checkpoint, options)
     except (ImportError, ValueError) as error:
         raise UserError(str(error)) from error
-
-
-def _export_saved_model(
-    run: Run,
-    output: str | Path | None,
-    checkpoint: Checkpoint | None,
-    shortlist: bool = False,
-    **search: Any,
-) -> Exported:
-    from keras_transformer.export.saved_model import export_run_saved_model
-
-    options = run.recipe.evaluation.search_options(**search)
-    chosen: dict[str, Any] = {"use_shortlist": shortlist, "checkpoint": checkpoint}
-    exported = export_run_saved_model(run.directory, output, options, **chosen)
-    operations = " ".join(exported.operations)
-    needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
-    return Exported(exported.directory, f"{exported.comparison}\n{needs}")
-
-
-def _export_ctranslate2(
-    run: Run,
-    output: str | Path | None,
-    checkpoint: Checkpoint | None,
-    quantization: str = "float32",
-) -> Exported:
-    from keras_transformer.export.ctranslate2 import export_ctranslate2
-
-    directory = _free_directory(run, output, "ctranslate2", quantization)
-    parts = (run.model(checkpoint), run.tokenizer(), directory, quantization)
-    comparison = export_ctranslate2(*parts, run_sentences(run, SENTENCES))
     return Exported(directory, str(comparison))
 
 
-def _export_onnx(
-    run: Run,
-    output: str | Path | None,
-    checkpoint: Checkpoint | None,
-    quantization: Any = "float32",
-    **search: Any,
-) -> Exported:
-    from keras_transformer.export.onnx import export_onnx
-
-    options = run.recipe.evaluation.search_options(**search)
-    _check_onnx_search(options)
-    directory = _free_directory(run, output, "onnx", quantization)
-    parts = (run.model(checkpoint), run.tokenizer(), directory, quantization)
-    supported = {name: getattr(options, name) for name in _ONNX_SEARCH}
-    comparison = export_onnx(*parts, run_sentences(run, SENTENCES), **supported)
-    return Exported(directory, str(comparison))
+def _check_options(format: Format, given: dict[str, Any]) -> None:
+    if refused := sorted(given.keys() - _OPTIONS[format]):
+        raise UserError(
+            f"the format {format} accepts only the options {_listed(_OPTIONS[format])}. "
+            f"Received: {_listed(refused)}"
+        )
+    quantization = given.get("quantization", "float32")
+    if format != "saved_model" and quantization not in QUANTIZATIONS[format]:
+        raise UserError(
+            f"for the format {format}, `quantization` must be one of "
+            f"{', '.join(QUANTIZATIONS[format])}. Received: quantization={quantization!r}"
+        )
 
 
-def _export_run(
-    run: Run,
-    output: str | Path | None,
-    checkpoint: Checkpoint | None,
-    quantization: Any = "float32",
-) -> Exported:
-    from keras_transformer.export.shared_run import export_shared_run
-
-    directory = _free_directory(run, output, "run", quantization)
-    sentences = run_sentences(run, SENTENCES)
-    comparison = export_shared_run(run, directory, quantization, sentences, checkpoint)
-    return Exported(directory, str(comparison))
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
-def _check_onnx_search(options: SearchOptions) -> None:
-    """Raises `UserError` if a search option has an effect that the ONNX export does not support."""
+def _check_search(format: Format, options: SearchOptions) -> None:
+    """Raises `UserError` if a search option has an effect that the export does not support."""
+    if format == "saved_model" and options.beam_size > _MAX_BEAM_SIZE:
+        raise UserError(
+            f"for the format saved_model, `beam_size` must be at most {_MAX_BEAM_SIZE}. "
+            f"Received: beam_size={options.beam_size}"
+        )
+    if format != "onnx":
+        return
     defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
     refused = [name for name, x in options if name not in ignored and x != getattr(defaults, name)]
     if refused:
         received = ", ".join(f"{name}={getattr(options, name)}" for name in refused)
         flags = (f"--{name.replace('_', '-')} {getattr(defaults, name)}" for name in refused)
         raise UserError(
-            f"the format onnx supports only the search options {', '.join(_ONNX_SEARCH)}. To "
+            f"the format onnx supports only the search options {_listed(_ONNX_SEARCH)}. To "
             f"export without the others, replace those of the recipe: {' '.join(flags)}. To export "
             f"with them, use the format saved_model. Received: {received}"
         )
 
 
-# Maps each format to its exporter, and to the options that the exporter takes.
-_EXPORTERS: dict[str, tuple[Callable[..., Exported], tuple[str, ...]]] = {
-    "saved_model": (_export_saved_model, ("shortlist", *SearchOptions.model_fields)),
-    "ctranslate2": (_export_ctranslate2, ("quantization",)),
-    "onnx": (_export_onnx, ("quantization", *sorted({*SearchOptions.model_fields} - {"n_best"}))),
-    "run": (_export_run, ("quantization",)),
-}
+def _export_saved_model(
+    run: Run,
+    output: str | Path | None,
+    options: SearchOptions,
+    use_shortlist: bool,
+    checkpoint: Checkpoint | None,
+) -> Exported:
+    from keras_transformer.export.saved_model import export_run_saved_model
+
+    exported = export_run_saved_model(
+        run.directory, output, options, _MAX_BEAM_SIZE, use_shortlist, checkpoint
+    )
+    operations = " ".join(exported.operations)
+    needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
+    return Exported(exported.directory, f"{exported.comparison}\n{needs}")
 
 
-def _free_directory(run: Run, output: str | Path | None, format: str, quantization: str) -> Path:
-    name = format if quantization == "float32" else f"{format}-{quantization}"
-    directory = run.directory / name if output is None else Path(output)
-    check_is_free(directory)
-    return directory
+def _export(
+    run: Run,
+    format: Format,
+    directory: Path,
+    weights: Any,
+    checkpoint: Checkpoint | None,
+    options: SearchOptions,
+) -> Any:
+    """Exports to a format other than SavedModel, and returns the comparison."""
+    from keras_transformer import export
+    from keras_transformer.export.source_model import run_sentences
+
+    sentences = run_sentences(run, SENTENCES)
+    if format == "run":
+        return export.export_shared_run(run, directory, weights, sentences, checkpoint)
+    parts = (run.model(checkpoint), run.tokenizer(), directory, weights, sentences)
+    if format == "ctranslate2":
+        return export.export_ctranslate2(*parts)
+    return export.export_onnx(*parts, **{name: getattr(options, name) for name in _ONNX_SEARCH})

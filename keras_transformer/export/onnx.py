@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
@@ -17,7 +17,6 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.source_model import (
     Comparison,
     check_attention,
-    check_is_free,
     check_model,
     compare,
     in_float32,

@@ -1,20 +1,20 @@
 """Exports a run as a small run folder for other users."""
 
+import json
 import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from keras import ops
 
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.source_model import (
     Comparison,
-    check_is_free,
     check_model,
     compare,
     in_float32,
@@ -39,9 +39,10 @@ def export_shared_run(
     """Writes a copy of a run with all that evaluation and translation need.
 
     The copy has the recipe without folders of the user, the tokenizer and the finished model. If
-    the run has a folder `text`, the copy has its validation and test text. It has no training text,
-    checkpoints, logs and scores. Its model computes in float32, also if it was trained in mixed
-    precision.
+    the run has a folder `text`, the copy has its validation and test text. The copy has the scores
+    of the exported model on validation and test text, with the hash of the run's model file. It has
+    no training text, checkpoints and logs. Its model computes in float32, also if it was trained in
+    mixed precision.
 
     Example:
 
@@ -61,8 +62,8 @@ def export_shared_run(
         A `Comparison` of the copy's translations with those of the run.
 
     Raises:
-        UserError: If the run has no model, or its folder is not empty. If the weights are float32
-            and a translation of the copy differs.
+        UserError: If the run has no model, if its scores cannot be read, or if `directory` is not
+            empty. If the weights are float32 and a translation of the copy differs.
         ValueError: If `quantization` is unknown, if the model is not a `Transformer` or is
             quantized, or if a weight exceeds the range of float16.
     """
@@ -74,13 +75,16 @@ def export_shared_run(
     check_is_free(directory)
     model, tokenizer = run.model(checkpoint), run.tokenizer()
     check_model(model, tokenizer)
-    exact = in_float32(model)
+    exact, scores = in_float32(model), _scores(run, checkpoint)
     copy = Run(directory, _without_folders(run.recipe))
     with atomic_write(directory) as partial:
         partial.mkdir()
         (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
         shutil.copytree(run.tokenizer_dir, partial / copy.tokenizer_dir.name)
         _copy_text(run.directory / "text", partial / "text")
+        if scores:
+            content = json.dumps(scores, indent=2) + "\n"
+            (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
         path = partial / copy.model_path.name
         _save_model(exact, path, quantization, tokenizer.fingerprint)
         found = Run(partial, copy.recipe).translator().translate_nbest(sentences)
@@ -108,6 +112,17 @@ def _without_folders(recipe: Recipe) -> Recipe:
 def _copy_text(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("train.*"))
+
+
+def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
+    """Returns the scores of the exported model on the splits, without folders of the user."""
+    folder = None if checkpoint is None else run.checkpoint(checkpoint)
+    model = run.scored_model(folder)["checkpoint_sha256"]
+    return [
+        {name: value for name, value in entry.items() if name != "checkpoint"}
+        for entry in run.scores()
+        if entry.get("checkpoint_sha256") == model and "split" in entry
+    ]
 
 
 def _save_model(model: Transformer, path: Path, weights: WeightType, fingerprint: str) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +21,6 @@ from keras_transformer.run import Run
 
 # Pairs of translation and score of one sentence, best first.
 Scored = Sequence[tuple[str, float]]
-
-
-def check_is_free(directory: str | Path) -> None:
-    """Raises UserError if the path exists and is not an empty folder."""
-    directory = Path(directory)
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise UserError(f"{directory} is not empty: remove it, or name another folder")
 
 
 def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
@@ -105,12 +97,14 @@ class Comparison(NamedTuple):
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
     largest_difference: float  # in nats, between export's and model's score of equal translations
+    are_empty: bool = False  # whether the model translates every sentence to an empty text
 
     def __str__(self) -> str:
         share = self.identical / self.sentences if self.sentences else 1.0
+        empty = ". But all translations are empty, so check that the model is trained"
         return (
             f"{share:.1%} of {self.sentences} translations equal the model's; their scores differ "
-            f"by at most {self.largest_difference:.1g} nats"
+            f"by at most {self.largest_difference:.1g} nats{empty if self.are_empty else ''}"
         )
 
 
@@ -163,7 +157,9 @@ def compare(
                     )
                 if text == hypothesis.text:
                     differences.append(difference)
-    return Comparison(len(sentences), identical, max(differences))
+    best = [row[0].text for text, row in zip(sentences, expected, strict=True) if text.strip()]
+    are_empty = bool(best) and not any(best)
+    return Comparison(len(sentences), identical, max(differences), are_empty)
 
 
 def _difference(hypothesis: Hypothesis, score: float) -> float:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,56 +16,15 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer._files import atomic_write, read_config, read_json
+from keras_transformer._files import atomic_write, read_config
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import register_models
-from keras_transformer.run import (
-    CHECKPOINT_MEMBER,
-    TOKENIZER_MEMBER,
-    checkpoint_folders,
-    checkpoint_step,
-)
+from keras_transformer.run import CHECKPOINT_MEMBER, TOKENIZER_MEMBER, checkpoint_folders
+from keras_transformer.validation_history import STATE, ValidationHistory, read_state
 
 _MODEL = "model.keras"
-_STATE = "state.json"
-_MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
 _FORMAT = 2  # in format 1, of release 0.1.0.dev0, model.keras held a trainer, not a model
-
-
-class ValidationHistory:
-    """Stores the validation losses of a run, with the optimizer step of each loss.
-
-    Each checkpoint contains all validation losses so far, so a resumed run knows them. Early
-    stopping uses the loss, not BLEU. On a few validation sentences, BLEU differences between
-    checkpoints are mostly noise.
-    """
-
-    def __init__(self, losses: Mapping[int, float] | None = None) -> None:
-        self.losses = dict(losses or {})
-
-    def report(self, step: int, values: Mapping[str, Any]) -> None:
-        if "validation/loss" in values:
-            self.losses[step] = values["validation/loss"]
-
-    def best(self, count: int) -> list[int]:
-        """Returns the steps with the `count` lowest losses, sorted by step.
-
-        If losses are equal, prefers the earlier steps.
-        """
-
-        def rank(step: int) -> tuple[float, int]:
-            loss = self.losses[step]
-            return (math.inf if math.isnan(loss) else loss), step
-
-        return sorted(sorted(self.losses, key=rank)[:count])
-
-    def is_over(self, patience: int | None) -> bool:
-        """Returns whether at least `patience` losses came after the lowest loss."""
-        if patience is None or not self.losses:
-            return False
-        (best,) = self.best(1)
-        return sum(step > best for step in self.losses) >= patience
 
 
 def save_checkpoint(
@@ -101,7 +59,7 @@ def save_checkpoint(
             "sha256": {_MODEL: _sha256(partial / _MODEL)},
             "validation_losses": history.losses,
         }
-        (partial / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
     best = {checkpoint_path(directory, step) for step in history.best(keep_best)}
     for old in checkpoint_folders(directory)[:-keep]:
         if old not in best:
@@ -112,25 +70,6 @@ def save_checkpoint(
 def checkpoint_path(directory: str | Path, step: int) -> Path:
     """Returns the path of the checkpoint folder for an optimizer step."""
     return Path(directory) / f"step-{step:08d}"
-
-
-def load_history(path: str | Path) -> ValidationHistory:
-    """Reads the validation losses of all checkpoints so far from the newest checkpoint.
-
-    Raises `UserError` if the checkpoint's `state.json` is missing or damaged.
-    """
-    try:
-        losses = _read_state(Path(path)).get("validation_losses", {})
-        return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
-    except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
-
-
-def best_checkpoints(paths: Sequence[Path], history: ValidationHistory, count: int) -> list[Path]:
-    """Returns the `count` checkpoints among `paths` with the lowest losses, sorted by step."""
-    found = {checkpoint_step(path): path for path in paths}
-    losses = {step: loss for step, loss in history.losses.items() if step in found}
-    return [found[step] for step in ValidationHistory(losses).best(count)]
 
 
 def load_checkpoint(path: str | Path, model: Any) -> int:
@@ -196,7 +135,7 @@ def verify_checkpoint(path: str | Path) -> int:
     """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
     path = Path(path)
     try:
-        state = _read_state(path)
+        state = read_state(path)
         step = int(state["step"])
         damaged = _sha256(path / _MODEL) != state["sha256"][_MODEL]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -265,7 +204,7 @@ def average_checkpoints(
             if tokenizer:
                 archive.writestr(TOKENIZER_MEMBER, tokenizer)
             if newest:
-                digest = _read_state(Path(newest))["sha256"][_MODEL]
+                digest = read_state(Path(newest))["sha256"][_MODEL]
                 archive.writestr(CHECKPOINT_MEMBER, digest)
         if previous and Path(output).exists():
             with atomic_write(previous) as copy:
@@ -295,7 +234,7 @@ def load_checkpoint_model(path: str | Path) -> Any:
 def _check_loadable(path: Path) -> tuple[int, dict[str, Any]]:
     """Returns the step of a checkpoint and the configuration of its model."""
     step = verify_checkpoint(path)
-    if _read_state(path).get("format") != _FORMAT:
+    if read_state(path).get("format") != _FORMAT:
         raise UserError(
             f"checkpoint {path} was written by keras3-transformer 0.1.0.dev0 in an older format. "
             "Finish this run with that release, or start a new run. To fine-tune the model of a "
@@ -309,11 +248,6 @@ def _has_averages(config: dict[str, Any]) -> bool:
     optimizer = compiled.get("optimizer", {}).get("config", {})
     inner = optimizer.get("inner_optimizer", {}).get("config", optimizer)
     return inner.get("use_ema", False)
-
-
-def _read_state(path: Path) -> Any:
-    with (path / _STATE).open("rb") as file:
-        return read_json(file, _MOST_STATE_BYTES)
 
 
 def remove_unfinished(directory: str | Path) -> None:

@@ -23,9 +23,7 @@ from keras_transformer.training.callbacks import (
     diverged,
 )
 from keras_transformer.training.checkpoint import (
-    ValidationHistory,
     load_checkpoint,
-    load_history,
     newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
@@ -34,6 +32,7 @@ from keras_transformer.training.distribution.distribution import Action, Distrib
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
+from keras_transformer.validation_history import ValidationHistory, load_history
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
 

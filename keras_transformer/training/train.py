@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_transformer._backend.process import keep_freed_memory, without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
+from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
@@ -18,18 +19,14 @@ from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run, Split, checkpoint_step
 from keras_transformer.token_budget import available_mebibytes
-from keras_transformer.training.checkpoint import (
-    ValidationHistory,
-    average_checkpoints,
-    best_checkpoints,
-    newest_checkpoint,
-)
+from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.fit import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.validation import TranslationValidation
+from keras_transformer.validation_history import ValidationHistory, best_checkpoints
 
 
 def train(
@@ -87,19 +84,7 @@ def _train(
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     tokenizer = distribution.chief_first(lambda: _tokenizer(run))
-    plan = BatchPlan(
-        _store("train", run, tokenizer, distribution, resume),
-        settings.tokens_per_batch,
-        seed=recipe.seed,
-        accumulation_steps=settings.accumulation_steps,
-        length_multiple=settings.length_multiple,
-        shard=distribution.shard,
-    )
-    validation_batches = evaluation_batches(
-        _store("validation", run, tokenizer, distribution, resume),
-        settings.tokens_per_batch,
-        settings.length_multiple,
-    )
+    plan, validation_batches = _batches(run, tokenizer, distribution, resume)
     with distribution.making():
         trainer = new_trainer(recipe, tokenizer, distribution)
         if settings.initial_run and not (resume and run.checkpoints()):
@@ -234,6 +219,24 @@ def _tokenizer(run: Run) -> Tokenizer:
         )
     tokenizer.save(run.tokenizer_dir)
     return tokenizer
+
+
+def _batches(
+    run: Run, tokenizer: Tokenizer, distribution: Distribution, resume: bool
+) -> tuple[BatchPlan, list[Batch]]:
+    """Returns the batch plan of the training text, and the batches of the validation text."""
+    settings = run.recipe.training
+    plan = BatchPlan(
+        _store("train", run, tokenizer, distribution, resume),
+        settings.tokens_per_batch,
+        seed=run.recipe.seed,
+        accumulation_steps=settings.accumulation_steps,
+        length_multiple=settings.length_multiple,
+        shard=distribution.shard,
+    )
+    validation_text = _store("validation", run, tokenizer, distribution, resume)
+    sizes = settings.tokens_per_batch, settings.length_multiple
+    return plan, evaluation_batches(validation_text, *sizes)
 
 
 def _store(

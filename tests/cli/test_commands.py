@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from support.command_line import fails, succeeds
 
 from keras_transformer import __version__
-from keras_transformer.cli import COMMANDS, main
+from keras_transformer.cli import COMMANDS, main, translate
 from keras_transformer.cli.common import backend_option
-from keras_transformer.errors import UserError
+from keras_transformer.errors import RecipeError, UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,6 +66,33 @@ def test_what_the_user_can_fix_is_one_line(monkeypatch, error, message):
     assert result.exit_code == 2
     assert result.stderr.startswith(message)
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_ends_each_command_with_the_status_of_a_shell(monkeypatch):
+    @click.command()
+    def fail():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_transformer.cli.translate.command", fail)
+    result = CliRunner().invoke(main, ["translate"])
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("n_best=3: omit `scores`"), "Error: --n-best 3: omit --scores\n"),
+        (RecipeError("a.yaml: n_best=3"), "Error: a.yaml: n_best=3\n"),
+    ],
+)
+def test_messages_have_the_names_of_options_but_keys_of_recipes(monkeypatch, error, message):
+    @click.command(params=translate.command.params)
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(translate, "command", fail)
+    result = CliRunner().invoke(main, ["translate", "run"])
+    assert (result.exit_code, result.stderr) == (2, message)
 
 
 def test_other_errors_keep_their_traceback(monkeypatch):

@@ -6,10 +6,12 @@ import sys
 import click
 import pytest
 
+from keras_transformer.cli import translate
 from keras_transformer.cli.common import (
     FiniteRange,
     count_lines,
     standard_output,
+    with_option_names,
     writer,
 )
 from keras_transformer.errors import UserError
@@ -45,6 +47,32 @@ def test_a_closed_standard_output_is_refused_at_once(monkeypatch):
         monkeypatch.setattr(sys, "stdout", null)
         with pytest.raises(UserError, match="^standard output is closed$"):
             standard_output()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("n_best must be at most beam_size.", "--n-best must be at most --beam-size."),
+        (
+            "`options.max_length` must be at most the model's max_length, 9: max_length=10",
+            "--max-length must be at most the model's max_length, 9: --max-length 10",
+        ),
+        ("omit `prefixes` and the prefix", "omit --prefix and the prefix"),
+        ("prefix='a', prefixes=['a']", "--prefix 'a', --prefix ['a']"),
+        ("Received: use_shortlist=True", "Received: --shortlist"),
+        ("tokens_per_batch=3, seed=4", "--batch-tokens 3, --seed 4"),
+        *(
+            (same, same)
+            for same in (
+                "evaluation.beam_size=3, a-n_best, --prefix",
+                "n_best.txt and runs/n_best are missing: n_best/x",
+                "scores, samples, required words and `model`",
+            )
+        ),
+    ],
+)
+def test_python_names_become_options(message, expected):
+    assert with_option_names(message, translate.command) == expected
 
 
 def test_numbers_of_a_range_are_finite():

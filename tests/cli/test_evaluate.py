@@ -48,19 +48,17 @@ def test_empty_text_is_refused(finished, run, tmp_path):
     assert fails("evaluate", run) == f"the test text of {run} is empty"
 
 
-@pytest.mark.parametrize("option", ["max_length", "min_length"])
+@pytest.mark.parametrize("option", ["max-length", "min-length"])
 def test_a_length_above_that_of_the_model_is_refused(run, option):
-    expected = (
-        f"`options.{option}` must be at most the model's max_length, 24. Received: {option}=25"
-    )
-    assert fails("evaluate", run, f"--{option.replace('_', '-')}", 25) == expected
+    expected = f"--{option} must be at most the model's max_length, 24. Received: --{option} 25"
+    assert fails("evaluate", run, f"--{option}", 25) == expected
     assert not (run / "scores.json").exists()
 
 
 def test_the_engine_ctranslate2_evaluates_too(run):
     pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     assert "BLEU\t" in succeeds("evaluate", run, "--engine", "ctranslate2")
-    assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
+    assert "--min-length 1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
 
 
 def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):

@@ -1,7 +1,9 @@
 """`keras-transformer info`."""
 
 import json
+import shutil
 
+import pytest
 from support.command_line import fails, succeeds
 
 from keras_transformer import Run
@@ -28,6 +30,17 @@ def test_json(run):
     info = json.loads(succeeds("info", run, "--json"))
     assert info["parameters"] == Run.open(run).model().count_params()
     assert info["training"]["is_finished"] is True
+
+
+def test_json_has_null_for_what_is_not_a_number(run):
+    state = run / "checkpoints" / "step-00000004" / "state.json"
+    content = json.loads(state.read_text())
+    content["validation_losses"]["4"] = float("nan")
+    state.write_text(json.dumps(content))
+    shutil.rmtree(run / "logs")
+    shown = succeeds("info", run, "--json")
+    last = json.loads(shown, parse_constant=pytest.fail)["validation"]["last"]
+    assert last == {"step": 4, "loss": None}
 
 
 def test_scores_and_problems_are_shown(run):

@@ -95,10 +95,24 @@ def test_an_existing_file_is_not_overwritten(folder):
     assert (folder / "my_en_de.yaml").read_text() == "mine"
 
 
-@pytest.mark.parametrize("output", ["absent/a.yaml", "my.corpus.en/a.yaml", "x" * 300])
-def test_an_unwritable_place_is_refused(folder, output):
+@pytest.mark.parametrize("output", ["my.corpus.en/a.yaml", "x" * 300])
+def test_an_unwritable_place_is_refused_before_the_text_is_read(folder, output):
+    (folder / "my.corpus.de").write_bytes(b"\xff\n")
     message = fails("init", "my.corpus.en", "my.corpus.de", "--output", output)
-    assert message.startswith(output)
+    assert message.startswith(f"{output} cannot be written: ")
+
+
+def test_a_missing_output_folder_is_created(folder):
+    succeeds("init", "my.corpus.en", "my.corpus.de", "--output", "new/deep/a.yaml")
+    assert load_recipe("new/deep/a.yaml").name == "a"
+
+
+@pytest.mark.parametrize("options", [(), ("--output", "x" * 300)], ids=("", "bad output"))
+def test_text_of_one_language_needs_the_other_file(folder, options):
+    (folder / "one half.en").write_text("a\nb\n")
+    message = fails("init", "one half.en", *options)
+    assert message.startswith("line 1 of one half.en has no tab")
+    assert message.endswith("keras-transformer init 'one half.en' TARGET")
 
 
 def damaged(folder, problem):

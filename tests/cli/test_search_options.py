@@ -1,9 +1,13 @@
 """Search options on the command line."""
 
+import inspect
+
 import pytest
 from support.command_line import fails, invoke
 
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+from keras_transformer.decoding.scoring import Scorer
+from keras_transformer.decoding.translator import Translator
 
 
 def test_every_option_of_search_is_on_the_command_line_with_its_description():
@@ -12,17 +16,41 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
         for name, field in kind.model_fields.items():
             flag = "--sample" if name == "num_samples" else f"--{name.replace('_', '-')}"
             assert f" {flag} " in shown
-            assert name == "num_samples" or field.description in shown
+            described = field.description
+            if name in SearchOptions.model_fields:
+                described = described.replace("Default: ", "Default: that of the recipe, else ")
+            assert name == "num_samples" or described in shown
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "export"])
+def test_help_says_that_the_recipe_sets_defaults(command):
+    shown = " ".join(invoke(command, "--help").stdout.split())
+    assert "1 is greedy search. Default: that of the recipe, else 4." in shown
+    assert "with eos. Default: that of the recipe, else source length plus 50" in shown
+    assert "1 means all tokens. Default: 1.0." in shown or command != "translate"
+    assert "as in sacrebleu. Default: that of the recipe, else 13a." in shown or (
+        command != "evaluate"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), [("translate", Translator), ("evaluate", Translator), ("score", Scorer)]
+)
+def test_help_has_the_size_of_a_batch(command, kind):
+    default = inspect.signature(kind).parameters["tokens_per_batch"].default
+    assert f"need less memory. Default: {default}. " in " ".join(
+        invoke(command, "--help").stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--n-best", 3, "--beam-size", 2), "n_best must be at most beam_size"),
+        (("--n-best", 3, "--beam-size", 2), "--n-best must be at most --beam-size"),
         (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
         (("--seed", 3), "--seed can only be used with --sample or --mbr"),
         (("--seed", 0), "--seed can only be used with --sample or --mbr"),
-        (("--min-length", 6, "--max-length", 5), "min_length must be at most max_length"),
+        (("--min-length", 6, "--max-length", 5), "--min-length must be at most --max-length"),
         (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),
         (("--mbr", 2, "--alignments"), "--alignments cannot be used with"),
         (("--mbr", 2, "--sample", 2), "cannot be used together"),

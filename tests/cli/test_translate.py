@@ -86,7 +86,8 @@ def session():
 def test_on_a_terminal_a_session_asks_for_sentences(session):
     type_and_wait = session()
     assert type_and_wait(b"", b"\n> ") == (
-        f"Loading {OLD_RUN}.\nType a sentence in the source language (en). Ctrl-D ends.\n> "
+        f"Loading {OLD_RUN}.\n"
+        "Type one sentence at a time, in the source language (en). Ctrl-D ends.\n> "
     )
     assert type_and_wait(b"one two\n", b"\n> ") == "one two\nONE TWO\n> "
     # Ctrl-P gets the earlier line.
@@ -134,7 +135,7 @@ def test_prefixes_and_words_stand_beside_the_sentences(run, tmp_path):
     assert message.startswith(
         "line 3: A prefix or required word must not contain a forbidden word."
     )
-    assert message.endswith("Received: prefix='acht neun', forbidden=['sechs', 'neun']")
+    assert message.endswith("Received: --prefix 'acht neun', --forbidden ['sechs', 'neun']")
     forbidden.write_text("zehn\n\nsechs\n")
     assert succeeds(*translate, *beside).split("\n") == forced
     assert "sieben" not in free[1]
@@ -157,7 +158,8 @@ def test_an_unfinished_run_translates_with_a_checkpoint(run):
     expected = succeeds("translate", run, "--scores", input="one two\n")
     (run / "model.keras").unlink()
     message = fails("translate", run, input="one two\n")
-    assert message.endswith("chooses a checkpoint: best, last or one of the steps 2, 4")
+    assert f"To finish it: keras-transformer train {run} --resume. " in message
+    assert message.endswith("with --checkpoint: best, last or one of the steps 2, 4")
     # The finished model is the last checkpoint, because the recipe has average_last=1.
     last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
     assert last == expected
@@ -247,7 +249,7 @@ def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
     assert seen == [None, 1]
     assert "not in the range" in fails("translate", run, "--batch-tokens", 0, input="one\n")
     message = fails("translate", run, "--engine", "ctranslate2", "--batch-tokens", 8, input="one\n")
-    assert message.endswith("Received: tokens_per_batch=8")
+    assert message.endswith("Received: --batch-tokens 8")
 
 
 def test_an_overlong_line_is_split_or_truncated(run):
@@ -321,6 +323,7 @@ def test_the_largest_seed_is_taken(run):
         (("--sample", 2**31), "is not in the range"),
         (("--beam-size", 2**31), "is not in the range"),
         (("--min-length", 2**64), "is not in the range"),
+        (("--n-best", 3), "--n-best must be at most --beam-size. Received: --n-best 3, --beam-"),
     ],
 )
 def test_options_that_no_search_can_have_are_refused(run, options, message):

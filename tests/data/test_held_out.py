@@ -43,6 +43,7 @@ def test_all_other_pairs_are_for_training():
         if sentence_key(source) not in sources and sentence_key(target) not in targets
     ]
     assert list(split.train()) == others
+    assert split.dropped == len(PAIRS) - len(others) - 50 > 0
     assert len(others) > 250
 
 

@@ -99,10 +99,10 @@ def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     error = fails(run, "--format", "onnx")
     defaults = "--min-length 1 --length-penalty-form wu"
     assert f"replace those of the recipe: {defaults}. " in error
-    assert error.endswith("Received: min_length=14, length_penalty_form=power")
+    assert error.endswith("Received: --min-length 14, --length-penalty-form power")
     assert not (run / "onnx").exists()
     succeeds(run, "--format", "onnx", *defaults.split())
-    assert "Received: coverage_penalty=1.0" in fails(
+    assert "Received: --coverage-penalty 1.0" in fails(
         *(run, "--format", "onnx", *defaults.split(), "--coverage-penalty", 1)
     )
 
@@ -146,7 +146,7 @@ def test_saved_model_is_the_next_version(run, tmp_path):
 def test_errors_of_the_process_that_writes_the_saved_model_are_one_line(run, tmp_path):
     saved_model = (run, "--format", "saved_model", "--output")
     message = fails(*saved_model, tmp_path / "models", "--beam-size", 17)
-    assert "Received: beam_size=17" in message
+    assert message.endswith("must be at most 16. Received: --beam-size 17")
     (tmp_path / "file").touch()
     assert "Not a directory" in fails(*saved_model, tmp_path / "file" / "models")
     assert not (tmp_path / "models").exists()
@@ -174,9 +174,6 @@ def test_errors_are_one_line(run, tmp_path, monkeypatch):
     assert error.startswith(f"{tmp_path} is no run folder: it holds no recipe.yaml")
     assert "'int3'" in fails(run, "--format", "onnx", "--quantization", "int3")
     assert "'int3'" in fails(run, "--format", "ctranslate2", "--quantization", "int3")
-    assert fails(run, "--format", "ctranslate2", "--beam-size", 2) == (
-        "the format ctranslate2 accepts only the options quantization. Received: beam_size"
-    )
     assert fails(run, "--format", "onnx", "--output", run).startswith(f"{run} is not empty")
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnxruntime", None)
@@ -186,7 +183,9 @@ def test_errors_are_one_line(run, tmp_path, monkeypatch):
         error = fails(run, "--format", "saved_model", "--output", run / "saved_model")
         assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
     (run / "model.keras").unlink()
-    assert "has the run been trained?" in fails(run, "--format", "onnx")
+    assert f"Train it first: keras-transformer train {run} --resume" in fails(
+        run, "--format", "onnx"
+    )
     assert not (run / "onnx").exists() and not (run / "saved_model").exists()
 
 

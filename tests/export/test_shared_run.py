@@ -9,11 +9,14 @@ from support.contract import randomize
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_shared_run
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import Run
+from keras_transformer.run_info import run_info
+from keras_transformer.training.checkpoint import save_checkpoint
 
 SENTENCES = ["a b c", "f e", "", "a"]
 
@@ -36,8 +39,14 @@ def run(tmp_path):
         (run.directory / name).mkdir()
     for name in ("train.en", "train.de", "test.en", "test.de"):
         (run.directory / "text" / name).write_text("a b\n")
-    run.scores_path.write_text("[]")
     return run
+
+
+def scores_of(run, checkpoint=None, **more):
+    for number in (1.0, 2.0):
+        entry = {"metric": "BLEU", "score": number, "signature": "nrefs:1", "split": "test", **more}
+        run.add_score(options=SearchOptions(), scored=run.scored_model(checkpoint), **entry)
+    return run.scores()[-2:]
 
 
 def test_the_copy_translates_like_the_run(run, tmp_path):
@@ -58,6 +67,24 @@ def test_the_copy_has_only_what_others_need(run, tmp_path):
     assert str(tmp_path) not in (tmp_path / "copy" / "recipe.yaml").read_text()
     data = Run.open(tmp_path / "copy").recipe.data
     assert data.directory is None and data.train.source == "text.en"
+
+
+def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_path):
+    model = run.model()
+    model.compile("sgd", "mse")
+    checkpoint = save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
+    of_checkpoint = scores_of(run, checkpoint)
+    of_model = scores_of(run)
+    scores_of(run, files=(tmp_path / "mine.en", tmp_path / "mine.de"))
+    export_shared_run(run, tmp_path / "copy")
+    assert Run.open(tmp_path / "copy").scores() == of_model
+    assert [x["score"] for x in run_info(tmp_path / "copy")["scores"]] == [2.0]
+    export_shared_run(run, tmp_path / "other", checkpoint=2)
+    kept = Run.open(tmp_path / "other").scores()
+    assert [{**entry, "checkpoint": checkpoint.name} for entry in kept] == of_checkpoint
+    model_of("mixed_bfloat16").save(run.model_path)  # another model, without scores
+    export_shared_run(run, tmp_path / "third")
+    assert Run.open(tmp_path / "third").scores() == []
 
 
 def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):

@@ -19,7 +19,6 @@ from keras_transformer.export.source_model import (
     Comparison,
     array,
     check_attention,
-    check_is_free,
     check_model,
     compare,
     in_float32,
@@ -40,15 +39,6 @@ def tokenizer():
 def new_model(vocabulary_size=V):
     sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4}
     return Transformer(vocabulary_size, target_vocabulary_size=V, **sizes)
-
-
-def test_new_and_empty_folders_are_free(tmp_path):
-    check_is_free(tmp_path / "new")
-    check_is_free(tmp_path)
-    (tmp_path / "note").write_text("mine")
-    for used in (tmp_path, tmp_path / "note"):
-        with pytest.raises(UserError, match=f"{used} is not empty"):
-            check_is_free(used)
 
 
 def test_only_transformers_with_their_own_tokenizer_are_exported(tokenizer):
@@ -127,14 +117,14 @@ def test_what_a_format_does_not_support_is_refused_by_name(options, received):
 class FakeTranslator:
     """Always gives the hypotheses x, y and z with the scores -1, -2 and -2, at most `n_best`."""
 
-    def __init__(self, n_best=1):
-        self.n_best = n_best
+    def __init__(self, n_best=1, is_trained=True):
+        self.n_best, self.is_trained = n_best, is_trained
 
     def translate_nbest(self, sentences):
         texts = [("x", -1.0), ("y", -2.0), ("z", -2.0)][: self.n_best]
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * self.n_best
         found = [Hypothesis(text, (), score, score, 1) for text, score in texts]
-        return [found if sentence else blank for sentence in sentences]
+        return [found if sentence and self.is_trained else blank for sentence in sentences]
 
 
 def compared(*answers, n_best=1, **options):
@@ -178,7 +168,7 @@ def test_beams_that_tie_may_change_places_and_fall_out_at_the_end():
 
 def test_of_quantized_weights_nothing_is_required():
     found = compared([[("x", -1.0)], [("w", -9.0)]], is_exact=False)
-    assert found == (2, 1, 0.0)
+    assert found[:3] == (2, 1, 0.0)
 
 
 def test_without_scores_equal_texts_or_ties_are_enough():
@@ -190,7 +180,16 @@ def test_without_scores_equal_texts_or_ties_are_enough():
 
 def test_a_blank_sentence_has_one_translation():
     answers = [[("", 0.0), ("", -float("inf"))]]
-    assert compare("export", FakeTranslator(2), [""], answers, tolerance=0.0) == (1, 1, 0.0)
+    found = compare("export", FakeTranslator(2), [""], answers, tolerance=0.0)
+    assert found == (1, 1, 0.0, False)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_a_model_that_gives_only_empty_translations_is_reported(is_trained):
+    answers = [[("x" if is_trained else "", -1.0 if is_trained else 0.0)], [("", 0.0)]]
+    found = compare("it", FakeTranslator(1, is_trained), ["a", ""], answers, tolerance=0.0)
+    warning = "nats. But all translations are empty, so check that the model is trained"
+    assert str(found).endswith("nats" if is_trained else warning)
 
 
 def test_random_sentences_are_the_same_at_every_call_and_of_known_pieces(tokenizer):
