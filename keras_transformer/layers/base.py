@@ -151,9 +151,17 @@ def is_default_int8(config: Any) -> bool:
     with without_tensorflow():
         if config is None or config.mode != "int8":
             return False
-        default = keras.quantizers.Int8QuantizationConfig()
-        # As JSON, because a loaded config has lists instead of tuples.
-        return json.dumps(config.get_config()) == json.dumps(default.get_config())
+        return _quantizers(config) == _quantizers(keras.quantizers.Int8QuantizationConfig())
+
+
+def _quantizers(config: Any) -> str:
+    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples.
+
+    While a model is saved or loaded, `config.get_config()` also has ids of objects that layers
+    share.
+    """
+    quantizers = config.weight_quantizer, config.activation_quantizer
+    return json.dumps([x and [type(x).__name__, x.get_config()] for x in quantizers])
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:

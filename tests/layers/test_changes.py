@@ -69,6 +69,17 @@ def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
     np.testing.assert_allclose(loaded.predict_on_batch(X), expected, atol=1e-3)
 
 
+@QUIET
+def test_two_embeddings_in_8_bits_are_loaded(tmp_path):
+    """Keras marks an object that several layers share, such as their quantization config."""
+    model = Transformer(9, target_vocabulary_size=7, num_layers=1, d_model=4, num_heads=1, d_ff=4)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    ids = {"source_ids": np.array([[4, 3]]), "target_ids": np.array([[2, 5]])}
+    np.testing.assert_array_equal(to_numpy(loaded(ids)), to_numpy(model(ids)))
+
+
 def test_a_loaded_dense_goes_on_with_lora_or_with_the_merged_kernel(tmp_path):
     """Keras's own layer would load two LoRA matrices of zeros, which no gradient changes."""
     inputs = keras.Input((6,))
