@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from keras_transformer._backend import use_only_backend
 from keras_transformer._lazy import ImportHook
 
 __version__ = "0.1.0.dev0"
@@ -66,12 +67,13 @@ def __getattr__(name: str) -> Any:
 
 @contextmanager
 def _registering() -> Iterator[None]:
-    """Registers this package's classes after an import of Keras by the user.
+    """Chooses the backend for an import of Keras, and registers this package's classes after it.
 
     A module of this package that imports Keras is still incomplete, so nothing is registered then.
     """
     own = [module for name, module in list(sys.modules.items()) if name.startswith(__name__)]
     is_own_import = any(getattr(module.__spec__, "_initializing", False) for module in own)
+    use_only_backend()
     yield
     if not is_own_import:
         _import_all()

@@ -102,7 +102,7 @@ class NewRecipe:
         model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
         tokenize = _BLEU_TOKENIZATION.get(text.target_language, "13a")
         return f"""\
-# Written by `keras-transformer init`. All keys: docs/reference/recipe.md of keras_transformer.
+# Written by `keras-transformer init`. `keras-transformer schema` lists all keys.
 name: {_quoted(name)}
 seed: 1
 data:

@@ -31,6 +31,20 @@ def run_python(code: str) -> str:
     ).stdout.strip()
 
 
+def test_the_only_installed_backend_is_chosen_before_keras_is_imported():
+    backend = keras.config.backend()
+    code = f"""
+import importlib.util, os
+os.environ.pop("KERAS_BACKEND"), os.environ.update(KERAS_HOME=os.devnull + "/none")
+find, others = importlib.util.find_spec, {{"tensorflow", "jax", "torch"}} - {{"{backend}"}}
+importlib.util.find_spec = lambda name, *rest: None if name in others else find(name, *rest)
+from keras_transformer import Transformer
+import keras
+print(keras.config.backend())
+"""
+    assert run_python(code) == backend
+
+
 def test_public_names_are_these():
     assert sorted(keras_transformer.__all__) == sorted(PUBLIC)
     assert all(hasattr(keras_transformer, name) for name in PUBLIC)

@@ -17,8 +17,7 @@ from typing import Any
 
 import click
 
-from keras_transformer import __version__
-from keras_transformer._backend import BACKENDS
+from keras_transformer import __version__, _backend
 from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
@@ -105,9 +104,9 @@ def _one_line_errors() -> Iterator[None]:
     except UserError as error:
         message = str(error)
     except ModuleNotFoundError as error:
-        if error.name not in BACKENDS:
+        if error.name not in _backend.BACKENDS:
             raise
-        others = ", ".join(common.installed_backends())
+        others = ", ".join(_backend.installed_backends())
         message = (
             f"the backend {error.name} is not installed: "
             + (f"set KERAS_BACKEND to an installed backend ({others}), or " if others else "")

@@ -1,6 +1,5 @@
 """Contains the arguments, options, input, output and progress bar that several commands share."""
 
-import importlib.util
 import math
 import os
 import re
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from keras_transformer._backend import BACKENDS
+from keras_transformer import _backend
 from keras_transformer._files import output_file
 from keras_transformer.errors import UserError
 
@@ -41,21 +40,15 @@ class _RunFolder(click.Path):
         return super().convert(value, param, ctx)
 
 
-def installed_backends() -> list[str]:
-    """Returns the names of the installed backends."""
-    return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
-
-
 def choose_backend() -> None:
     """Sets KERAS_BACKEND to the only installed backend, if KERAS_BACKEND is not set.
 
     Raises:
         UserError: If KERAS_BACKEND is not the name of an installed backend.
     """
-    backend, installed = os.environ.get("KERAS_BACKEND"), installed_backends()
-    if not backend and len(installed) == 1:
-        os.environ["KERAS_BACKEND"] = installed[0]
-    if backend and backend not in installed:
+    _backend.use_only_backend()
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend and backend not in _backend.installed_backends():
         raise UserError(
             "--backend or KERAS_BACKEND must be the name of an installed backend: tensorflow, jax "
             f"or torch. Received: KERAS_BACKEND={backend!r}"
@@ -127,7 +120,7 @@ shortlist_option = click.option(
 )
 backend_option = click.option(
     "--backend",
-    type=click.Choice(BACKENDS),
+    type=click.Choice(_backend.BACKENDS),
     expose_value=False,
     callback=_use_backend,
     help="Backend of Keras. Default: the environment variable KERAS_BACKEND.",

@@ -155,7 +155,13 @@ def _record(run: Run) -> None:
     """Records backend and changed settings, with the step from which they take effect."""
     checkpoint = newest_checkpoint(run.checkpoints_dir)
     step = checkpoint_step(checkpoint) if checkpoint else 0
-    changes = run.record(step, keras.config.backend())
+    history, backend = run.history(), keras.config.backend()
+    changes = run.record(step, backend)
+    if history and history[-1].get("backend") not in (None, backend):
+        print(
+            f"changed from step {step:,} on: the backend was {history[-1]['backend']} and is now "
+            f"{backend}"
+        )
     for key, (before, after) in changes.items():
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
 
@@ -166,7 +172,10 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         patience, why = run.recipe.training.early_stopping_patience, ""
         if history.is_over(patience):
             why = f" by training.early_stopping_patience={patience}"
-        print(f"the run {run.directory} is finished{why}, so {run.model_path} is not changed")
+        print(
+            f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
+            "To train on, resume it with more steps: --set training.steps=N"
+        )
         return
     previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
     print("Averaging checkpoints.", file=sys.stderr)

@@ -129,7 +129,7 @@ def test_the_only_installed_backend_is_chosen(monkeypatch, installed, chosen):
         click.echo(os.environ["KERAS_BACKEND"])
 
     monkeypatch.setattr("keras_transformer.cli.train.command", show)
-    monkeypatch.setattr("keras_transformer.cli.common.installed_backends", lambda: installed)
+    monkeypatch.setattr("keras_transformer._backend.installed_backends", lambda: installed)
     monkeypatch.setenv("KERAS_BACKEND", "")
     assert succeeds("train").strip() == chosen
 
@@ -143,7 +143,7 @@ def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, installed):
         raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
 
     monkeypatch.setattr("keras_transformer.cli.train.command", load)
-    monkeypatch.setattr("keras_transformer.cli.common.installed_backends", lambda: installed)
+    monkeypatch.setattr("keras_transformer._backend.installed_backends", lambda: installed)
     monkeypatch.setenv("KERAS_BACKEND", "")
     error = fails("train")
     assert error.startswith("the backend tensorflow is not installed: ")

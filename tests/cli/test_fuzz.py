@@ -113,7 +113,7 @@ def test_commands_end_well_and_keep_all_files(folder, group):
         pairs = zip(words, words[1:], strict=False)
         outputs = [b for a, b in pairs if a in ("--output", "--json")]
         before = contents_of(folder, outputs)
-        with time_limit(120):
+        with time_limit(300):
             result = invoke(*words, input=b"one\n")
         place = f"command {number}: {words}"
         assert result.exception is None or isinstance(result.exception, SystemExit), place

@@ -296,6 +296,14 @@ def test_changes_are_recorded_from_the_step_of_the_newest_checkpoint(copy, capsy
     assert Run.open(copy.directory).recipe.training == training
 
 
+def test_a_changed_backend_is_told(copy, capsys):
+    (entry,) = copy.history()
+    copy.history_path.write_text(json.dumps([{**entry, "backend": "other"}]))
+    train(copy, resume=True)
+    told = f"the backend was other and is now {keras.config.backend()}"
+    assert f"changed from step 5 on: {told}" in capsys.readouterr().out
+
+
 def test_settings_are_checked_on_resume(copy):
     search = copy.recipe.evaluation.model_copy(update={"max_length": 100_000})
     with pytest.raises(UserError, match="evaluation: .*max_length"):
