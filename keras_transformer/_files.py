@@ -95,6 +95,8 @@ def as_line(text: str) -> str:
 def is_disk_full(error: BaseException) -> bool:
     """Returns whether an error means that the disk or the user's quota is full."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if any(kind.__name__ == "OpError" for kind in type(error).__mro__):  # of TensorFlow
+        return any(os.strerror(code) in str(error) for code in codes)
     # Errors of HDF5 have the code only in the message.
     return isinstance(error, OSError) and (
         error.errno in codes or any(f"errno = {code}," in str(error) for code in codes)

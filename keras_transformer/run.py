@@ -666,9 +666,9 @@ class Run:
         """
         path = self._hypotheses_path(split, checkpoint)
         with self.writing():
-            path.with_suffix(".sha256").unlink(missing_ok=True)
             with atomic_write(path) as partial:
                 partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
+                path.with_suffix(".sha256").unlink(missing_ok=True)  # not before, on a full disk
             with atomic_write(path.with_suffix(".sha256")) as partial:
                 hashes = f"{scored['checkpoint_sha256']}\n{_sha256_of_lines(sources)}"
                 partial.write_text(hashes, "utf-8")

@@ -140,8 +140,8 @@ def sliced_crossentropy(
             the output of the second forward pass.
         embeddings: The output projection, a float tensor (V, D) with the dtype of `states`.
         labels: Integer tensor (M,).
-        weights: float32 tensor (M,), the weight of each token's loss, at least 0. Padding has the
-            weight 0. No gradient is computed with respect to the weights.
+        weights: float32 tensor (M,), the weight of each token's loss. Padding has the weight 0. No
+            gradient is computed with respect to the weights.
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
         r_drop: Weight α of R-Drop. 0 turns R-Drop off. With R-Drop, two forward passes with
@@ -155,9 +155,9 @@ def sliced_crossentropy(
         unsmoothed cross-entropy (nats) and the number of correct predictions. Only the smoothed
         loss has a gradient.
     """
-    labels = ops.where(weights > 0, labels, 0)  # padding may be labelled outside the vocabulary
+    labels = ops.where(weights != 0, labels, 0)  # padding may be labelled outside the vocabulary
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
-    largest = ops.maximum(ops.max(weights), 1e-30)
+    largest = ops.maximum(ops.max(ops.abs(weights)), 1e-30)
     data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
     if not needs_gradient:
         return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]

@@ -125,15 +125,17 @@ def fit(
             another model, or has more than `steps` steps. If the disk is full. If another process
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
-        ValueError: If an argument is out of range or has no effect. If `validation` returns a value
-            that is neither a number nor a text. If `validation` returns no `"loss"`, but `patience`
-            or `keep_best` is given. If `batches` ends. On TensorFlow, the end of `batches` causes
-            an error of another type.
+        ValueError: If an argument is out of range or has no effect. If a callback is
+            `SwapEMAWeights(swap_on_epoch=True)`. If `validation` returns a value that is neither a
+            number nor a text. If `validation` returns no `"loss"`, but `patience` or `keep_best` is
+            given. If `batches` ends. On TensorFlow, the end of `batches` causes an error of another
+            type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
     directory, distribution = Path(directory), distribution or Distribution()
     _check(model, distribution, validation, patience, keep_best, **counts)
+    _check_callbacks(callbacks)
     use_compilation_cache()
     folder = directory / "checkpoints"
     with ExitStack() as stack:
@@ -224,6 +226,16 @@ def _check_validation(validation: Any) -> None:
             "`validation` must be a function or a sequence of batches. Each batch is a tuple: for "
             "arrays x and y, pass validation=[(x, y)]. Received: validation of type "
             f"{type(validation).__name__}, first batch of type {type(first).__name__}"
+        )
+
+
+def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    swaps = keras.callbacks.SwapEMAWeights
+    if any(isinstance(x, swaps) and x.swap_on_epoch for x in callbacks):
+        raise ValueError(
+            "`SwapEMAWeights(swap_on_epoch=True)` must not be used, because checkpoints would have "
+            "the weights in place of the EMA weights. `fit` validates with the EMA weights, and "
+            f"ends with them. Received: callbacks={callbacks}"
         )
 
 

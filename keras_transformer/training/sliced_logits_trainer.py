@@ -214,6 +214,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         """Saves `model` with its optimizer state."""
         self.model.save(*args, **kwargs)
 
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the weights of `model` and its optimizer state."""
+        self.model.save_weights(*args, **kwargs)
+
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
         """Loads the weights of `model` and its optimizer state."""
         self.model.load_weights(*args, **kwargs)

@@ -1,6 +1,7 @@
 """Scores and translations of runs."""
 
 import math
+import resource
 
 import pytest
 
@@ -131,6 +132,19 @@ def test_translations_with_line_ends_stay_aligned(tmp_path, monkeypatch):
     monkeypatch.setattr(Echo, "references", ["eins", "zw\r\nei"])
     evaluation.evaluate_run(run)
     assert run.hypotheses("test") == ["", "zw  ei"]
+
+
+def test_a_full_disk_keeps_the_earlier_translations(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    hypotheses, _ = evaluation.evaluate_run(run)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(UserError, match="no space left"):
+            run.keep_hypotheses("test", ["one", "two"], ["long"] * 9, run.scored_model(None))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run.hypotheses("test") == hypotheses
 
 
 def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, monkeypatch):

@@ -53,6 +53,12 @@ def test_a_model_that_translates_otherwise_leaves_nothing(exporting):
     assert not [name for name in failing["left"] if name.startswith(".partial")]
 
 
+def test_a_full_disk_leaves_nothing_and_is_one_line(exporting):
+    full = exporting.answers["full disk"]
+    assert full["error"] == f"no space left on the disk for {exporting.folder / 'full' / '1'}"
+    assert full["left"] == []
+
+
 def test_it_is_written_on_tensorflow_alone(exporting, tmp_path):
     """On TensorFlow the same call complains of the tokenizer, which is another model's."""
     tokenizer = Tokenizer.load(exporting.folder / "tokenizer")

@@ -7,6 +7,7 @@ FOLDER/answers.json. tests/ must be in PYTHONPATH.
 
 import json
 import random
+import resource
 import sys
 from pathlib import Path
 
@@ -136,6 +137,20 @@ def failing_answers(model, tokenizer, folder):
         saved_model.run_signatures, saved_model._save = run, save
 
 
+def full_disk_answers(model, tokenizer, folder):
+    """What is left and said if the disk is full. A limit on the size of files does the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save, saved_model._save = saved_model._save, save_weights
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        saved_model.export_saved_model(model, tokenizer, folder / "full", sentences=["a bad cab"])
+    except UserError as error:
+        return {"error": str(error), "left": [path.name for path in (folder / "full").iterdir()]}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        saved_model._save = save
+
+
 def refused_answers(version):
     """The messages of requests for logits that fail."""
     loaded = tf.saved_model.load(str(version))
@@ -156,6 +171,10 @@ def refused_answers(version):
         else:
             messages.append(None)
     return messages
+
+
+def save_weights(graph, version):
+    tf.saved_model.save(graph.variables(), str(version))
 
 
 def save_nothing(graph, version):
@@ -205,6 +224,7 @@ def main(folder: Path) -> None:
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
         "failing": failing_answers(model, joint, folder),
+        "full disk": full_disk_answers(model, joint, folder),
         "refused": refused_answers(exported.directory),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")

@@ -199,8 +199,10 @@ def by_hand(states, embeddings, labels, weights):
 
 
 @pytest.mark.parametrize("slice_size", [1, 4, TOKENS, 64])
-def test_sums_and_gradients_are_those_by_hand(slice_size):
+@pytest.mark.parametrize("shift", [0.0, -0.5, -1.0])  # of the weights: also both signs, or negative
+def test_sums_and_gradients_are_those_by_hand(slice_size, shift):
     states, embeddings, labels, weights = problem()
+    weights = np.where(labels == 0, 0, weights + shift).astype("float32")
     sums, d_states, d_embeddings = by_hand(states, embeddings, labels, weights)
 
     def thrice_the_loss(states, embeddings):

@@ -124,6 +124,14 @@ def test_a_finished_script_leaves_the_ema_weights_again(tmp_path):
         np.testing.assert_array_equal(second, first)
 
 
+def test_a_callback_that_exchanges_the_weights_before_a_checkpoint_is_refused(tmp_path):
+    model = new_model(keras.optimizers.SGD(0.1, use_ema=True))
+    callbacks = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+    with pytest.raises(ValueError, match="SwapEMAWeights.*Received: callbacks="):
+        fit_quietly(model, tmp_path, callbacks=callbacks)
+    assert not names(tmp_path)
+
+
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 

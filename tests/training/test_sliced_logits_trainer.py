@@ -83,6 +83,18 @@ def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
 
 
+def test_a_file_of_weights_holds_the_weights_and_the_optimizers_state(tmp_path):
+    trainer, other = new_trainer(), new_trainer()
+    inputs = inputs_of(trainer.model)
+    trainer.train_on_batch(inputs, labels_of(inputs))
+    trainer.save_weights(tmp_path / "trained.weights.h5")
+    other.optimizer.build(other.trainable_variables)
+    other.load_weights(tmp_path / "trained.weights.h5")
+    states = ([*x.model.weights, *x.optimizer.variables] for x in (trainer, other))
+    for mine, theirs in zip(*states, strict=True):
+        np.testing.assert_array_equal(to_numpy(mine), to_numpy(theirs))
+
+
 def test_another_trainer_goes_on_from_a_file(tmp_path):
     trainers = [new_trainer(), new_trainer()]
     inputs = inputs_of(trainers[0].model)
