@@ -220,7 +220,7 @@ class Run:
                 "step": step,
                 "backend": backend,
                 "changes": changes,
-                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "time": datetime.now(UTC).isoformat(timespec="microseconds"),
             }
             with atomic_write(self.history_path) as partial:
                 partial.write_text(json.dumps([*entries, entry], indent=2) + "\n", "utf-8")

@@ -188,9 +188,9 @@ def _averages_again(run: Run) -> bool:
 
     The process that changed it may have been killed before it averaged.
     """
-    written = int(run.model_path.stat().st_mtime)
+    written = run.model_path.stat().st_mtime
     times = [x["time"] for x in run.history() if "evaluation.average_last" in x.get("changes", {})]
-    return any(datetime.fromisoformat(time).timestamp() >= written for time in times)
+    return any(datetime.fromisoformat(time).timestamp() > written for time in times)
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
