@@ -152,6 +152,13 @@ def test_errors_of_the_process_that_writes_the_saved_model_are_one_line(run, tmp
     assert not (tmp_path / "models").exists()
 
 
+def test_a_saved_model_is_not_written_into_a_run(run):
+    before = sorted(run.rglob("*"))
+    error = fails(run, "--format", "saved_model", "--output", run)
+    assert error.startswith(f"{run} is a run folder: name another folder")
+    assert sorted(run.rglob("*")) == before
+
+
 def test_run_whose_text_is_gone_is_compared_on_random_sentences(run):
     path = run / "recipe.yaml"
     path.write_text(path.read_text().replace("text.en", "gone.en"))
