@@ -35,13 +35,15 @@ _PUBLIC_NAMES = {
     "decoding.translator": "Translator",
     "errors": "UserError",
     "layers": """
-        ALiBiPositionalEncoding AdditiveAttention AttentionPattern BinaryPositionalEncoding Decoder
+        ALiBiPositionalEncoding AdditiveAttention AttentionPattern AttentionalGRU
+        BinaryPositionalEncoding ConvolutionalDecoderLayer ConvolutionalEncoderLayer Decoder
         DecoderLayer Dropout Encoder EncoderLayer FeedForward FullAttention IndexPositionalEncoding
         LearnedPositionalEncoding LocalAttention MultiHeadAttention
         NormalizedIndexPositionalEncoding PositionalEncoding RelativePositionBias ResidualConnection
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
-    "models": "Transformer",
+    "models": """
+        AttentionalRecurrentSeq2Seq ConvolutionalSeq2Seq RecurrentSeq2Seq Transformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from keras_transformer._files import is_plain_name
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import RecipeError, UserError
-from keras_transformer.models import ARCHITECTURES, PRESETS
+from keras_transformer.models import ARCHITECTURES
 
 _PACKAGE = Path(__file__).parent
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
@@ -135,7 +135,9 @@ class Data(_Section):
 class TokenizerSettings(_Section):
     """Settings of the SentencePiece model, which is trained on the training split."""
 
-    model_type: Literal["bpe", "unigram"] = Field("bpe", description="Kind of subwords.")
+    model_type: Literal["bpe", "unigram", "word"] = Field(
+        "bpe", description="Kind of pieces: subwords, or the most frequent whole words."
+    )
     vocabulary_size: int = Field(
         37_000, gt=4, le=_MOST, description="Number of pieces, including pad, unk, bos and eos."
     )
@@ -148,9 +150,12 @@ class TokenizerSettings(_Section):
 
 
 class ModelSettings(_Section):
-    """Settings of the model. A setting that is not None replaces the value of the preset."""
+    """Settings of the model. A setting that is not None replaces the value of the preset.
 
-    architecture: str = Field("transformer", description="A key of models.ARCHITECTURES.")
+    An architecture refuses the keys that it does not have.
+    """
+
+    architecture: str = Field("transformer", description=f"One of {', '.join(ARCHITECTURES)}.")
     preset: Literal["tiny", "base", "big"] = Field(
         "base", description="Sizes of a published model, for the keys that are not given."
     )
@@ -159,6 +164,12 @@ class ModelSettings(_Section):
         None, gt=0, le=1_000, description="Decoder layers. Default: num_layers."
     )
     d_model: int | None = Field(None, gt=0, le=_MOST, description="Width of the layers.")
+    d_embedding: int | None = Field(
+        None, gt=0, le=_MOST, description="Width of the embeddings, if it may differ from d_model."
+    )
+    kernel_size: int | None = Field(
+        None, gt=0, le=1_000, description="Width of the convolutions, in tokens. Default: 3."
+    )
     num_heads: int | None = Field(
         None, gt=0, le=_MOST, description="Attention heads. Must divide d_model."
     )
@@ -207,6 +218,21 @@ class ModelSettings(_Section):
         return name
 
     @model_validator(mode="after")
+    def _check_architecture(self) -> "ModelSettings":
+        _, settings, presets = ARCHITECTURES[self.architecture]
+        if self.preset not in presets:
+            raise ValueError(
+                f"the architecture {self.architecture} has the presets {', '.join(presets)}. "
+                f"Received: preset={self.preset}"
+            )
+        if unknown := self.overrides.keys() - settings:
+            raise ValueError(
+                f"the architecture {self.architecture} has only the keys "
+                f"{', '.join(sorted(settings))}. Received: {', '.join(sorted(unknown))}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_window(self) -> "ModelSettings":
         if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
             raise ValueError(
@@ -218,7 +244,7 @@ class ModelSettings(_Section):
 
     @model_validator(mode="after")
     def _check_heads(self) -> "ModelSettings":
-        heads, width = self.sizes["num_heads"], self.sizes["d_model"]
+        heads, width = self.sizes.get("num_heads", 1), self.sizes["d_model"]
         if width % heads:
             raise ValueError(
                 f"num_heads must divide d_model. Received: num_heads={heads}, d_model={width}"
@@ -228,7 +254,7 @@ class ModelSettings(_Section):
     @property
     def sizes(self) -> dict[str, Any]:
         """Returns the settings of the preset, updated with `overrides`."""
-        return {**PRESETS[self.preset], **self.overrides}
+        return {**ARCHITECTURES[self.architecture].presets[self.preset], **self.overrides}
 
     @property
     def overrides(self) -> dict[str, Any]:

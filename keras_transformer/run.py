@@ -395,12 +395,21 @@ class Run:
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
             )
         _check_arguments_of_ctranslate2(use_shortlist, checkpoint, tokens_per_batch)
+        self.require_transformer("The engine ctranslate2")
         from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted
 
         ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
         ctranslate2.check_options(options)
         return ctranslate2.CTranslate2Translator(converted(self), options, overlong)
+
+    def require_transformer(self, format: str) -> None:
+        """Raises UserError if the recipe's model is not a Transformer, which `format` needs."""
+        if (architecture := self.recipe.model.architecture) != "transformer":
+            raise UserError(
+                f"{format} supports only the architecture transformer. "
+                f"Received: model.architecture={architecture} of {self.directory}"
+            )
 
     def shortlist(self) -> "Shortlist":
         """Returns the `Shortlist`, which limits the target tokens of each translation.

@@ -14,7 +14,10 @@ from keras_transformer.run import Run, checkpoint_step
 from keras_transformer.shipped_runs import find_run
 from keras_transformer.validation_history import ValidationHistory, load_history
 
-_SIZES = ("num_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff", "position_encoding")
+_SIZES = (
+    *("num_layers", "num_decoder_layers", "d_model", "d_embedding", "kernel_size"),
+    *("num_heads", "d_ff", "position_encoding"),
+)
 _MOST_JSON_BYTES = 16 * 1024 * 1024
 
 

@@ -12,7 +12,7 @@ import click
 from pydantic import BaseModel
 
 from keras_transformer.cli import COMMANDS, main
-from keras_transformer.models import PRESETS
+from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe import Recipe, TextPair
 from keras_transformer.recipe_schema import Key, keys_of
 from keras_transformer.run import Run
@@ -86,9 +86,15 @@ def _last(key: Key) -> str:
 
 
 def presets() -> str:
-    """Returns a table of the presets."""
-    names = list(next(iter(PRESETS.values())))
-    rows = ((f"`{name}`", *map(str, sizes.values())) for name, sizes in PRESETS.items())
+    """Returns a table of the presets of each architecture."""
+    return "\n\n".join(
+        f"### `{name}`\n\n{_presets(each.presets)}" for name, each in ARCHITECTURES.items()
+    )
+
+
+def _presets(presets: dict[str, dict[str, Any]]) -> str:
+    names = list(next(iter(presets.values())))
+    rows = ((f"`{name}`", *map(str, sizes.values())) for name, sizes in presets.items())
     return _table(("preset", *(f"`{name}`" for name in names)), rows)
 
 

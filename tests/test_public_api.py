@@ -9,12 +9,14 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    ALiBiPositionalEncoding AdditiveAttention AttentionPattern BatchPlan BinaryPositionalEncoding
-    Cache Conformance CorpusError Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble
+    ALiBiPositionalEncoding AdditiveAttention AttentionPattern AttentionalGRU
+    AttentionalRecurrentSeq2Seq BatchPlan BinaryPositionalEncoding Cache Conformance
+    ConvolutionalDecoderLayer ConvolutionalEncoderLayer ConvolutionalSeq2Seq CorpusError Decoder
+    DecoderLayer Dropout Encoder EncoderLayer Ensemble
     FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MinLength
     MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
-    PositionalEncoding Recipe RelativePositionBias RepetitionPenalty Request ResidualConnection
+    PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty Request ResidualConnection
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions SearchResult SelfAttention
     Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer StridedAttention TokenEmbedding TokenStore

@@ -178,8 +178,20 @@ def test_windows_belong_to_patterns(path, settings):
 
 def test_an_unknown_architecture_is_refused(path):
     assert load_recipe(path).model.architecture == "transformer"
-    with pytest.raises(UserError, match="model.architecture: must be one of transformer. .*'rnn'"):
+    with pytest.raises(UserError, match="must be one of transformer, recurrent, .*'rnn'"):
         load_recipe(path, ["model.architecture=rnn"])
+
+
+def test_keys_of_another_architecture_are_refused_by_name(path):
+    settings = ["model.architecture=convolutional", "model.preset=tiny"]
+    model = load_recipe(path, [*settings, "model.kernel_size=5"]).model
+    assert (model.sizes["kernel_size"], model.sizes["d_embedding"]) == (5, 256)
+    with pytest.raises(UserError, match="model: the architecture convolutional has only the keys "):
+        load_recipe(path, [*settings, "model.num_heads=4"])
+    with pytest.raises(UserError, match="only the keys .* num_layers.* Received: kernel_size"):
+        load_recipe(path, ["model.kernel_size=5"])
+    with pytest.raises(UserError, match="has the presets tiny, base. Received: preset=big"):
+        load_recipe(path, ["model.architecture=recurrent", "model.preset=big"])
 
 
 def test_the_old_name_of_gradient_checkpointing_is_read(path):

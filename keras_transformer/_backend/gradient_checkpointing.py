@@ -52,7 +52,13 @@ def checkpointable(call: Call) -> Call:
             return _checkpointed(layer, args, kwargs)
         return call(layer, *args, **kwargs)
 
+    checkpointable_call.is_checkpointable = True  # type: ignore[attr-defined]
     return checkpointable_call  # type: ignore[return-value]
+
+
+def is_checkpointable(layer: Any) -> bool:
+    """Returns whether gradient checkpointing recomputes the activations of a layer."""
+    return hasattr(type(layer).call, "is_checkpointable")
 
 
 def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:

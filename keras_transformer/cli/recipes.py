@@ -45,10 +45,11 @@ def _rows(path: Path) -> Iterator[tuple[str, str]]:
         yield "problem", str(error)
         return
     sizes, training = recipe.model.sizes, recipe.training
+    layers = f"{sizes['num_layers']} layers, " if "num_layers" in sizes else ""
     yield "description", recipe.description
     yield (
         "size",
-        f"{sizes['num_layers']} layers, d_model {sizes['d_model']}, "
+        f"{recipe.model.architecture}, {layers}d_model {sizes['d_model']}, "
         f"{recipe.tokenizer.vocabulary_size:,} pieces; {training.steps:,} steps of "
         f"{training.tokens_per_batch * training.accumulation_steps:,} target tokens",
     )

@@ -1,4 +1,4 @@
-"""Subword tokenizer: converts sentences to ids, and ids to sentences."""
+"""Tokenizer: converts sentences to ids, and ids to sentences."""
 
 import hashlib
 import io
@@ -64,20 +64,22 @@ class Tokenizer:
         cls,
         pairs: Iterable[Pair],
         vocabulary_size: int,
-        model_type: Literal["bpe", "unigram"] = "bpe",
+        model_type: Literal["bpe", "unigram", "word"] = "bpe",
         joint: bool = True,
         normalization: str = "nmt_nfkc",
     ) -> "Tokenizer":
         """Trains a tokenizer on parallel text.
 
-        The same text always gives the same pieces. Every character of the text is in the
-        vocabulary.
+        The same text always gives the same pieces. With subwords, every character of the text is in
+        the vocabulary. With whole words, all words but the most frequent are unknown, and unknown
+        neighbours become one piece.
 
         Args:
             pairs: (source, target) sentences, such as the result of `read_parallel`. If `joint` is
                 False, the pairs must be iterable twice.
             vocabulary_size: Number of ids per vocabulary, including pad, unk, bos and eos.
-            model_type: "bpe" or "unigram". Defaults to "bpe".
+            model_type: "bpe" or "unigram" for subwords, or "word" for the most frequent words, as
+                spaces separate them. Defaults to "bpe".
             joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
             normalization: SentencePiece normalization rule, such as "nmt_nfkc" (the default),
                 "nmt_nfkc_cf" (which also lowercases) or "identity" (for tokenized text).

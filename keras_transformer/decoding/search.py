@@ -83,7 +83,8 @@ def search(
         A `SearchResult`.
 
     Raises:
-        ValueError: If the request has a field that this kind of search does not support.
+        ValueError: If the request has a field that this kind of search does not support, or if
+            there is a coverage penalty but the model has no attention.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
@@ -107,6 +108,12 @@ def make_strategy(
     if not isinstance(options, SearchOptions | SamplingOptions):
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
+        )
+    coverage_penalty = getattr(options, "coverage_penalty", 0.0)
+    if coverage_penalty and not hasattr(model, "source_attention"):
+        raise ValueError(
+            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
+            f"Received: coverage_penalty={coverage_penalty}, model={type(model).__name__}"
         )
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
     rules = (*rules_of_options(options, eos_id), *rules)

@@ -39,6 +39,7 @@ from keras_transformer.decoding.search import AdaptiveSearch, make_strategy
 from keras_transformer.decoding.shortlist import Shortlist, check_limits_vocabulary
 from keras_transformer.decoding.steps import Request, SearchResult
 from keras_transformer.decoding.target_constraints import TargetConstraints
+from keras_transformer.errors import UserError
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3
@@ -78,7 +79,8 @@ class Translator(BaseTranslator):
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
             exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or if
-            there is a shortlist but the model has no `limit_vocabulary`.
+            there is a shortlist but the model has no `limit_vocabulary`. If `options` has a coverage
+            penalty but the model has no attention.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -99,6 +101,7 @@ class Translator(BaseTranslator):
         if shortlist is not None:
             shortlist.check(tokenizer)
             check_limits_vocabulary(model)
+        make_strategy(model, self.options)  # checks that the model supports the options
         self._search = AdaptiveSearch(model)
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
@@ -285,8 +288,8 @@ class Translator(BaseTranslator):
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each part with their alignments."""
         if not hasattr(self.model, "source_attention"):
-            raise ValueError(
-                "Alignments need a model with `source_attention`. "
+            raise UserError(
+                "Alignments need a model with attention (a method `source_attention`). "
                 f"Received: model={type(self.model).__name__}"
             )
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id

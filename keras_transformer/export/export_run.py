@@ -26,6 +26,9 @@ _MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 _ALL_SEARCH = tuple(name for name in SearchOptions.model_fields if name != "n_best")
 _ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
 # The other options of each format. The ONNX export refuses most search options that have an effect.
+# The formats that have only the operations of a Transformer.
+_FOR_TRANSFORMERS = ("ctranslate2", "onnx")
+
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "saved_model": ("shortlist", *_ALL_SEARCH),
     "ctranslate2": ("quantization",),
@@ -86,6 +89,8 @@ def export_run(
     try:
         options = run.recipe.evaluation.search_options(**search)
         _check_search(format, options)
+        if format in _FOR_TRANSFORMERS:
+            run.require_transformer(f"The format {format}")
         if format != "saved_model":
             check_is_free(directory)
         run.model_place(checkpoint)

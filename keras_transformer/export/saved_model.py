@@ -1,4 +1,4 @@
-"""Exports a Transformer, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
+"""Exports a model, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from keras_transformer.export.source_model import (
     random_sentences,
     run_sentences,
 )
-from keras_transformer.models import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.run import Checkpoint, Run
 
 # For each compute dtype: scores count as equal if they differ by at most this number of nats.
@@ -51,7 +51,7 @@ class SavedModelExport(NamedTuple):
 
 
 def export_saved_model(
-    model: Transformer,
+    model: Seq2Seq,
     tokenizer: Tokenizer,
     directory: str | Path,
     *,
@@ -81,8 +81,9 @@ def export_saved_model(
       Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
       `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
       `alignments` int32 `(B, N, T)`, padded with -1. The alignment of a target piece is the
-      position (from 0) of the source piece with the largest attention weight in the decoder's last
-      layer. The outputs of a row do not depend on the other rows.
+      position (from 0) of the source piece with the largest attention weight (see
+      `Searchable.source_attention`), or -1 if the model has no attention. The outputs of a row do
+      not depend on the other rows.
     - `score`: inputs `source` and `target`, string `(B,)`. Outputs `log_probability` float32
       `(B,)`, in nats, including eos, and `length` int32 `(B,)`, the number of target tokens
       including eos. The log-probability is NaN if source or target exceeds the model's maximum
@@ -102,7 +103,7 @@ def export_saved_model(
     >>> export_saved_model(run.model(), run.tokenizer(), "saved_models/quickstart")
 
     Args:
-        model: A `Transformer`, on the TensorFlow backend.
+        model: A `Transformer` or a model of another architecture, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A folder that contains one folder per version of the model. The first version has
             the number 1. A new version gets the largest existing number plus 1. The files

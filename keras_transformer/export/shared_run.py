@@ -19,7 +19,7 @@ from keras_transformer.export.source_model import (
     compare,
     in_float32,
 )
-from keras_transformer.models import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import TOKENIZER_MEMBER, Checkpoint, Run
 
@@ -49,7 +49,7 @@ def export_shared_run(
     >>> export_shared_run(Run.open("runs/quickstart"), "quickstart", "float16")
 
     Args:
-        run: A run with a finished `Transformer` that is not quantized.
+        run: A run with a finished model that is not quantized.
         directory: A new or empty folder.
         quantization: Type of the weights in the file: `"float32"`, or `"float16"`, which takes half
             the space. Keras converts float16 weights to float32 when it loads them. Defaults to
@@ -64,8 +64,8 @@ def export_shared_run(
     Raises:
         UserError: If the run has no model, if its scores cannot be read, or if `directory` is not
             empty. If the weights are float32 and a translation of the copy differs.
-        ValueError: If `quantization` is unknown, if the model is not a `Transformer` or is
-            quantized, or if a weight exceeds the range of float16.
+        ValueError: If `quantization` is unknown, if the model is quantized, or if a weight exceeds
+            the range of float16.
     """
     if quantization not in get_args(WeightType):
         raise ValueError(
@@ -125,7 +125,7 @@ def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
     ]
 
 
-def _save_model(model: Transformer, path: Path, weights: WeightType, fingerprint: str) -> None:
+def _save_model(model: Seq2Seq, path: Path, weights: WeightType, fingerprint: str) -> None:
     with without_tensorflow():
         model.save(path)
         if weights == "float16":
@@ -134,8 +134,8 @@ def _save_model(model: Transformer, path: Path, weights: WeightType, fingerprint
         archive.writestr(TOKENIZER_MEMBER, fingerprint)
 
 
-def _in_float16(model: Transformer) -> Transformer:
-    half = Transformer.from_config({**model.get_config(), "dtype": "float16"})
+def _in_float16(model: Seq2Seq) -> Seq2Seq:
+    half = type(model).from_config({**model.get_config(), "dtype": "float16"})
     half.set_weights(model.get_weights())
     for weight in half.weights:
         if not np.isfinite(ops.convert_to_numpy(weight)).all():
@@ -145,7 +145,7 @@ def _in_float16(model: Transformer) -> Transformer:
     return half
 
 
-def _replace_weights(path: Path, model: Transformer) -> None:
+def _replace_weights(path: Path, model: Seq2Seq) -> None:
     """Replaces the weights in a `.keras` file by those of `model`, and keeps its configuration."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

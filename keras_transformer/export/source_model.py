@@ -17,20 +17,21 @@ from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.run import Run
 
 # Pairs of translation and score of one sentence, best first.
 Scored = Sequence[tuple[str, float]]
 
 
-def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
-    """Checks that `model` is a `Transformer`, is not quantized, and matches the tokenizer.
+def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
+    """Checks that `model` is a `Seq2Seq`, is not quantized, and matches the tokenizer.
 
     Raises:
         ValueError: If one of these checks fails.
     """
-    if not isinstance(model, Transformer):
-        raise ValueError(f"`model` must be a Transformer. Received: model={model}")
+    if not isinstance(model, Seq2Seq):
+        raise ValueError(f"`model` must be a Seq2Seq, such as Transformer. Received: model={model}")
     if any("quantization" in changes for changes in layer_changes(model).values()):
         raise ValueError(
             "`model` must not be quantized; use the exporter's `quantization` instead. "
@@ -47,8 +48,16 @@ def check_model(model: Transformer, tokenizer: Tokenizer) -> None:
         )
 
 
-def check_attention(model: Transformer, format: str) -> None:
-    """Raises ValueError if attention is local or strided, or if positions are added to scores."""
+def check_attention(model: Seq2Seq, format: str) -> None:
+    """Raises ValueError unless `model` is a `Transformer` with full attention.
+
+    Position encodings that add to the attention scores are refused too.
+    """
+    if not isinstance(model, Transformer):
+        raise ValueError(
+            f"{format} supports only the architecture transformer; a SavedModel supports all. "
+            f"Received: a model of the architecture {model.architecture}"
+        )
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
             f"{format} does not support local or strided attention; a SavedModel does. "
@@ -66,12 +75,12 @@ def array(tensor: Any) -> np.ndarray:
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
-def in_float32(model: Transformer) -> Transformer:
+def in_float32(model: Seq2Seq) -> Seq2Seq:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
     with without_tensorflow():
-        exact = Transformer.from_config({**model.get_config(), "dtype": "float32"})
+        exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
     exact.set_weights(model.get_weights())
     return exact
 

@@ -15,7 +15,7 @@ from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
-from keras_transformer.models import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 
 # Maximum number of tokens computed at a time. For a search, this is the number of source tokens
 # times the beam size. For `score`, it is the number of rows times the longest source or target.
@@ -38,7 +38,7 @@ class TranslationGraph:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Seq2Seq,
         tokenizer: Tokenizer,
         options: SearchOptions,
         max_beam_size: int,
@@ -60,6 +60,7 @@ class TranslationGraph:
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
         self._options, self._max_beam_size = options, max_beam_size
         self._shortlist = shortlist
+        self._has_attention = hasattr(model, "source_attention")
         if shortlist is not None:
             shortlist.check(tokenizer)
 
@@ -138,15 +139,16 @@ class TranslationGraph:
             own["beam_sizes"] = beam_sizes
             return self._search(source_ids, limits, beam_size=most, **own)
 
-        found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, True)
+        found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, self._has_attention)
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
+        alignments = found.alignments if self._has_attention else tf.fill(tf.shape(found.ids), -1)
         shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
         texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
         return {
             "translations": tf.reshape(texts, tf.shape(found.scores)),
             "scores": found.scores,
             "pieces": self._tokenizer.pieces(found.ids),
-            "alignments": found.alignments,
+            "alignments": alignments,
         }
 
     def _search(

@@ -1,4 +1,4 @@
-"""The layers of the Transformer (Figure 1 of the paper), and variants of them."""
+"""The layers of the Transformer (Figure 1 of the paper), variants of them, and older layers."""
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
@@ -12,6 +12,9 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.attention.strided_attention import StridedAttention
+from keras_transformer.layers.attentional_gru import AttentionalGRU
+from keras_transformer.layers.convolutional_decoder_layer import ConvolutionalDecoderLayer
+from keras_transformer.layers.convolutional_encoder_layer import ConvolutionalEncoderLayer
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
@@ -36,7 +39,10 @@ __all__ = [
     "ALiBiPositionalEncoding",
     "AdditiveAttention",
     "AttentionPattern",
+    "AttentionalGRU",
     "BinaryPositionalEncoding",
+    "ConvolutionalDecoderLayer",
+    "ConvolutionalEncoderLayer",
     "Decoder",
     "DecoderLayer",
     "Dropout",

@@ -1,26 +1,24 @@
 """The encoder-decoder Transformer as a functional Keras model."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling
-from keras_transformer.decoding.cache import Cache, LimitedVocabulary
-from keras_transformer.layers import Decoder, Dropout, Encoder, TokenEmbedding, padding_mask
+from keras_transformer.decoding.cache import Cache
+from keras_transformer.layers import Decoder, Dropout, Encoder, padding_mask
 from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
-from keras_transformer.layers.base import argument_names
-from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
-from keras_transformer.models import PRESETS
-
-# The quantization modes of Keras that need no calibration data.
-QUANTIZATION_MODES = ("int8", "int4", "float8")
+from keras_transformer.models.seq2seq import (
+    Seq2Seq,
+    compute_policy,
+    ids_inputs,
+    token_embeddings,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(Recompiling, keras.Model):
+class Transformer(Seq2Seq):
     """The encoder-decoder Transformer of Figure 1, with shared embeddings (§3).
 
     The model is a functional `keras.Model`, so `compile`, `fit`, `predict`, `save`, `export` and
@@ -85,6 +83,8 @@ class Transformer(Recompiling, keras.Model):
     Source: Vaswani et al. 2017.
     """
 
+    architecture = "transformer"
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -107,12 +107,7 @@ class Transformer(Recompiling, keras.Model):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        if policy.compute_dtype == "float64":
-            raise ValueError(
-                "`dtype` must compute in float32, bfloat16 or float16, because Keras multiplies "
-                f"float64 matrices in float32 on PyTorch and JAX. Received: dtype={policy.name}"
-            )
+        policy = compute_policy(dtype)
         position_sizes = {"max_length": max_length, "num_heads": num_heads}
         source_positions = new_position_encoding(
             position_encoding, position_sizes, dtype=policy, name="positions"
@@ -134,14 +129,14 @@ class Transformer(Recompiling, keras.Model):
         decoder = Decoder(
             num_decoder_layers or num_layers, position_encoding=positions, name="decoder", **options
         )
-        source_embedding, target_embedding = _token_embeddings(
+        source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, d_model, policy
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
         # `encoder.call` makes each layer a node of the graph. Saved weights require these nodes.
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        inputs = ids_inputs()
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         source_mask = padding_mask(source_ids, pad_id)
         x = dropout(source_positions(source_embedding(source_ids)))
         memory = encoder.call(x, padding_mask=source_mask)
@@ -149,7 +144,7 @@ class Transformer(Recompiling, keras.Model):
         states = decoder.call(y, memory=memory, memory_padding_mask=source_mask)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)
-        super().__init__({"source_ids": source_ids, "target_ids": target_ids}, logits, **kwargs)
+        super().__init__(inputs, logits, **kwargs)
 
         self.dtype_policy = policy
         self.vocabulary_size = vocabulary_size
@@ -177,33 +172,6 @@ class Transformer(Recompiling, keras.Model):
         self.states = states
         self._encode = keras.Function(source_ids, memory)
 
-    @property
-    def accepts_any_shape(self) -> bool:
-        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`).
-
-        In float16 and bfloat16, results with and without XLA are rounded differently. So a
-        translation would depend on the number of sentences that were translated before it.
-        """
-        return bool(self.compute_dtype == "float32")
-
-    @classmethod
-    def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> "Transformer":
-        """Creates a model of a published size.
-
-        Args:
-            preset: `"tiny"`, `"base"` or `"big"`.
-            vocabulary_size: See the constructor.
-            **overrides: Constructor arguments, which replace the values of the preset.
-
-        Raises:
-            ValueError: If `preset` is unknown.
-        """
-        if preset not in PRESETS:
-            raise ValueError(
-                f"`preset` must be one of {list(PRESETS)}. Received: preset={preset!r}"
-            )
-        return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
-
     def encode(self, source_ids: Any) -> Any:
         """Returns the encoder's output, float `(B, S, D)`, for `source_ids`, int `(B, S)`."""
         return self._encode(source_ids)
@@ -228,25 +196,6 @@ class Transformer(Recompiling, keras.Model):
         self.positions.check_length(max_length)
         return self.decoder.extend_cache(cache, max_length)
 
-    @property
-    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
-        """Method that limits `step` to some tokens (see `Searchable`).
-
-        Raises:
-            ValueError: If the token embedding is quantized.
-        """
-        if self.target_embedding.scale is not None:
-            raise ValueError(
-                "A shortlist needs a token embedding that is not quantized. Received: a model "
-                "whose token embedding is int8"
-            )
-        return self._limit_vocabulary
-
-    def _limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
-        matrix = self.target_embedding.embeddings
-        vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
-        return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
-
     def step(
         self,
         token_ids: Any,
@@ -258,18 +207,9 @@ class Transformer(Recompiling, keras.Model):
 
         The attention weights are from the last layer's cross-attention, averaged over heads.
         """
-        vocabulary = cache.sentence.get("vocabulary")
-        if vocabulary is not None:
-            token_ids = vocabulary.ids(token_ids)
-        x = self.target_embedding(ops.reshape(token_ids, (-1, 1)))
-        x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
-        x, cache, weights = self.decoder.step(x, cache, position)
-        if vocabulary is not None:
-            logits = vocabulary.logits(x, ops.shape(token_ids)[1], self.pad_id)
-        else:
-            logits = self.target_embedding(x, reverse=True)
-            shape = (-1, ops.shape(token_ids)[1], logits.shape[-1])
-            logits = ops.reshape(ops.cast(logits, "float32"), shape)
+        x = self.positions(self._embed_step(token_ids, cache), offset=position)
+        x, cache, weights = self.decoder.step(ops.reshape(x, (-1, self.d_model)), cache, position)
+        logits = self._step_logits(x, token_ids, cache)
         if return_attention_weights:
             return logits, cache, ops.mean(ops.cast(weights, "float32"), axis=1)
         return logits, cache
@@ -290,85 +230,4 @@ class Transformer(Recompiling, keras.Model):
         x = self.positions(self.target_embedding(ops.reshape(target_ids, (-1, length))))
         _, weights = self.decoder(x, **memory, return_attention_weights=True)
         weights = ops.mean(ops.cast(weights, "float32"), axis=1)
-        weights = ops.reshape(weights, (-1, beams, length, ops.shape(source_ids)[1]))
-        is_target = padding_mask(target_ids, self.pad_id)
-        is_pair = ops.logical_and(is_target[..., None], is_source[:, None, None])
-        return ops.where(is_pair, weights, 0.0)
-
-    def output_weights(self) -> tuple[Any, None]:
-        """Returns the output matrix `(V, D)` and None, because there is no bias."""
-        return self.target_embedding.embeddings, None
-
-    def quantize(
-        self, mode: Any = None, config: Any = None, filters: Any = None, **kwargs: Any
-    ) -> None:
-        """Quantizes the weights (see `keras.Model.quantize`).
-
-        The token embeddings are quantized only in mode `"int8"`. A saved model stays quantized.
-
-        Raises:
-            ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
-        """
-        if mode not in QUANTIZATION_MODES:  # If only `config` is given, Keras passes its mode.
-            raise ValueError(
-                f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
-            )
-        with fast_deletion():
-            super().quantize(mode, config=config, filters=filters, **kwargs)
-
-    def export(
-        self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
-    ) -> None:
-        """Exports `call` in one of Keras's formats (see `keras.Model.export`).
-
-        Raises:
-            ValueError: If Keras cannot export the model in this format on this backend.
-        """
-        try:
-            super().export(filepath, format, *args, **kwargs)
-        except (AttributeError, RuntimeError) as error:
-            raise ValueError(
-                f"Keras cannot export this model as {format!r} on {keras.config.backend()}. Save "
-                "the model and export it with KERAS_BACKEND=tensorflow, or use "
-                f"`keras_transformer.export`. Received: format={format!r}. Keras's error: {error}"
-            ) from error
-
-    def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
-        if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
-            raise ValueError(
-                "`clone_model` would return a model that has no `step` and whose layers do not "
-                "share the position encoding. "
-                "Use `type(model).from_config(model.get_config())`, or "
-                f"`copy.deepcopy` for a copy with the same weights. Received: model={self.name}"
-            )
-        return super()._run_through_graph(inputs, **options)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self, name) for name in argument_names([Transformer])},
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
-            **({"changes": changes} if (changes := layer_changes(self)) else {}),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Transformer":
-        config = dict(config)
-        changes = config.pop("changes", {})
-        model = cls(**config)
-        apply_layer_changes(model, changes)
-        return model
-
-
-def _token_embeddings(
-    vocabulary_size: int, target_vocabulary_size: int | None, d_model: int, dtype: Any
-) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Returns the source and target embeddings. For a joint vocabulary, both are the same layer."""
-    if target_vocabulary_size is None:
-        joint = TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="embedding")
-        return joint, joint
-    return (
-        TokenEmbedding(vocabulary_size, d_model, dtype=dtype, name="source_embedding"),
-        TokenEmbedding(target_vocabulary_size, d_model, dtype=dtype, name="target_embedding"),
-    )
+        return self._source_attention(weights, source_ids, target_ids)

@@ -121,12 +121,14 @@ def check_settings(recipe: Recipe) -> None:
 
     Raises:
         UserError: If the model cannot be built or does not fit into memory. If `data.max_length` or
-            a length in `evaluation` is too large for the model. If the tokenizer for BLEU is not
+            a length in `evaluation` is too large for the model. If the model does not support
+            gradient checkpointing or a coverage penalty. If the tokenizer for BLEU is not
             installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
-    width, layers = sizes["d_model"], sizes["num_layers"]
-    weights = width * (vocabulary + layers * (width + sizes["d_ff"]))
+    width, layers = sizes["d_model"], sizes.get("num_layers", 1)
+    weights = sizes.get("d_embedding", width) * vocabulary
+    weights += layers * width * (width + sizes.get("d_ff", width))
     needed, available = 4 * weights / 2**20, available_mebibytes()
     if needed > available:
         raise UserError(
@@ -144,6 +146,10 @@ def check_settings(recipe: Recipe) -> None:
             f"model: the model cannot be built for sequences of {length} tokens (data.max_length, "
             f"eos and padding): {error}"
         ) from None
+    try:
+        SlicedLogitsTrainer(model, gradient_checkpointing=recipe.training.gradient_checkpointing)
+    except ValueError as error:
+        raise UserError(f"training: {error}") from None
     try:
         Translator(model, None, recipe.evaluation.search_options())
     except ValueError as error:

@@ -25,7 +25,7 @@ from _common import table, write_json
 from _training_engines import Case
 from tqdm import tqdm
 
-from keras_transformer.models import PRESETS
+from keras_transformer.models import ARCHITECTURES
 
 ACCELERATORS = [8, 16, 32, 64, 128, 256, 512, 1024]
 VOCABULARY = 37_000
@@ -85,7 +85,8 @@ class Layout:
 
 def case_of(preset: str, target_tokens: int) -> Case:
     """A model and the batch of one replica, of as many source as target tokens."""
-    sizes = {name: PRESETS[preset][name] for name in ("num_layers", "d_model", "num_heads", "d_ff")}
+    published = ARCHITECTURES["transformer"].presets[preset]
+    sizes = {name: published[name] for name in ("num_layers", "d_model", "num_heads", "d_ff")}
     rows = max(1, round(target_tokens / LENGTH))
     return Case(preset, **sizes, vocabulary_size=VOCABULARY, batch_size=rows,
                 source_length=LENGTH, target_length=LENGTH)  # fmt: skip

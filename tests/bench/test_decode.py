@@ -14,7 +14,7 @@ from support.contract import to_numpy
 from support.searching import beam_search
 from tqdm import tqdm
 
-from keras_transformer.models import PRESETS
+from keras_transformer.models import ARCHITECTURES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
@@ -78,7 +78,7 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention():
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_cases_are_the_presets(case):
     for size in ("num_layers", "d_model", "num_heads", "d_ff"):
-        assert getattr(case, size) == PRESETS[case.model][size]
+        assert getattr(case, size) == ARCHITECTURES["transformer"].presets[case.model][size]
 
 
 # --- Engines -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from keras_transformer.models import PRESETS, Transformer
+from keras_transformer.models import ARCHITECTURES, Transformer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
@@ -74,7 +74,7 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention():
 @pytest.mark.parametrize("case", [*CASES.values(), *GPU_CASES.values()])
 def test_cases_are_the_presets(case):
     for size in ("num_layers", "d_model", "num_heads", "d_ff"):
-        assert getattr(case, size) == PRESETS[case.name][size]
+        assert getattr(case, size) == ARCHITECTURES["transformer"].presets[case.name][size]
 
 
 def test_on_a_gpu_all_engines_compute_in_bfloat16():

@@ -76,6 +76,18 @@ def test_joint_vocabulary_is_shared(tokenizer, separate_tokenizer):
     assert separate_tokenizer.unk_id not in separate_tokenizer.encode_target(["für"])[0]
 
 
+def test_whole_words():
+    """All but the most frequent words are unknown. SentencePiece joins unknown neighbours."""
+    pairs = [("ein hund ein , ein hund", "a dog a . a dog")]
+    tokenizer = Tokenizer.train(pairs, 6, model_type="word", joint=False, normalization="identity")
+    assert tokenizer.source_pieces[4:] == ["▁ein", "▁hund"]
+    assert tokenizer.encode_source(["hund , katze ein"]) == [[5, tokenizer.unk_id, 4]]
+    (text,) = tokenizer.decode_target(tokenizer.encode_target(["a dog ran"]))
+    assert text.split() == ["a", "dog", "⁇"]
+    with pytest.raises(UserError, match="vocabulary_size must be at most 7 for this text"):
+        Tokenizer.train(pairs, 99, model_type="word", joint=False)
+
+
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_same_text_gives_the_same_tokenizer(model_type):
     first, second = (

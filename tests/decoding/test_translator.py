@@ -12,6 +12,7 @@ from keras_transformer import Cache, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer._backend.compile_function import compiles_each_shape
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.errors import UserError
 
 A = 4
 
@@ -31,6 +32,14 @@ class Digits:
 
     def decode_target(self, ids):
         return ["".join("?" if i < A else str(i - A) for i in pieces) for pieces in ids]
+
+
+def test_what_needs_attention_is_refused_without_it():
+    model = BigramModel({BOS: {A: 1.0}, A: {EOS: 1.0}}, 14)
+    with pytest.raises(ValueError, match="needs a model with attention .*coverage_penalty=0.2"):
+        Translator(model, Digits(), SearchOptions(coverage_penalty=0.2))
+    with pytest.raises(UserError, match="Alignments need a model with attention .*=BigramModel"):
+        Translator(model, Digits()).translate_nbest(["1"], alignments=True)
 
 
 class Copier:

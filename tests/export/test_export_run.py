@@ -12,6 +12,7 @@ from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.cli import main
 from keras_transformer.data import Tokenizer
+from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
@@ -69,6 +70,19 @@ def test_onnx_is_written_into_the_run(run):
     translator = OnnxTranslator(run / "onnx")
     assert (translator.beam_size, translator.length_penalty) == (4, 0.6)  # the recipe's
     assert len(translator.translate(["a b", "c"])) == 2
+
+
+@pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
+def test_formats_for_transformers_refuse_other_models_before_they_load_them(run, format):
+    recipe = (run / "recipe.yaml").read_text()
+    model = recipe[recipe.index("model:") : recipe.index("training:")]
+    other = "model: {architecture: recurrent, preset: tiny}\n"
+    (run / "recipe.yaml").write_text(recipe.replace(model, other))
+    (run / "model.keras").write_text("not read")
+    line = fails(run, "--format", format)
+    assert line.startswith(f"The format {format} supports only the architecture transformer")
+    with pytest.raises(UserError, match="The engine ctranslate2 supports only .*=recurrent"):
+        Run.open(run).translator(engine="ctranslate2")
 
 
 def test_onnx_takes_type_place_and_search(run, tmp_path):

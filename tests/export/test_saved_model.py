@@ -6,6 +6,8 @@ import keras
 import pytest
 from support.contract import randomize
 from support.small_models import small_model
+from support.seq2seq_models import SIZES
+from support.seq2seq_models import new_model as new_seq2seq_model
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
@@ -98,6 +100,19 @@ def test_a_run_is_exported_from_any_backend(run, tmp_path):
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
     translator = Translator(run.model(), run.tokenizer(), options)
     assert found["translation"] == translator.translate(sentences)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
+def test_every_architecture_is_exported(run, name, tmp_path):
+    """The export compares itself with the model, and raises an error if they differ."""
+    model = new_seq2seq_model(name, vocabulary_size=17, target_vocabulary_size=None, max_length=24)
+    model.save(run.model_path)
+    exported = export_run_saved_model(run.directory, tmp_path / "models")
+    nbest = ("translate_nbest", {"text": ["a b", "c"]})
+    found = run_signatures(exported.directory, [nbest])[0]["alignments"]
+    has_attention = hasattr(model, "source_attention")
+    assert has_attention == any(position >= 0 for row in found for x in row for position in x)
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from support.seq2seq_models import SIZES
+from support.seq2seq_models import new_model as new_seq2seq_model
 from support.contract import to_numpy
 from support.parallel_text import SENTENCES
 from support.small_models import LENGTH, inputs_of, small_model
@@ -45,7 +47,7 @@ def test_only_transformers_with_their_own_tokenizer_are_exported(tokenizer):
     check_model(new_model(), tokenizer)
     with pytest.raises(ValueError, match="must be the model's tokenizer.*61, 60, 0.*60, 60, 0"):
         check_model(new_model(61), tokenizer)
-    with pytest.raises(ValueError, match="must be a Transformer. Received: model=<Sequential"):
+    with pytest.raises(ValueError, match="must be a Seq2Seq.*Received: model=<Sequential"):
         check_model(keras.Sequential(), tokenizer)
 
 
@@ -112,6 +114,12 @@ def test_what_a_format_does_not_support_is_refused_by_name(options, received):
     check_attention(Transformer(9, **sizes, attention_pattern="full"), "It")
     with pytest.raises(ValueError, match=f"It does not support .*Received: {received}"):
         check_attention(Transformer(9, **sizes, **options), "It")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_other_architectures_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"It supports only .* of the architecture {name}"):
+        check_attention(new_seq2seq_model(name), "It")
 
 
 class FakeTranslator:

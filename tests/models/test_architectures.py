@@ -11,7 +11,9 @@ from keras_transformer.models import ARCHITECTURES, Transformer, architecture
 
 def test_a_name_stands_for_a_class():
     assert architecture("transformer") is Transformer
-    assert all(architecture(name).__name__ == ARCHITECTURES[name] for name in ARCHITECTURES)
+    for name, (class_name, *_) in ARCHITECTURES.items():
+        assert architecture(name).__name__ == class_name
+        assert architecture(name).architecture == name
 
 
 def test_names_are_known_without_keras():

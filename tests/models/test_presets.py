@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_transformer.models import PRESETS, Transformer
+from keras_transformer.models import ARCHITECTURES, Transformer
 
 
 def parameters(num_layers, d_model, d_ff, vocabulary_size):
@@ -45,7 +45,7 @@ def test_big_has_214_245_376_parameters():
 def test_presets_are_those_of_the_papers(
     preset, num_layers, d_model, num_heads, d_ff, dropout_rate
 ):
-    assert PRESETS[preset] == {
+    assert ARCHITECTURES["transformer"].presets[preset] == {
         "num_layers": num_layers,
         "d_model": d_model,
         "num_heads": num_heads,

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
+from support.seq2seq_models import small_model as seq2seq_model
 from support.small_models import V, inputs_of, new_model
 
 from keras_transformer.models import Transformer
@@ -212,6 +213,12 @@ def test_float16_scales_the_loss():
 def test_loss_must_be_a_mean_or_a_sum():
     with pytest.raises(ValueError, match=r"loss\.reduction=None"):
         SlicedLogitsTrainer(new_model(), MaskedCrossentropy(reduction=None))
+
+
+def test_gradient_checkpointing_without_effect_is_refused():
+    assert SlicedLogitsTrainer(seq2seq_model("convolutional"), gradient_checkpointing=True)
+    with pytest.raises(ValueError, match="no effect on this model.* model=RecurrentSeq2Seq"):
+        SlicedLogitsTrainer(seq2seq_model("recurrent"), gradient_checkpointing=True)
 
 
 def test_the_padding_of_the_loss_must_be_that_of_the_model():

@@ -63,14 +63,34 @@ class AdditiveAttention(ConfiguredLayer):
         return_attention_weights: bool = False,
         key_mask: Any = None,
     ) -> Any:
-        padding_mask = key_mask if padding_mask is None else padding_mask
-        value = key if value is None else value
+        output, weights = self.attend(
+            query,
+            self.key_projection(key),
+            key if value is None else value,
+            key_mask if padding_mask is None else padding_mask,
+        )
+        return (output, weights) if return_attention_weights else output
+
+    def attend(
+        self, query: Any, projected_key: Any, value: Any, padding_mask: Any = None
+    ) -> tuple[Any, Any]:
+        """Computes attention to keys that `key_projection` has projected.
+
+        A loop over queries projects the keys once and then calls this method for each query.
+
+        Args:
+            query: float tensor `(B, T, D_q)`.
+            projected_key: float tensor `(B, S, units)`, the result of `key_projection`.
+            value: float tensor `(B, S, D_v)`.
+            padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
+
+        Returns:
+            A tuple of the output `(B, T, D_v)` and the attention weights `(B, T, S)`.
+        """
         queries = ops.expand_dims(self.query_projection(query), 2)
-        keys = ops.expand_dims(self.key_projection(key), 1)
-        hidden = ops.tanh(queries + keys)  # (B, T, S, units)
+        hidden = ops.tanh(queries + ops.expand_dims(projected_key, 1))  # (B, T, S, units)
         scores = ops.cast(ops.squeeze(self.score_projection(hidden), -1), "float32")
         if padding_mask is not None:
             scores = ops.where(padding_mask[:, None, :], scores, MASKED_SCORE)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        output = ops.matmul(weights, value)
-        return (output, weights) if return_attention_weights else output
+        return ops.matmul(weights, value), weights

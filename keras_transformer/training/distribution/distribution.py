@@ -229,7 +229,7 @@ def _check_sizes(recipe: Recipe) -> None:
     sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
     shards = recipe.training.model_shards
     for name in ("num_heads", "d_model", "d_ff", "vocabulary_size"):
-        if sizes[name] % shards:
+        if sizes.get(name, 0) % shards:
             raise UserError(
                 "training.model_shards must divide num_heads, d_model, d_ff and vocabulary_size. "
                 f"Received: model_shards={shards}, {name}={sizes[name]}"

@@ -1,0 +1,215 @@
+"""Defines the base class of the sequence-to-sequence models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer.decoding.cache import Cache, LimitedVocabulary
+from keras_transformer.layers import TokenEmbedding, padding_mask
+from keras_transformer.layers.base import argument_names
+from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
+from keras_transformer.models import ARCHITECTURES
+
+# The quantization modes of Keras that need no calibration data.
+QUANTIZATION_MODES = ("int8", "int4", "float8")
+
+
+class Seq2Seq(Recompiling, keras.Model):
+    """Base class of the functional models with an encoder, a decoder and tied embeddings.
+
+    The class defines what all architectures have in common: presets, the output projection, a
+    limited vocabulary, quantization, export and saving. A subclass creates its layers, calls
+    `super().__init__(inputs, logits)` and defines `init_cache` and `step` (see `Searchable` in
+    `models/protocol.py`).
+
+    Attributes:
+        architecture: The name of the class in `ARCHITECTURES`.
+        states: The symbolic output of the decoder, before the projection to logits.
+        target_embedding: The `TokenEmbedding` whose matrix is also the output matrix.
+
+    For each constructor argument, the subclass has an attribute of equal name.
+    """
+
+    architecture: str
+    states: Any
+    target_embedding: TokenEmbedding
+    vocabulary_size: int
+    target_vocabulary_size: int | None
+    max_length: int
+    pad_id: int
+
+    @property
+    def accepts_any_shape(self) -> bool:
+        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`).
+
+        In float16 and bfloat16, results with and without XLA are rounded differently. So a
+        translation would depend on the number of sentences that were translated before it.
+        """
+        return bool(self.compute_dtype == "float32")
+
+    @classmethod
+    def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> Any:
+        """Creates a model of a published size.
+
+        Args:
+            preset: A preset of the architecture, such as `"tiny"` or `"base"`.
+            vocabulary_size: See the constructor.
+            **overrides: Constructor arguments, which replace the values of the preset.
+
+        Raises:
+            ValueError: If `preset` is unknown.
+        """
+        presets = ARCHITECTURES[cls.architecture].presets
+        if preset not in presets:
+            raise ValueError(f"`preset` must be one of {list(presets)}. Received: preset={preset!r}")
+        return cls(vocabulary_size, **{**presets[preset], **overrides})
+
+    @property
+    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
+        """Method that limits `step` to some tokens (see `Searchable`).
+
+        Raises:
+            ValueError: If the token embedding is quantized.
+        """
+        if self.target_embedding.scale is not None:
+            raise ValueError(
+                "A shortlist needs a token embedding that is not quantized. Received: a model "
+                "whose token embedding is int8"
+            )
+        return self._limit_vocabulary
+
+    def _limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
+        matrix = self.target_embedding.embeddings
+        vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
+        return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
+
+    def _embed_step(self, token_ids: Any, cache: Cache) -> Any:
+        """Returns the embeddings `(B * N, 1, E)` of the `token_ids` `(B, N)` of a step."""
+        vocabulary = cache.sentence.get("vocabulary")
+        if vocabulary is not None:
+            token_ids = vocabulary.ids(token_ids)
+        return self.target_embedding(ops.reshape(token_ids, (-1, 1)))
+
+    def _step_logits(self, states: Any, token_ids: Any, cache: Cache) -> Any:
+        """Returns the logits of a step, float32 `(B, N, V)`, of the hidden states `(B * N, E)`."""
+        vocabulary, beams = cache.sentence.get("vocabulary"), ops.shape(token_ids)[1]
+        if vocabulary is not None:
+            return vocabulary.logits(states, beams, self.pad_id)
+        logits = self.target_embedding(states, reverse=True)
+        return ops.reshape(ops.cast(logits, "float32"), (-1, beams, logits.shape[-1]))
+
+    def _source_attention(self, weights: Any, source_ids: Any, target_ids: Any) -> Any:
+        """Returns attention weights `(B * N, T, S)` as float32 `(B, N, T, S)`, 0 for padding."""
+        _, beams, length = ops.shape(target_ids)
+        weights = ops.cast(weights, "float32")
+        weights = ops.reshape(weights, (-1, beams, length, ops.shape(source_ids)[1]))
+        is_source = padding_mask(source_ids, self.pad_id)
+        is_target = padding_mask(target_ids, self.pad_id)
+        is_pair = ops.logical_and(is_target[..., None], is_source[:, None, None])
+        return ops.where(is_pair, weights, 0.0)
+
+    def output_weights(self) -> tuple[Any, None]:
+        """Returns the output matrix `(V, E)` and None, because there is no bias."""
+        return self.target_embedding.embeddings, None
+
+    def quantize(
+        self, mode: Any = None, config: Any = None, filters: Any = None, **kwargs: Any
+    ) -> None:
+        """Quantizes the weights (see `keras.Model.quantize`).
+
+        The token embeddings are quantized only in mode `"int8"`. The cells of recurrent layers are
+        not quantized. A saved model stays quantized.
+
+        Raises:
+            ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
+        """
+        if mode not in QUANTIZATION_MODES:  # If only `config` is given, Keras passes its mode.
+            raise ValueError(
+                f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
+            )
+        with fast_deletion():
+            super().quantize(mode, config=config, filters=filters, **kwargs)
+
+    def export(
+        self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
+    ) -> None:
+        """Exports `call` in one of Keras's formats (see `keras.Model.export`).
+
+        Raises:
+            ValueError: If Keras cannot export the model in this format on this backend.
+        """
+        try:
+            super().export(filepath, format, *args, **kwargs)
+        except (AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"Keras cannot export this model as {format!r} on {keras.config.backend()}. Save "
+                "the model and export it with KERAS_BACKEND=tensorflow, or use "
+                f"`keras_transformer.export`. Received: format={format!r}. Keras's error: {error}"
+            ) from error
+
+    def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
+        if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
+            raise ValueError(
+                "`clone_model` would return a model that has no `step` and whose layers do not "
+                "share the position encoding. "
+                "Use `type(model).from_config(model.get_config())`, or "
+                f"`copy.deepcopy` for a copy with the same weights. Received: model={self.name}"
+            )
+        return super()._run_through_graph(inputs, **options)
+
+    def get_config(self) -> dict[str, Any]:
+        classes = type(self).__mro__
+        names = argument_names(classes[: classes.index(Seq2Seq)])
+        return {
+            **{name: getattr(self, name) for name in names},
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "name": self.name,
+            "trainable": self.trainable,
+            **({"changes": changes} if (changes := layer_changes(self)) else {}),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        config = dict(config)
+        changes = config.pop("changes", {})
+        model = cls(**config)
+        apply_layer_changes(model, changes)
+        return model
+
+
+def compute_policy(dtype: Any) -> Any:
+    """Returns the dtype policy for `dtype`, or the global policy if `dtype` is None.
+
+    Raises:
+        ValueError: If the policy computes in float64.
+    """
+    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    if policy.compute_dtype == "float64":
+        raise ValueError(
+            "`dtype` must compute in float32, bfloat16 or float16, because Keras multiplies "
+            f"float64 matrices in float32 on PyTorch and JAX. Received: dtype={policy.name}"
+        )
+    return policy
+
+
+def ids_inputs() -> dict[str, Any]:
+    """Returns the symbolic inputs of a model: `source_ids` `(B, S)`, `target_ids` `(B, T)`."""
+    return {
+        name: keras.Input((None,), dtype="int32", name=name) for name in ("source_ids", "target_ids")
+    }
+
+
+def token_embeddings(
+    vocabulary_size: int, target_vocabulary_size: int | None, width: int, dtype: Any
+) -> tuple[TokenEmbedding, TokenEmbedding]:
+    """Returns the source and target embeddings. For a joint vocabulary, both are the same layer."""
+    if target_vocabulary_size is None:
+        joint = TokenEmbedding(vocabulary_size, width, dtype=dtype, name="embedding")
+        return joint, joint
+    return (
+        TokenEmbedding(vocabulary_size, width, dtype=dtype, name="source_embedding"),
+        TokenEmbedding(target_vocabulary_size, width, dtype=dtype, name="target_embedding"),
+    )
