@@ -79,7 +79,7 @@ class Translator(BaseTranslator):
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
             exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or if
-            there is a shortlist but the model has no `limit_vocabulary`. If `options` has a coverage
+            there is a shortlist but the model has no `limit_vocabulary`. If there is a coverage
             penalty but the model has no attention.
 
     Source: Vaswani et al. 2017, §6.1.

@@ -25,10 +25,9 @@ QUANTIZATIONS: dict[str, tuple[str, ...]] = {
 _MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 _ALL_SEARCH = tuple(name for name in SearchOptions.model_fields if name != "n_best")
 _ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
-# The other options of each format. The ONNX export refuses most search options that have an effect.
 # The formats that have only the operations of a Transformer.
 _FOR_TRANSFORMERS = ("ctranslate2", "onnx")
-
+# The other options of each format. The ONNX export refuses most search options that have an effect.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "saved_model": ("shortlist", *_ALL_SEARCH),
     "ctranslate2": ("quantization",),

@@ -139,7 +139,9 @@ class TranslationGraph:
             own["beam_sizes"] = beam_sizes
             return self._search(source_ids, limits, beam_size=most, **own)
 
-        found = self._decode(search, sources, [limits, beam_sizes, penalties], most, most, self._has_attention)
+        found = self._decode(
+            search, sources, [limits, beam_sizes, penalties], most, most, self._has_attention
+        )
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
         alignments = found.alignments if self._has_attention else tf.fill(tf.shape(found.ids), -1)
         shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]

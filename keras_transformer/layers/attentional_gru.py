@@ -54,7 +54,9 @@ class AttentionalGRU(ConfiguredLayer):
         self.cell.build((None, x_shape[-1] + memory_shape[-1]))
         self.built = True
 
-    def _output_spec(self, x: Any, initial_state: Any, memory: Any, *args: Any, **options: Any) -> Any:
+    def _output_spec(
+        self, x: Any, initial_state: Any, memory: Any, *args: Any, **options: Any
+    ) -> Any:
         width = self.units + memory.shape[-1]
         output = keras.KerasTensor((*x.shape[:2], width), self.compute_dtype)
         if args[1:2] == (True,) or options.get("return_attention_weights"):

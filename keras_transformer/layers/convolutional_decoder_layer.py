@@ -126,7 +126,9 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
             past: float tensor `(B, N, kernel_size - 1, D)`, the inputs `x` of the steps before.
                 Before the first step, they are zeros.
             embeddings: float tensor `(B, N, E)`, the embeddings of the new tokens.
-            key, value, memory_padding_mask: As in a call.
+            key: float tensor `(B, S, E)`.
+            value: float tensor `(B, S, E)`.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token, or None.
 
         Returns:
             A tuple of the output `(B, N, D)`, the new `past`, and the attention weights

@@ -141,9 +141,7 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
             sentence["padding_mask"],
         )
         states = _maxout(self.output_layer(ops.concatenate([state, context, x], axis=-1)))
-        logits = self._step_logits(
-            ops.reshape(states, (-1, self.d_embedding)), token_ids, cache
-        )
+        logits = self._step_logits(ops.reshape(states, (-1, self.d_embedding)), token_ids, cache)
         cache = cache._replace(beam=state)
         if return_attention_weights:
             return logits, cache, ops.cast(weights, "float32")

@@ -64,7 +64,9 @@ class Seq2Seq(Recompiling, keras.Model):
         """
         presets = ARCHITECTURES[cls.architecture].presets
         if preset not in presets:
-            raise ValueError(f"`preset` must be one of {list(presets)}. Received: preset={preset!r}")
+            raise ValueError(
+                f"`preset` must be one of {list(presets)}. Received: preset={preset!r}"
+            )
         return cls(vocabulary_size, **{**presets[preset], **overrides})
 
     @property
@@ -198,7 +200,8 @@ def compute_policy(dtype: Any) -> Any:
 def ids_inputs() -> dict[str, Any]:
     """Returns the symbolic inputs of a model: `source_ids` `(B, S)`, `target_ids` `(B, T)`."""
     return {
-        name: keras.Input((None,), dtype="int32", name=name) for name in ("source_ids", "target_ids")
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("source_ids", "target_ids")
     }
 
 

@@ -17,7 +17,10 @@ def test_the_list_has_what_each_recipe_is_and_states(shipped):
     assert list(blocks) == sorted(shipped)
     text = " ".join(blocks["multi30k_en_de"].split())
     assert "description Image captions, lowercased and tokenized, English to German." in text
-    assert "transformer, 4 layers, d_model 128, 9,728 pieces; 11,500 steps of 4,096 target tokens" in text
+    assert (
+        "transformer, 4 layers, d_model 128, 9,728 pieces; 11,500 steps of 4,096 target tokens"
+        in text
+    )
     assert "time 2 h 9 min" in text
     assert text.endswith("beam 5); multi30k_en_de_r_drop goes on from here")
 

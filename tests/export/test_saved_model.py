@@ -5,9 +5,9 @@ from pathlib import Path
 import keras
 import pytest
 from support.contract import randomize
-from support.small_models import small_model
 from support.seq2seq_models import SIZES
 from support.seq2seq_models import new_model as new_seq2seq_model
+from support.small_models import small_model
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from support.seq2seq_models import SIZES
-from support.seq2seq_models import new_model as new_seq2seq_model
 from support.contract import to_numpy
 from support.parallel_text import SENTENCES
+from support.seq2seq_models import SIZES
+from support.seq2seq_models import new_model as new_seq2seq_model
 from support.small_models import LENGTH, inputs_of, small_model
 from support.small_models import new_model as new_small_model
 

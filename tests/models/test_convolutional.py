@@ -21,7 +21,9 @@ def test_the_encoder_sees_as_far_as_its_kernels():
     other = source_ids.copy()
     other[0, 4] = 1
     keys = [to_numpy(model.init_cache(ids, 2).sentence["key"])[0] for ids in (source_ids, other)]
-    assert [int(i) for i in np.flatnonzero(np.abs(keys[0] - keys[1]).max(-1) > 1e-6)] == [*range(2, 7)]
+    assert [int(i) for i in np.flatnonzero(np.abs(keys[0] - keys[1]).max(-1) > 1e-6)] == [
+        *range(2, 7)
+    ]
 
 
 def test_the_cache_is_the_last_inputs_of_each_convolution():
