@@ -17,8 +17,8 @@ PUBLIC = """
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MinLength
     MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
     PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty Request
-    ResidualConnection RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions SearchResult
-    SelfAttention Shortlist
+    ResidualConnection RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions
+    SearchResult SelfAttention Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer StridedAttention TokenEmbedding TokenStore
     Tokenizer Transformer TransformerAdam TransformerSchedule Translator UserError array_batches
     average_checkpoints causal_mask compile_function conformance evaluation_batches fit fit_data

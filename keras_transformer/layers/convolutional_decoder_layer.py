@@ -64,7 +64,13 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         self.query_projection = Dense(self.d_embedding, name="query", **options)
         self.output_projection = Dense(d_model, name="output", **options)
 
-    def build(self, x_shape: Any, *_: Any) -> None:
+    def build(
+        self,
+        x_shape: Any,
+        embeddings_shape: Any = None,
+        key_shape: Any = None,
+        value_shape: Any = None,
+    ) -> None:
         super().build(x_shape)
         self.query_projection.build(x_shape)
         self.output_projection.build((*x_shape[:-1], self.d_embedding))

@@ -12,7 +12,9 @@ from support.seq2seq_models import SIZES, new_model, small_model
 from support.small_models import TARGET_V, B, T, inputs_of
 from support.small_models import small_model as small_transformer
 
-from keras_transformer import Ensemble, MaskedCrossentropy, SearchOptions
+from keras_transformer import Ensemble, MaskedCrossentropy, Request, SearchOptions
+from keras_transformer._backend.compile_function import CompiledFunctions, makes_graphs
+from keras_transformer.decoding.search import _run, make_strategy
 from keras_transformer.models import ARCHITECTURES, architecture
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 
@@ -149,21 +151,18 @@ def test_keeps_the_protocol(name, protocol):
 
 @each_architecture
 def test_search_in_a_graph_for_all_shapes_is_the_same(name):
-    """Without `max_length`, as in a SavedModel."""
-    from keras_transformer._backend.compile_function import CompiledFunctions
-    from keras_transformer.decoding.search import _run, make_strategy
-
+    """Lengths are known only at run time, as in a SavedModel. Other backends have no such graph."""
     model, options = small_model(name), SearchOptions(beam_size=2)
     source_ids = inputs_of(model)["source_ids"]
     with eagerly():
         expected = quick_search(model, source_ids, LONGEST, options)
-    assert model.accepts_any_shape
-    (run,) = CompiledFunctions(model, (_run, ()), any_shape=True).current()
-    from keras_transformer.decoding.steps import Request
-
-    found = run(Request(source_ids), np.int32(LONGEST), strategy=make_strategy(model, options))
-    np.testing.assert_array_equal(to_numpy(found.ids), expected.ids)
-    np.testing.assert_allclose(to_numpy(found.scores), expected.scores, atol=1e-4)
+    assert model.accepts_any_shape and np.isfinite(expected.scores).all()
+    if makes_graphs():
+        (run,) = CompiledFunctions(model, (_run, ()), any_shape=True).current()
+        strategy = make_strategy(model, options)
+        found = run(Request(source_ids), np.int32(LONGEST), strategy=strategy)
+        np.testing.assert_array_equal(to_numpy(found.ids), expected.ids)
+        np.testing.assert_allclose(to_numpy(found.scores), expected.scores, atol=1e-4)
 
 
 def test_an_ensemble_of_all_architectures_is_searched():
