@@ -7,8 +7,6 @@ from support.contract import to_numpy
 from support.seq2seq_models import small_model
 from support.small_models import inputs_of
 
-from keras_transformer.models import RecurrentSeq2Seq
-
 S, D, U = 7, 5, 3
 
 
@@ -48,9 +46,3 @@ def test_the_context_is_all_that_the_decoder_knows_of_the_source():
         assert hidden.shape == cell.shape == (len(source_ids), 1, model.d_model)
         np.testing.assert_allclose(to_numpy(hidden), to_numpy(hidden_of_longer), atol=1e-6)
         np.testing.assert_allclose(to_numpy(cell), to_numpy(cell_of_longer), atol=1e-6)
-
-
-def test_the_default_is_the_papers():
-    """§3.4: 4 layers of 1,000 cells. 64M of the 384M parameters are the recurrent ones."""
-    layer = RecurrentSeq2Seq(13, num_layers=1, d_embedding=1000).decoder_layers[0]
-    assert 2 * 4 * layer.count_params() // 10**6 == 64

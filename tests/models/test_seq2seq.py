@@ -75,6 +75,13 @@ def test_settings_of_a_recipe_are_the_arguments_of_the_constructor(name):
 
 
 @each_architecture
+def test_the_defaults_are_the_base_preset(name):
+    arguments = inspect.signature(architecture(name).__init__).parameters
+    base = ARCHITECTURES[name].presets["base"]
+    assert {size: arguments[size].default for size in base} == base
+
+
+@each_architecture
 @pytest.mark.parametrize("batch, source, target", [(B, 7, T), (1, 1, 1)])
 def test_agrees_with_reference(name, batch, source, target):
     """The reference computes each sentence alone and without padding."""
