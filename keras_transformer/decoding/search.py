@@ -109,18 +109,23 @@ def make_strategy(
         raise TypeError(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
         )
-    coverage_penalty = getattr(options, "coverage_penalty", 0.0)
-    if coverage_penalty and not hasattr(model, "source_attention"):
-        raise ValueError(
-            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
-            f"Received: coverage_penalty={coverage_penalty}, model={type(model).__name__}"
-        )
+    check_coverage_penalty(model, options)
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
         return Sampling(options, rules, **ids)
     sizes = (options.beam_size, options.n_best) if beam_size is None else (beam_size, beam_size)
     return BeamSearch(options, rules, *sizes, **ids)
+
+
+def check_coverage_penalty(model: Any, options: DecodingOptions) -> None:
+    """Raises ValueError if `options` has a coverage penalty but the model has no attention."""
+    coverage_penalty = getattr(options, "coverage_penalty", 0.0)
+    if coverage_penalty and not hasattr(model, "source_attention"):
+        raise ValueError(
+            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
+            f"Received: coverage_penalty={coverage_penalty}, model={type(model).__name__}"
+        )
 
 
 class StagedSearch:

@@ -35,7 +35,11 @@ from keras_transformer.decoding.hypothesis import (
 from keras_transformer.decoding.long_sentences import Overlong, SourcePart
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import AdaptiveSearch, make_strategy
+from keras_transformer.decoding.search import (
+    AdaptiveSearch,
+    check_coverage_penalty,
+    make_strategy,
+)
 from keras_transformer.decoding.shortlist import Shortlist, check_limits_vocabulary
 from keras_transformer.decoding.steps import Request, SearchResult
 from keras_transformer.decoding.target_constraints import TargetConstraints
@@ -101,7 +105,7 @@ class Translator(BaseTranslator):
         if shortlist is not None:
             shortlist.check(tokenizer)
             check_limits_vocabulary(model)
-        make_strategy(model, self.options)  # checks that the model supports the options
+        check_coverage_penalty(model, self.options)
         self._search = AdaptiveSearch(model)
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
