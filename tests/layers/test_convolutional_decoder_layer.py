@@ -52,8 +52,8 @@ def test_without_a_mask_all_keys_count(layer, inputs):
 
 def test_steps_equal_the_call(layer, inputs):
     whole = to_numpy(layer(**inputs))
-    x, embeddings, *memory = inputs.values()
-    past = np.zeros((B, 1, K - 1, D), "float32")
+    x, embeddings, *memory = map(keras.ops.convert_to_tensor, inputs.values())
+    past = keras.ops.zeros((B, 1, K - 1, D))
     for t in range(T):
         found, past, weights = layer.step(x[:, t : t + 1], past, embeddings[:, t : t + 1], *memory)
         np.testing.assert_allclose(to_numpy(found)[:, 0], whole[:, t], atol=1e-5)

@@ -225,16 +225,13 @@ def test_mixed_precision(name):
 
 @each_architecture
 @pytest.mark.filterwarnings("ignore:.*quantize")
-def test_quantized_steps_equal_the_quantized_call(name, tmp_path):
+def test_quantized_steps_equal_the_quantized_call(name):
     model = new_model(name)
     before = to_numpy(model(inputs_of(model)))
     model.quantize("int8")
     after = to_numpy(model(inputs_of(model)))
     assert 1e-3 < np.abs(after - before).max() < 0.5
     assert_steps_equal_call(model, tolerance=0.05)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(inputs_of(model))), after)
 
 
 @each_architecture

@@ -24,7 +24,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def new_model(name: str, **overrides: Any) -> Any:
+def new_model(name: str, /, **overrides: Any) -> Any:
     """A model with two vocabularies, the same on every backend; `overrides` replace sizes."""
     sizes = {"vocabulary_size": V, "target_vocabulary_size": TARGET_V, **SIZES[name]}
     model = architecture(name)(**{"dropout_rate": 0.0, **sizes, **overrides})
