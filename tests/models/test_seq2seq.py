@@ -205,7 +205,7 @@ def test_saved_is_loaded_and_trains_on(name, tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
     assert loaded.get_config() == model.get_config()
     before = [to_numpy(weight) for weight in loaded.trainable_weights]
-    loaded.compile(keras.optimizers.SGD(0.5), MaskedCrossentropy())
+    loaded.compile(keras.optimizers.SGD(0.05), MaskedCrossentropy())
     losses = [loaded.train_on_batch(inputs, inputs["target_ids"]) for _ in range(4)]
     assert losses[-1] < losses[0]
     for old, weight in zip(before, loaded.trainable_weights, strict=True):
