@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_transformer._backend.fit_data import fit_data
     from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches
     from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+    from keras_transformer.data.masking import mask_tokens
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
 
@@ -23,6 +24,7 @@ __all__ = [
     "Tokenizer",
     "evaluation_batches",
     "fit_data",
+    "mask_tokens",
     "read_lines",
     "read_parallel",
 ]
@@ -37,6 +39,7 @@ __getattr__ = lazy_names(
         "Tokenizer": "keras_transformer.data.tokenizer",
         "evaluation_batches": "keras_transformer.data.batch_plan",
         "fit_data": "keras_transformer._backend.fit_data",
+        "mask_tokens": "keras_transformer.data.masking",
         "read_lines": "keras_transformer.data.corpus",
         "read_parallel": "keras_transformer.data.corpus",
     },

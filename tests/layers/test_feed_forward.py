@@ -19,7 +19,7 @@ def test_contract(x, tmp_path):
     assert_layer_contract(FeedForward, {"d_model": D, "d_ff": F}, {"x": x}, (B, T, D), tmp_path)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate"])
 def test_agrees_with_reference(x, activation):
     layer = FeedForward(D, F, activation)
     layer.build(x.shape)

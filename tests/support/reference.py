@@ -26,7 +26,11 @@ def gelu(x):
     return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
 
 
-ACTIVATIONS = {"relu": relu, "gelu": gelu}
+def gelu_approximate(x):
+    return x * 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_approximate": gelu_approximate}
 
 
 def dense(weights, x):
@@ -365,6 +369,22 @@ def transformer(weights, config, source_ids, target_ids):
     if config["norm_first"]:
         x = layer_normalization(weights["decoder_norm"], x)
     return output_projection(target_embedding, x)
+
+
+def masked_language_model(weights, config, token_ids, masked_positions, segment_ids=None):
+    """(B, S), (B, M) to BERT's states (B, S, D) and logits (B, M, V)."""
+    mask = padding_mask(token_ids, config["pad_id"])[:, None, :]  # (B, 1, S)
+    x = weights["embedding"]["embeddings"][token_ids]
+    x = encode_positions(weights["positions"], x, "learned")
+    if segment_ids is not None:
+        x = x + weights["segment_embedding"]["embeddings"][segment_ids]
+    x = layer_normalization(weights["embedding_norm"], x)
+    for layer in weights["encoder"]:
+        x = encoder_layer(layer, x, mask, config["num_heads"], config["activation"])
+    masked = np.stack([row[chosen] for row, chosen in zip(x, masked_positions, strict=True)])
+    hidden = ACTIVATIONS[config["activation"]](dense(weights["prediction"], masked))
+    hidden = layer_normalization(weights["prediction_norm"], hidden)
+    return x, output_projection(weights["embedding"], hidden) + weights["prediction_bias"]["bias"]
 
 
 # --- Recurrent layers: one sentence at a time, without padding ---------------------------------

@@ -1,0 +1,183 @@
+"""Exchanges BERT's encoder with KerasHub."""
+
+from operator import attrgetter
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.models.masked_language_model import BertEncoder
+
+# Maps the layers of `EncoderLayer` to those of `keras_hub.layers.TransformerEncoder`.
+_SUBLAYERS = {
+    "self_attention.query_projection": "query",
+    "self_attention.key_projection": "key",
+    "self_attention.value_projection": "value",
+    "self_attention.output_projection": "attention_output",
+    "self_attention_residual.norm": "self_attention_layer_norm",
+    "feed_forward.inner": "feedforward_intermediate_dense",
+    "feed_forward.outer": "feedforward_output_dense",
+    "feed_forward_residual.norm": "feedforward_layer_norm",
+}
+_DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
+# Arguments of `BertEncoder` that a `BertBackbone` does not have, and their values there.
+_FIXED = {"activation": "gelu_approximate", "norm_epsilon": 1e-12}
+
+
+def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]:
+    """Creates a `BertEncoder` and a pooler with the weights of a `keras_hub.models.BertBackbone`.
+
+    `encoder(...)` equals the backbone's `sequence_output`, and `pooler(encoder(...)[:, 0])` its
+    `pooled_output`. The encoder computes the padding mask itself, from the id 0 of padding.
+
+    Example:
+
+    ```python
+    encoder, pooler = bert_from_keras_hub("bert_tiny_en_uncased")  # downloads the weights
+    x = encoder({"token_ids": token_ids, "segment_ids": segment_ids})
+    ```
+
+    Args:
+        backbone: A `BertBackbone`, or the name of one of its presets.
+
+    Returns:
+        A tuple of the encoder and the pooler. The pooler is a dense layer with tanh.
+
+    Raises:
+        ValueError: If `backbone` is not a `BertBackbone`, is quantized, has LoRA, or has several
+            dtype policies.
+    """
+    import keras_hub
+
+    if isinstance(backbone, str):
+        backbone = keras_hub.models.BertBackbone.from_preset(backbone)
+    if type(backbone) is not keras_hub.models.BertBackbone:
+        raise ValueError(
+            "`backbone` must be a `keras_hub.models.BertBackbone` or the name of a preset. "
+            f"Received: backbone={backbone}"
+        )
+    policy = backbone.dtype_policy
+    if type(policy) is not keras.dtype_policies.DTypePolicy:
+        raise ValueError(
+            "All layers of `backbone` must have one dtype policy, without quantization. "
+            f"Received: dtype={policy}"
+        )
+    encoder = BertEncoder(
+        backbone.vocabulary_size,
+        num_layers=backbone.num_layers,
+        d_model=backbone.hidden_dim,
+        num_heads=backbone.num_heads,
+        d_ff=backbone.intermediate_dim,
+        dropout_rate=backbone.dropout,
+        attention_dropout_rate=backbone.dropout,
+        max_length=backbone.max_sequence_length,
+        num_segments=backbone.num_segments,
+        dtype=policy,
+        **_FIXED,
+    )
+    pooler = keras.layers.Dense(encoder.d_model, activation="tanh", dtype=policy, name="pooler")
+    pooler.build((None, encoder.d_model))
+    pairs = [*_pairs(encoder, backbone), *_of_layer(pooler, backbone.pooled_dense, _DENSE)]
+    _check_weights("backbone", backbone.weights, [other for _, other in pairs])
+    for own, other in pairs:
+        own.assign(ops.reshape(other, own.shape))
+    return encoder, pooler
+
+
+def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = None) -> Any:
+    """Creates a `keras_hub.models.BertBackbone` with the weights of a `BertEncoder`.
+
+    Example:
+
+    ```python
+    backbone = bert_to_keras_hub(model.encoder)  # of a `MaskedLanguageModel`
+    ```
+
+    Args:
+        encoder: The encoder. If it has no segments, the backbone has one segment, whose embedding
+            is 0.
+        pooler: A dense layer with tanh. Defaults to None, which leaves the random initial weights
+            of the backbone's pooler.
+
+    Returns:
+        The backbone. Its `padding_mask` must be `token_ids != encoder.pad_id`.
+
+    Raises:
+        ValueError: If `encoder` or `pooler` differs from BERT's, is quantized, or has LoRA.
+    """
+    import keras_hub
+
+    _check_encoder(encoder, pooler)
+    backbone = keras_hub.models.BertBackbone(
+        encoder.vocabulary_size,
+        num_layers=encoder.num_layers,
+        num_heads=encoder.num_heads,
+        hidden_dim=encoder.d_model,
+        intermediate_dim=encoder.d_ff,
+        dropout=encoder.dropout_rate,
+        max_sequence_length=encoder.max_length,
+        num_segments=encoder.num_segments or 1,
+        dtype=encoder.dtype_policy,
+    )
+    pairs = _pairs(encoder, backbone)
+    _check_weights("encoder", encoder.weights, [own for own, _ in pairs])
+    if pooler is not None:
+        own = _of_layer(pooler, backbone.pooled_dense, _DENSE)
+        _check_weights("pooler", pooler.weights, [weight for weight, _ in own])
+        pairs += own
+    if not encoder.num_segments:
+        segments = backbone.segment_embedding.embeddings
+        segments.assign(ops.zeros(segments.shape))
+    for own, other in pairs:
+        other.assign(ops.reshape(own, other.shape))
+    return backbone
+
+
+def _pairs(encoder: BertEncoder, backbone: Any) -> list[tuple[Any, Any]]:
+    """Returns pairs of an encoder's weight and the same weight of a backbone."""
+    pairs = [
+        (encoder.embedding.embeddings, backbone.token_embedding.embeddings),
+        (encoder.positions.position_embeddings, backbone.position_embedding.position_embeddings),
+        *_of_layer(encoder.embedding_norm, backbone.embeddings_layer_norm, _NORM),
+    ]
+    if encoder.segment_embedding is not None:
+        pairs.append((encoder.segment_embedding.embeddings, backbone.segment_embedding.embeddings))
+    for own, other in zip(encoder.encoder.layers, backbone.transformer_layers, strict=True):
+        named = {"/".join(weight.path.split("/")[-2:]): weight for weight in other.weights}
+        for path, name in _SUBLAYERS.items():
+            for weight in _NORM if name.endswith("norm") else _DENSE:
+                pairs.append((getattr(attrgetter(path)(own), weight), named[f"{name}/{weight}"]))
+    return pairs
+
+
+def _of_layer(own: Any, other: Any, names: tuple[str, ...]) -> list[tuple[Any, Any]]:
+    return [(getattr(own, name), getattr(other, name)) for name in names]
+
+
+def _check_weights(name: str, weights: list[Any], converted: list[Any]) -> None:
+    """Raises `ValueError` if a weight would be lost, such as a weight of LoRA."""
+    known = {id(weight) for weight in converted}
+    lost = [weight.path for weight in weights if id(weight) not in known]
+    if lost:
+        raise ValueError(
+            f"`{name}` must have BERT's weights only, without quantization and LoRA. "
+            f"Received: {name} with the weights {lost}"
+        )
+
+
+def _check_encoder(encoder: BertEncoder, pooler: keras.layers.Dense | None) -> None:
+    fixed = {**_FIXED, "attention_dropout_rate": encoder.dropout_rate}
+    others = {name: getattr(encoder, name) for name in fixed}
+    if others != fixed:
+        raise ValueError(
+            f"A `BertBackbone` needs an `encoder` with {fixed}. Received: encoder with {others}"
+        )
+    if pooler is not None and (
+        not pooler.built
+        or pooler.activation is not keras.activations.tanh
+        or pooler.kernel.shape != (encoder.d_model, encoder.d_model)
+    ):
+        raise ValueError(
+            f"`pooler` must be a built `keras.layers.Dense({encoder.d_model}, activation='tanh')` "
+            f"for inputs of the same width. Received: pooler={pooler}"
+        )

@@ -1,0 +1,216 @@
+"""BERT's encoder and the masked language model, as functional Keras models."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.operations import scale_and_shift
+from keras_transformer.layers import (
+    Dropout,
+    Encoder,
+    LearnedPositionalEncoding,
+    TokenEmbedding,
+    padding_mask,
+)
+from keras_transformer.layers.base import ConfiguredLayer, Dense, LayerNormalization
+from keras_transformer.models.base import ConfiguredModel, compute_policy
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BertEncoder(ConfiguredModel):
+    """The encoder of BERT: a vector for each token, from the tokens on both sides of it (§3).
+
+    The embeddings are the sum of token, position and, optionally, segment embeddings. Layer
+    normalization and dropout follow. The sizes default to those of BERT base. As in BERT, initial
+    matrices are drawn from a truncated normal distribution with standard deviation 0.02.
+
+    The encoder is a functional `keras.Model`: call it in a functional model of your own, and add
+    layers for your task. `MaskedLanguageModel` pretrains it.
+
+    Example:
+
+    >>> encoder = BertEncoder(8000, num_layers=4, d_model=128, num_heads=4, d_ff=512)
+    >>> token_ids = keras.Input((None,), dtype="int32")
+    >>> x = encoder(token_ids)                                                      # (B, S, 128)
+    >>> classifier = keras.Model(token_ids, keras.layers.Dense(2)(x[:, 0]))
+    >>> tagger = keras.Model(token_ids, keras.layers.Dense(9)(x))
+
+    Args:
+        vocabulary_size: Size V of the vocabulary.
+        num_layers: Number of layers. Defaults to 12.
+        d_model: Width D. Defaults to 768.
+        num_heads: Number of attention heads H. Defaults to 12.
+        d_ff: Width F of the feed-forward networks. Defaults to 3072.
+        dropout_rate: Dropout rate, in [0, 1), of the embeddings and of sublayer outputs. Defaults
+            to 0.1.
+        attention_dropout_rate: Dropout rate, in [0, 1), of the attention weights. Defaults to 0.1.
+        activation: Activation of the feed-forward networks. Defaults to `"gelu_approximate"`, as in
+            the authors' program.
+        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-12.
+        max_length: Number of position embeddings, the maximum length in tokens. Defaults to 512.
+        num_segments: Number of segments. BERT has two, for pairs of texts. Defaults to 0, which
+            means no segment embeddings.
+        pad_id: Id of padding. Defaults to 0.
+        dtype: Dtype policy of all layers. Defaults to the global policy.
+
+    Call arguments:
+        inputs: `token_ids`, int `(B, S)`, padded with `pad_id`. With segments, a dictionary
+            `{"token_ids": int (B, S), "segment_ids": int (B, S)}`. Segments are counted from 0.
+
+    Returns:
+        A float tensor `(B, S, D)` in the compute dtype.
+
+    Raises:
+        ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
+            `d_model`, or if `dtype` is float64.
+
+    Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
+    Understanding.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int = 12,
+        d_model: int = 768,
+        num_heads: int = 12,
+        d_ff: int = 3072,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.1,
+        activation: str = "gelu_approximate",
+        norm_epsilon: float = 1e-12,
+        max_length: int = 512,
+        num_segments: int = 0,
+        pad_id: int = 0,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        policy = compute_policy(dtype)
+        unscaled = {"use_scale": False, "initializer": _initializer(), "dtype": policy}
+        embedding = TokenEmbedding(vocabulary_size, d_model, name="embedding", **unscaled)
+        positions = LearnedPositionalEncoding(
+            max_length, initializer=_initializer(), dtype=policy, name="positions"
+        )
+        norm = LayerNormalization(norm_epsilon, dtype=policy, name="embedding_norm")
+        encoder = Encoder(
+            num_layers,
+            d_model,
+            num_heads,
+            d_ff,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            activation=activation,
+            norm_epsilon=norm_epsilon,
+            kernel_initializer=_initializer(),
+            dtype=policy,
+            name="encoder",
+        )
+        token_ids = inputs = keras.Input((None,), dtype="int32", name="token_ids")
+        x = positions(embedding(token_ids))
+        segment_embedding = None
+        if num_segments:
+            segment_embedding = TokenEmbedding(
+                num_segments, d_model, name="segment_embedding", **unscaled
+            )
+            segment_ids = keras.Input((None,), dtype="int32", name="segment_ids")
+            inputs = {"token_ids": token_ids, "segment_ids": segment_ids}
+            x = x + segment_embedding(segment_ids)
+        x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(norm(x))
+        super().__init__(inputs, encoder(x, padding_mask=padding_mask(token_ids, pad_id)), **kwargs)
+
+        self.dtype_policy = policy
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.activation = activation
+        self.norm_epsilon = norm_epsilon
+        self.max_length = max_length
+        self.num_segments = num_segments
+        self.pad_id = pad_id
+        self.embedding = embedding
+        self.positions = positions
+        self.segment_embedding = segment_embedding
+        self.embedding_norm = norm
+        self.encoder = encoder
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedLanguageModel(ConfiguredModel):
+    """Predicts masked tokens from the tokens around them (§3.1, task 1; appendix C.2).
+
+    The encoder's vectors at the masked positions pass through a dense layer, the encoder's
+    activation and layer normalization. The encoder's embedding matrix maps the result to logits, to
+    which a bias is added. Only masked positions have logits, which saves most of their cost.
+    `mask_tokens` makes the inputs and labels. The loss is `MaskedCrossentropy`.
+
+    Example:
+
+    >>> model = MaskedLanguageModel(encoder)
+    >>> inputs, labels = mask_tokens(token_ids, np.random.default_rng(0), 8000, mask_id=7999)
+    >>> logits = model(inputs)                                                     # (B, M, 8000)
+    >>> model.encoder.save("encoder.keras")                      # to fine-tune after the training
+
+    Args:
+        encoder: A `BertEncoder`, which the model shares and trains.
+
+    Call arguments:
+        inputs: The encoder's inputs and `masked_positions`, in one dictionary:
+            `{"token_ids": int (B, S), "masked_positions": int (B, M)}`. Positions are counted from
+            0. A row with fewer than M masked tokens has any position in the rest.
+
+    Returns:
+        The logits, a float tensor `(B, M, V)` in the compute dtype.
+
+    Raises:
+        ValueError: If `encoder` is not a `BertEncoder`.
+
+    Source: Devlin et al. 2019.
+    """
+
+    def __init__(self, encoder: BertEncoder, **kwargs: Any) -> None:
+        if not isinstance(encoder, BertEncoder):
+            raise ValueError(f"`encoder` must be a `BertEncoder`. Received: encoder={encoder}")
+        policy = encoder.dtype_policy
+        dense = Dense(
+            encoder.d_model,
+            activation=encoder.encoder.layers[0].feed_forward.inner.activation,
+            kernel_initializer=_initializer(),
+            dtype=policy,
+            name="prediction",
+        )
+        norm = LayerNormalization(encoder.norm_epsilon, dtype=policy, name="prediction_norm")
+        inputs = {x.name: keras.Input((None,), dtype="int32", name=x.name) for x in encoder.inputs}
+        positions = keras.Input((None,), dtype="int32", name="masked_positions")
+        states = encoder(inputs if encoder.num_segments else inputs["token_ids"])
+        masked = ops.take_along_axis(states, ops.expand_dims(positions, -1), axis=1)  # (B, M, D)
+        logits = encoder.embedding(norm(dense(masked)), reverse=True)
+        logits = _Bias(dtype=policy, name="prediction_bias")(logits)
+        super().__init__({**inputs, "masked_positions": positions}, logits, **kwargs)
+        self.dtype_policy = policy
+        self.encoder = encoder
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["dtype"]  # that of the encoder
+        return config
+
+
+def _initializer() -> Any:
+    return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class _Bias(ConfiguredLayer):
+    """Adds a bias to the last axis."""
+
+    def build(self, input_shape: Any) -> None:
+        self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
+        self.built = True
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return scale_and_shift(inputs, shift=self.bias, training=training)

@@ -1,0 +1,128 @@
+"""BERT's encoder and the masked language model."""
+
+import functools
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+from support import reference
+from support.contract import randomize, to_numpy, weights_of
+
+from keras_transformer import (
+    BertEncoder,
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    MaskedLanguageModel,
+    mask_tokens,
+)
+
+B, S, M, V = 2, 7, 3, 13
+SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}
+
+
+def new_model(**overrides):
+    encoder = BertEncoder(V, **{**SIZES, "norm_epsilon": 1e-6, **overrides})
+    model = MaskedLanguageModel(encoder)
+    randomize(model)
+    return model
+
+
+@functools.cache
+def small_model(num_segments=0):
+    """A model that tests share, and therefore must not change."""
+    return new_model(num_segments=num_segments)
+
+
+def inputs_of(model, length=S):
+    """The first row is two tokens shorter than the second."""
+    generator = np.random.default_rng(1)
+    ids = generator.integers(1, V, (B, length)).astype("int32")
+    ids[0, length - 2 :] = 0
+    inputs = {"token_ids": ids, "masked_positions": np.array([[0, 4, 2], [6, 1, 3]], "int32")}
+    if model.encoder.num_segments:
+        inputs["segment_ids"] = (np.arange(length) > 2).astype("int32")[None].repeat(B, axis=0)
+    return inputs
+
+
+@pytest.mark.parametrize("num_segments", [0, 2])
+def test_logits_are_those_of_the_reference(num_segments):
+    model = small_model(num_segments)
+    inputs = inputs_of(model)
+    encoder = model.encoder
+    parts = [x for x in (*encoder.layers, *model.layers) if x not in (encoder, encoder.encoder)]
+    weights = {part.name: weights_of(part) for part in parts if part.weights}
+    weights["encoder"] = [weights_of(layer) for layer in encoder.encoder.layers]
+    states, logits = reference.masked_language_model(weights, encoder.get_config(), **inputs)
+    found = model.encoder({x.name: inputs[x.name] for x in model.encoder.inputs})
+    is_real = inputs["token_ids"] != 0
+    np.testing.assert_allclose(to_numpy(found)[is_real], states[is_real], atol=1e-5)
+    np.testing.assert_allclose(to_numpy(model(inputs)), logits, atol=1e-5)
+
+
+def test_padding_changes_nothing():
+    model = small_model()
+    inputs = inputs_of(model)
+    longer = {**inputs, "token_ids": np.pad(inputs["token_ids"], ((0, 0), (0, 4)))}
+    np.testing.assert_allclose(to_numpy(model(longer)), to_numpy(model(inputs)), atol=1e-5)
+    alone = {name: x[:1] for name, x in inputs.items()}
+    alone["token_ids"] = alone["token_ids"][:, : S - 2]
+    np.testing.assert_allclose(to_numpy(model(alone)), to_numpy(model(inputs))[:1], atol=1e-5)
+
+
+def test_each_constructor_argument_is_attribute_and_config_key():
+    encoder = small_model(2).encoder
+    config = json.loads(json.dumps(encoder.get_config()))
+    for name, parameter in inspect.signature(BertEncoder.__init__).parameters.items():
+        if name not in ("self", "dtype") and parameter.kind is not parameter.VAR_KEYWORD:
+            assert config[name] == getattr(encoder, name)
+    assert BertEncoder.from_config(config).get_config() == encoder.get_config()
+
+
+def test_saved_model_and_tagger_on_its_encoder_load_with_safe_mode(tmp_path):
+    model = new_model(dtype="mixed_bfloat16")
+    model.encoder.trainable = False
+    inputs = inputs_of(model)
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    tagger = keras.Model(ids, keras.layers.Dense(5, dtype="float32")(model.encoder(ids)))
+    for name, saved, x in (("model", model, inputs), ("tagger", tagger, inputs["token_ids"])):
+        path = tmp_path / f"{name}.keras"
+        saved.save(path)
+        loaded = keras.saving.load_model(path, safe_mode=True)
+        np.testing.assert_array_equal(
+            to_numpy(keras.ops.cast(loaded(x), "float32")),
+            to_numpy(keras.ops.cast(saved(x), "float32")),
+        )
+        assert len(loaded.trainable_weights) == len(saved.trainable_weights) > 0
+    assert isinstance(loaded.get_layer(model.encoder.name), BertEncoder)
+
+
+def test_quantized_model_and_lora_are_saved(tmp_path):
+    model = new_model()
+    model.encoder.encoder.layers[0].feed_forward.inner.enable_lora(2)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    inputs = inputs_of(model)
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+
+
+def test_training_learns_which_token_is_masked():
+    """Each row repeats one token, so the other tokens tell which one is masked."""
+    model = new_model(dropout_rate=0.0, attention_dropout_rate=0.0)
+    optimizer = keras.optimizers.Adam(0.01)
+    model.compile(optimizer, MaskedCrossentropy(), weighted_metrics=[MaskedAccuracy()])
+    ids = np.arange(4, 12)[:, None].repeat(10, axis=1)
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        model.train_on_batch(*mask_tokens(ids, generator, V, mask_id=12))
+    inputs, labels = mask_tokens(ids, generator, V, mask_id=12)
+    assert model.evaluate(inputs, labels, verbose=0, return_dict=True)["accuracy"] == 1.0
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="must be a `BertEncoder`. Received: encoder=None"):
+        MaskedLanguageModel(None)
+    with pytest.raises(ValueError, match="Received: max_length=11, length=12"):
+        small_model().encoder(np.ones((1, 12), "int32"))
