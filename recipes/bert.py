@@ -1,14 +1,15 @@
-"""Pretrains a small BERT on everyday sentences, and fine-tunes it: how much does pretraining help?
+"""Pretrains a small BERT on short English texts, and measures what this gains on two tasks.
 
-Two tasks are learned from the same labels twice, from the pretrained encoder and from random weights:
-the sentiment of film reviews (SST-2) and the entities in posts of social media (WNUT-17).
+Each task is learned from the same labels twice, from the pretrained encoder and from random
+weights. The tasks are the sentiment of film reviews (SST-2) and entities in social media (WNUT-17).
 
 command:  KERAS_BACKEND=torch python recipes/bert.py --data-dir FOLDER
-data:     FOLDER/tatoeba/en-de.tsv.gz: in each line an English sentence, a tab and a German sentence,
-          from tatoeba.org (CC-BY 2.0), as https://www.manythings.org/anki/ collected it on
-          2018-05-13. Newer collections are at the same address. SST-2 (no licence stated) and WNUT-17
-          (CC-BY 4.0) are read from FOLDER/sst2 and FOLDER/wnut17 if they are there, and otherwise
-          downloaded.
+data:     FOLDER/tatoeba/en-de.tsv.gz: in each line an English sentence, a tab and a German
+          sentence, from tatoeba.org (CC-BY 2.0), as https://www.manythings.org/anki/ collected
+          it on 2018-05-13. Newer collections are at the same address. The English captions of
+          Multi30k (no licence stated), SST-2 (no licence stated) and WNUT-17 (CC-BY 4.0) are
+          read from FOLDER/multi30k, FOLDER/sst2 and FOLDER/wnut17 if they are there, and
+          otherwise downloaded.
 target:   a higher test score with pretraining, outside of the confidence intervals
 hardware: 2 CPU cores with bfloat16 instructions, PyTorch backend
 time:     not yet measured
@@ -73,9 +74,11 @@ def parse_options():
 
 # 2. Data.
 
+MULTI30K = "https://github.com/multi30k/dataset/raw/a3d2e0d/data/task1/raw"
 SST2 = "https://github.com/clairett/pytorch-sentiment-classification/raw/master/data/SST2"
 WNUT17 = "https://github.com/leondz/emerging_entities_17/raw/master"
 SHA256 = {
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
     "train.tsv": "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920",
     "dev.tsv": "eddea6b39e601dd4e7a672b53cc40fdf6019fa80522f351206c24340ca5d9359",
     "test.tsv": "831169c7e2e429d6026e1bdbb542f33b636e3e596caad9602ebc953c205928b7",
@@ -89,16 +92,16 @@ def find(path, url):
     return path if path.is_file() else download(path.name, url, SHA256[path.name])
 
 
-def read_tatoeba(data_dir):
-    """Returns the different English sentences, in random order."""
-    path = data_dir / "tatoeba" / "en-de.tsv.gz"
-    if not path.is_file():
-        raise UserError(
-            f"{path} is missing; the beginning of recipes/bert.py says where it is from"
-        )
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        sentences = sorted({line.split("\t")[0] for line in lines})
-    return list(np.random.default_rng(0).permutation(np.array(sentences, object)))
+def read_english(data_dir):
+    """Returns the different English sentences of Tatoeba and Multi30k."""
+    tatoeba = data_dir / "tatoeba" / "en-de.tsv.gz"
+    if not tatoeba.is_file():
+        raise UserError(f"{tatoeba} is missing; recipes/bert.py says at its top where it is from")
+    sentences = set()
+    for path in (tatoeba, find(data_dir / "multi30k" / "train.en.gz", MULTI30K)):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            sentences |= {line.split("\t")[0].strip() for line in lines}
+    return sorted(sentences)
 
 
 def read_sst2(data_dir):
@@ -123,8 +126,8 @@ def read_wnut17(data_dir):
     return splits
 
 
-# 3. Tokenizer. It reads the text of both training sets too, but not their labels: posts have
-#    characters that no sentence of Tatoeba has.
+# 3. Tokenizer. Tokenizer and pretraining also read the text of both training sets, without labels:
+#    posts have characters and words that the other texts do not have.
 
 
 def load_tokenizer(folder, texts, vocabulary_size):
@@ -134,9 +137,9 @@ def load_tokenizer(folder, texts, vocabulary_size):
     return Tokenizer.load(folder)
 
 
-# 4. Pretraining. All sentences, with bos before and eos after each, become one sequence, which is cut
-#    into rows of equal length. Each batch gets new masks, which depend on seed and step only, so that
-#    a stopped training resumes with the same batches. The mask token is the last id.
+# 4. Pretraining. All sentences, with bos before and eos after each, become one sequence, which is
+#    cut into rows of equal length. Each batch gets new masks, which depend on seed and step only,
+#    so that a stopped training resumes with the same batches. The mask token is the last id.
 
 
 def pack(tokenizer, texts, length):
@@ -403,7 +406,7 @@ def main():
     keras.config.set_dtype_policy(options.dtype)
     sst2, wnut17 = read_sst2(options.data_dir), read_wnut17(options.data_dir)
     unlabelled = [*sst2[0][0], *(" ".join(words) for words in wnut17[0][0])]
-    texts = [*read_tatoeba(options.data_dir), *unlabelled]
+    texts = [*read_english(options.data_dir), *unlabelled]
     texts = [texts[i] for i in np.random.default_rng(1).permutation(len(texts))]
     tokenizer = load_tokenizer(options.output / "tokenizer", texts, options.vocabulary_size)
     pretraining = pretrain(options, tokenizer, texts)

@@ -44,11 +44,11 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
         A tuple of the encoder and the pooler. The pooler is a dense layer with tanh.
 
     Raises:
+        ImportError: If KerasHub is not installed.
         ValueError: If `backbone` is not a `BertBackbone`, is quantized, has LoRA, or has several
             dtype policies.
     """
-    import keras_hub
-
+    keras_hub = _keras_hub()
     if isinstance(backbone, str):
         backbone = keras_hub.models.BertBackbone.from_preset(backbone)
     if type(backbone) is not keras_hub.models.BertBackbone:
@@ -103,12 +103,11 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
         The backbone. Its `padding_mask` must be `token_ids != encoder.pad_id`.
 
     Raises:
+        ImportError: If KerasHub is not installed.
         ValueError: If `encoder` or `pooler` differs from BERT's, is quantized, or has LoRA.
     """
-    import keras_hub
-
     _check_encoder(encoder, pooler)
-    backbone = keras_hub.models.BertBackbone(
+    backbone = _keras_hub().models.BertBackbone(
         encoder.vocabulary_size,
         num_layers=encoder.num_layers,
         num_heads=encoder.num_heads,
@@ -131,6 +130,16 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
     for own, other in pairs:
         other.assign(ops.reshape(own, other.shape))
     return backbone
+
+
+def _keras_hub() -> Any:
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise ImportError(
+            "KerasHub is needed: pip install 'keras3-transformer[tensorflow]'"
+        ) from error
+    return keras_hub
 
 
 def _pairs(encoder: BertEncoder, backbone: Any) -> list[tuple[Any, Any]]:

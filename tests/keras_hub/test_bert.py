@@ -80,7 +80,7 @@ def test_what_a_backbone_has_beyond_bert_is_refused():
     with pytest.raises(ValueError, match="without quantization and LoRA.*lora_embeddings_a"):
         bert_from_keras_hub(with_lora)
     with pytest.raises(ValueError, match="one dtype policy, without quantization"):
-        bert_from_keras_hub(new_backbone(dtype=keras.DTypePolicy("int8_from_float32")))
+        bert_from_keras_hub(new_backbone(dtype=keras.dtype_policies.DTypePolicyMap()))
 
 
 def test_what_an_encoder_has_beyond_bert_is_refused():

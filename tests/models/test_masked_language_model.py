@@ -55,7 +55,8 @@ def test_logits_are_those_of_the_reference(num_segments):
     weights = {part.name: weights_of(part) for part in parts if part.weights}
     weights["encoder"] = [weights_of(layer) for layer in encoder.encoder.layers]
     states, logits = reference.masked_language_model(weights, encoder.get_config(), **inputs)
-    found = model.encoder({x.name: inputs[x.name] for x in model.encoder.inputs})
+    own = {x.name: inputs[x.name] for x in encoder.inputs}
+    found = encoder(own if num_segments else own["token_ids"])
     is_real = inputs["token_ids"] != 0
     np.testing.assert_allclose(to_numpy(found)[is_real], states[is_real], atol=1e-5)
     np.testing.assert_allclose(to_numpy(model(inputs)), logits, atol=1e-5)

@@ -20,7 +20,7 @@ def recipe():
 
 def write_data(folder):
     """Toy data in the files of the recipe: "good" is positive, and names are persons."""
-    for name in ("tatoeba", "sst2", "wnut17"):
+    for name in ("tatoeba", "multi30k", "sst2", "wnut17"):
         (folder / name).mkdir(parents=True)
     sentences = [
         f"{who} {verb} a {what}."
@@ -30,6 +30,8 @@ def write_data(folder):
     ]
     with gzip.open(folder / "tatoeba" / "en-de.tsv.gz", "wt", encoding="utf-8") as file:
         file.writelines(f"{sentence}\tJa.\n" for sentence in sentences * 2)
+    with gzip.open(folder / "multi30k" / "train.en.gz", "wt", encoding="utf-8") as file:
+        file.write("A dog runs.\n")
     for split in ("train", "dev", "test"):
         rows = ["a good dog\t1\n", "a bad cat\t0\n"] * 4
         (folder / "sst2" / f"{split}.tsv").write_text("".join(rows))
