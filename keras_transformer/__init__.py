@@ -24,6 +24,7 @@ _PUBLIC_NAMES = {
     "data": "BatchPlan CorpusError TokenStore Tokenizer evaluation_batches read_parallel",
     "decoding.cache": "Cache",
     "decoding.ensemble": "Ensemble",
+    "decoding.generator": "Generator",
     "decoding.hypothesis": "Hypothesis word_alignment",
     "decoding.options": "SamplingOptions SearchOptions",
     "decoding.sampling": "random_numbers",
@@ -43,7 +44,8 @@ _PUBLIC_NAMES = {
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
-        AttentionalRecurrentSeq2Seq ConvolutionalSeq2Seq RecurrentSeq2Seq Transformer""",
+        AttentionalRecurrentSeq2Seq ConvolutionalSeq2Seq LanguageModel RecurrentSeq2Seq
+        Transformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

@@ -13,9 +13,9 @@ PUBLIC = """
     AttentionalRecurrentSeq2Seq BatchPlan BinaryPositionalEncoding Cache Conformance
     ConvolutionalDecoderLayer ConvolutionalEncoderLayer ConvolutionalSeq2Seq CorpusError Decoder
     DecoderLayer Dropout Encoder EncoderLayer Ensemble
-    FeedForward ForbiddenWords FullAttention Hypothesis IndexPositionalEncoding
-    LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MinLength
-    MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
+    FeedForward ForbiddenWords FullAttention Generator Hypothesis IndexPositionalEncoding
+    LanguageModel LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy
+    MinLength MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding Perplexity
     PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty Request
     ResidualConnection RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions
     SearchResult SelfAttention Shortlist

@@ -1,5 +1,6 @@
 """The position-wise feed-forward network."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,7 +19,8 @@ class FeedForward(ConfiguredLayer):
     Args:
         d_model: Width D of input and output.
         d_ff: Width F of the hidden layer between the two linear maps.
-        activation: Name of a Keras activation. Defaults to `"relu"`, as in the paper.
+        activation: Name of a Keras activation, or `"gelu_approximate"`, which is the GELU of GPT-2.
+            Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 
     Call arguments:
@@ -43,17 +45,10 @@ class FeedForward(ConfiguredLayer):
         self.supports_masking = True
         self.d_model = d_model
         self.d_ff = d_ff
-        try:
-            keras.activations.get(activation)
-        except ValueError:
-            raise ValueError(
-                "`activation` must be the name of a Keras activation. "
-                f"Received: activation={activation!r}"
-            ) from None
         self.activation = activation
         self.kernel_initializer = initializer_config(kernel_initializer)
         options = {"kernel_initializer": self.kernel_initializer, "dtype": self.dtype_policy}
-        self.inner = Dense(d_ff, activation=activation, name="inner", **options)
+        self.inner = Dense(d_ff, activation=_function(activation), name="inner", **options)
         self.outer = Dense(d_model, name="outer", **options)
 
     def build(self, x_shape: Any) -> None:
@@ -63,3 +58,21 @@ class FeedForward(ConfiguredLayer):
 
     def call(self, x: Any) -> Any:
         return self.outer(self.inner(x))
+
+
+def gelu_approximate(x: Any) -> Any:
+    """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+def _function(activation: str) -> Callable[[Any], Any]:
+    """Returns the activation of this name."""
+    if activation == "gelu_approximate":
+        return gelu_approximate
+    try:
+        return keras.activations.get(activation)
+    except ValueError:
+        raise ValueError(
+            '`activation` must be the name of a Keras activation or "gelu_approximate". '
+            f"Received: activation={activation!r}"
+        ) from None

@@ -6,7 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_default_int8
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    initializer_config,
+    int8_matmul,
+    is_default_int8,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -27,6 +32,9 @@ class TokenEmbedding(ConfiguredLayer):
     Args:
         vocabulary_size: Number of tokens V.
         d_model: Width D of the vectors.
+        use_scale: Whether vectors are multiplied by sqrt(d_model). Defaults to True.
+        initializer: Initializer of the matrix. Defaults to None, which means a normal distribution
+            with standard deviation d_model^-1/2.
 
     Call arguments:
         inputs: int tensor `(B, T)` of ids, or, with `reverse=True`, float tensor `(B, T, D)`.
@@ -38,10 +46,19 @@ class TokenEmbedding(ConfiguredLayer):
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
 
-    def __init__(self, vocabulary_size: int, d_model: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        vocabulary_size: int,
+        d_model: int,
+        use_scale: bool = True,
+        initializer: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
+        self.use_scale = use_scale
+        self.initializer = None if initializer is None else initializer_config(initializer)
         self.scale = None
         self.quantization_config = None
 
@@ -49,7 +66,9 @@ class TokenEmbedding(ConfiguredLayer):
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.vocabulary_size, self.d_model),
-            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            initializer=keras.initializers.get(
+                self.initializer or keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+            ),
         )
         self.built = True
 
@@ -65,7 +84,7 @@ class TokenEmbedding(ConfiguredLayer):
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
             vectors = vectors / ops.expand_dims(scale, -1)
-        return vectors * math.sqrt(self.d_model)
+        return vectors * math.sqrt(self.d_model) if self.use_scale else vectors
 
     def _project(self, vectors: Any) -> Any:
         kernel = ops.transpose(self.embeddings)

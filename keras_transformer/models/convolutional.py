@@ -15,12 +15,8 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.base import Dense
 from keras_transformer.layers.convolutional_encoder_layer import HALF_VARIANCE
-from keras_transformer.models.seq2seq import (
-    Seq2Seq,
-    compute_policy,
-    ids_inputs,
-    token_embeddings,
-)
+from keras_transformer.models.base import compute_policy
+from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 # Initial standard deviation of the embeddings (§3.5). `TokenEmbedding` has 1.
 _EMBEDDING_SCALE = 0.1

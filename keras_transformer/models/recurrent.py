@@ -8,12 +8,8 @@ from keras import ops
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.layers import Dropout, padding_mask
 from keras_transformer.layers.base import Dense
-from keras_transformer.models.seq2seq import (
-    Seq2Seq,
-    compute_policy,
-    ids_inputs,
-    token_embeddings,
-)
+from keras_transformer.models.base import compute_policy
+from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

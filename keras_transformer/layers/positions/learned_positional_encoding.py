@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import initializer_config
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -23,6 +24,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     Args:
         max_length: Number of learned vectors, one per token position.
+        initializer: Initializer of the vectors. Defaults to None, which means a normal distribution
+            with standard deviation d_model^-1/2.
 
     For the call arguments and the result, see `PositionalEncoding`.
 
@@ -34,16 +37,19 @@ class LearnedPositionalEncoding(PositionalEncoding):
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
 
-    def __init__(self, max_length: int, **kwargs: Any) -> None:
+    def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_length = max_length
+        self.initializer = None if initializer is None else initializer_config(initializer)
 
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
         self.position_embeddings = self.add_weight(
             name="position_embeddings",
             shape=(self.max_length, d_model),
-            initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+            initializer=keras.initializers.get(
+                self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5)
+            ),
         )
         self.built = True
 
@@ -52,8 +58,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
             self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)
         last = self.max_length - 1
-        rows = ops.take(self.position_embeddings, ops.minimum(indices, last), axis=0)
-        rows = ops.where(indices[:, None] <= last, ops.cast(rows, "float32"), float("nan"))
+        rows = ops.take(self.position_embeddings, ops.clip(indices, 0, last), axis=0)
+        rows = ops.where(indices[..., None] <= last, ops.cast(rows, "float32"), float("nan"))
         return self.add_to(embeddings, rows)
 
     def check_length(self, length: int) -> None:

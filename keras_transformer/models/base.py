@@ -1,0 +1,98 @@
+"""Defines the base class of the models, and the dtypes in which they compute."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer.layers.base import argument_names
+from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
+
+# The quantization modes of Keras that need no calibration data.
+QUANTIZATION_MODES = ("int8", "int4", "float8")
+
+
+class ConfiguredModel(Recompiling, keras.Model):
+    """Base class of the functional models: saving, quantization and export.
+
+    For each constructor argument, the subclass has an attribute of equal name.
+    """
+
+    def quantize(
+        self, mode: Any = None, config: Any = None, filters: Any = None, **kwargs: Any
+    ) -> None:
+        """Quantizes the weights (see `keras.Model.quantize`).
+
+        The token embeddings are quantized only in mode `"int8"`. The cells of recurrent layers are
+        not quantized. A saved model stays quantized.
+
+        Raises:
+            ValueError: If the mode is not `"int8"`, `"int4"` or `"float8"`.
+        """
+        if mode not in QUANTIZATION_MODES:  # If only `config` is given, Keras passes its mode.
+            raise ValueError(
+                f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
+            )
+        with fast_deletion():
+            super().quantize(mode, config=config, filters=filters, **kwargs)
+
+    def export(
+        self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
+    ) -> None:
+        """Exports `call` in one of Keras's formats (see `keras.Model.export`).
+
+        Raises:
+            ValueError: If Keras cannot export the model in this format on this backend.
+        """
+        try:
+            super().export(filepath, format, *args, **kwargs)
+        except (AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"Keras cannot export this model as {format!r} on {keras.config.backend()}. Save "
+                "the model and export it with KERAS_BACKEND=tensorflow, or use "
+                f"`keras_transformer.export`. Received: format={format!r}. Keras's error: {error}"
+            ) from error
+
+    def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
+        if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
+            raise ValueError(
+                "`clone_model` would return a model that has no `step` and whose layers do not "
+                "share the position encoding. "
+                "Use `type(model).from_config(model.get_config())`, or "
+                f"`copy.deepcopy` for a copy with the same weights. Received: model={self.name}"
+            )
+        return super()._run_through_graph(inputs, **options)
+
+    def get_config(self) -> dict[str, Any]:
+        classes = type(self).__mro__
+        names = argument_names(classes[: classes.index(ConfiguredModel)])
+        return {
+            **{name: getattr(self, name) for name in names},
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "name": self.name,
+            "trainable": self.trainable,
+            **({"changes": changes} if (changes := layer_changes(self)) else {}),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        config = dict(config)
+        changes = config.pop("changes", {})
+        model = cls(**config)
+        apply_layer_changes(model, changes)
+        return model
+
+
+def compute_policy(dtype: Any) -> Any:
+    """Returns the dtype policy for `dtype`, or the global policy if `dtype` is None.
+
+    Raises:
+        ValueError: If the policy computes in float64.
+    """
+    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    if policy.compute_dtype == "float64":
+        raise ValueError(
+            "`dtype` must compute in float32, bfloat16 or float16, because Keras multiplies "
+            f"float64 matrices in float32 on PyTorch and JAX. Received: dtype={policy.name}"
+        )
+    return policy
