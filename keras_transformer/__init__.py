@@ -25,6 +25,7 @@ _PUBLIC_NAMES = {
         BatchPlan CorpusError TokenStore Tokenizer evaluation_batches mask_tokens read_parallel""",
     "decoding.cache": "Cache",
     "decoding.ensemble": "Ensemble",
+    "decoding.generator": "Generator",
     "decoding.hypothesis": "Hypothesis word_alignment",
     "decoding.options": "SamplingOptions SearchOptions",
     "decoding.sampling": "random_numbers",
@@ -44,8 +45,8 @@ _PUBLIC_NAMES = {
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
-        AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq MaskedLanguageModel
-        RecurrentSeq2Seq Transformer""",
+        AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq LanguageModel
+        MaskedLanguageModel RecurrentSeq2Seq Transformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

@@ -63,6 +63,10 @@ class Ensemble:
         return all(getattr(model, "accepts_any_shape", False) for model in self.models)
 
     @property
+    def reads_prompt(self) -> bool:
+        return all(getattr(model, "reads_prompt", False) for model in self.models)
+
+    @property
     def max_length(self) -> int:
         return min(model.max_length for model in self.models)
 

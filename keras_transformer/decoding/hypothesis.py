@@ -1,7 +1,7 @@
 """Joins the translated parts of an overlong sentence, aligns words and rates samples."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,20 @@ class Hypothesis:
     log_probability: float
     length: int
     alignment: tuple[tuple[int, int], ...] | None = None
+
+
+def hypotheses(
+    result: Any, row: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
+) -> list[Hypothesis]:
+    """Returns the hypotheses in one row of a `SearchResult`. `decode` converts ids to texts."""
+    lengths = result.lengths[row].tolist()
+    pieces = [
+        [id for id in ids[:length].tolist() if id != eos_id]
+        for ids, length in zip(result.ids[row], lengths, strict=True)
+    ]
+    scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
+    columns = decode(pieces), map(tuple, pieces), *scores, lengths
+    return [Hypothesis(*x) for x in zip(*columns, strict=True)]
 
 
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:

@@ -240,7 +240,7 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
     Only the maxima of blocks with excluded tokens are recomputed.
     """
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
-    for block in {token // BLOCK for token in excluded}:
+    for block in {token // BLOCK for token in excluded if token >= 0}:
         start = block * BLOCK
         own = tokens_without(excluded, scores[:, :, start : start + BLOCK], start)
         maxima = ops.where(numbers == block, ops.max(own, axis=-1, keepdims=True), maxima)

@@ -54,10 +54,12 @@ class RepetitionPenalty:
             raise ValueError(f"`penalty` must be above 0. Received: penalty={self.penalty}")
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
-        before = ops.take_along_axis(log_probabilities, ids, axis=-1)
         columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
         is_decoded = ops.logical_and(columns >= 1, columns <= position)
-        after = ops.where(is_decoded, self.penalty * before, before)
+        # A token that occurs several times is written several times, always with the same value.
+        ids = ops.maximum(ops.where(is_decoded, ids, ids[..., 1:2]), 0)
+        before = ops.take_along_axis(log_probabilities, ids, axis=-1)
+        after = ops.where(position > 0, self.penalty * before, before)
         return ops.scatter_update(log_probabilities, _indices(ids), ops.reshape(after, (-1,)))
 
 
@@ -251,7 +253,8 @@ def last_tokens(ids: Any, position: Any, count: int) -> Any:
 def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
     """Forbids the `tokens` `(B, N, M)` where `is_forbidden` is True."""
     added = ops.where(ops.reshape(is_forbidden, (-1,)), IMPOSSIBLE, 0.0)
-    return ops.scatter_update(log_probabilities, _indices(tokens), added, reduction="add")
+    indices = _indices(ops.maximum(tokens, 0))  # The id of padding may be -1.
+    return ops.scatter_update(log_probabilities, indices, added, reduction="add")
 
 
 def _indices(tokens: Any) -> Any:

@@ -29,6 +29,7 @@ from keras_transformer.decoding.hypothesis import (
     Hypothesis,
     align_words,
     expected_utilities,
+    hypotheses,
     source_word_indices,
     target_word_indices,
 )
@@ -84,7 +85,7 @@ class Translator(BaseTranslator):
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
             exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or if
             there is a shortlist but the model has no `limit_vocabulary`. If there is a coverage
-            penalty but the model has no attention.
+            penalty but the model has no attention. If the model is a language model.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -99,6 +100,11 @@ class Translator(BaseTranslator):
         shortlist: Shortlist | None = None,
     ) -> None:
         super().__init__(tokenizer, model.max_length, options, overlong)
+        if getattr(model, "reads_prompt", False):
+            raise ValueError(
+                "`Translator` needs a sequence-to-sequence model. For a language model, use "
+                f"`Generator`. Received: model={type(model).__name__}"
+            )
         self.model = model
         self.tokens_per_batch = tokens_per_batch
         self.shortlist = shortlist
@@ -278,14 +284,7 @@ class Translator(BaseTranslator):
         return _Batch(parts, source_ids, max_lengths, limit(width))
 
     def _hypotheses(self, result: SearchResult, row: int) -> list[Hypothesis]:
-        lengths = result.lengths[row].tolist()
-        pieces = [
-            [id for id in ids[:length].tolist() if id != self.tokenizer.eos_id]
-            for ids, length in zip(result.ids[row], lengths, strict=True)
-        ]
-        texts, ids = self.tokenizer.decode_target(pieces), map(tuple, pieces)
-        scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
-        return [Hypothesis(*x) for x in zip(texts, ids, *scores, lengths, strict=True)]
+        return hypotheses(result, row, self.tokenizer.eos_id, self.tokenizer.decode_target)
 
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]

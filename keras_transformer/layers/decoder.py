@@ -128,6 +128,7 @@ class DecoderLayer(EncoderLayer):
         memory: Any,
         memory_padding_mask: Any,
         position: Any,
+        prompt_length: Any,
     ) -> tuple[Any, Any, Any]:
         """Decodes one new token per hypothesis.
 
@@ -142,7 +143,7 @@ class DecoderLayer(EncoderLayer):
         """
         query = self.self_attention_residual.enter(x)
         attended, cache = self.self_attention.step(
-            query, cache, projections, attention_mask, position
+            query, cache, projections, attention_mask, position, prompt_length
         )
         x = self.self_attention_residual(x, attended)
         if not self.use_memory:
@@ -260,6 +261,35 @@ class Decoder(Encoder):
             shared=[attention.fuse_projections() for attention in attentions],
         )
 
+    def prefill(self, cache: Cache, x: Any, padding_mask: Any) -> Cache:
+        """Reads prompts in one pass, and returns the cache with their keys and values.
+
+        All hypotheses of a sentence share the keys and values of its prompt. The next call of
+        `step` has position 0, and its token follows the prompt.
+
+        Args:
+            cache: The result of `init_cache`.
+            x: float tensor `(B, P, D)`, the prompts, padded at the beginning.
+            padding_mask: bool tensor `(B, P)`, True = real token.
+
+        Raises:
+            ValueError: If `use_memory` is True.
+        """
+        if self.layers[0].use_memory:
+            raise ValueError(
+                "Only decoders without cross-attention read prompts. Received: use_memory=True"
+            )
+        length, written = ops.shape(x)[1], []
+        for index, (layer, own) in enumerate(
+            zip(self.layers, cache.sentence["decoded"], strict=True)
+        ):
+            if index > 0:
+                x = self.layers[index - 1](x, padding_mask=padding_mask)
+            projected = layer.self_attention.project_prompt(layer.self_attention_residual.enter(x))
+            written.append(own.extend(length).write(*projected, 0))
+        prompt = {"decoded": written, "prompt_mask": padding_mask}
+        return cache._replace(sentence={**cache.sentence, **prompt})
+
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
         """Returns a cache with the same contents, but with room for `max_length` positions.
 
@@ -289,13 +319,32 @@ class Decoder(Encoder):
         sentence = cache.sentence
         slots = sentence["decoded"][0].open_position(cache.beam)
         slots, attention_mask = take_slots(slots, position, self.layers[0].num_heads)
-        decoded, weights = [], None
+        decoded, weights, prompt_length = [], None, 0
+        if "prompt_mask" in sentence:
+            attention_mask = _with_prompt(sentence["prompt_mask"], attention_mask)
+            prompt_length = ops.shape(sentence["prompt_mask"])[1]
         for layer, own, memory, projections in zip(
             self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
         ):
             x, own, weights = layer.step(
-                x, own, projections, attention_mask, memory, sentence["padding_mask"], position
+                x,
+                own,
+                projections,
+                attention_mask,
+                memory,
+                sentence["padding_mask"],
+                position,
+                prompt_length,
             )
             decoded.append(own)
         cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
         return self._normalize(x), cache, weights
+
+
+def _with_prompt(prompt_mask: Any, attention_mask: Any) -> Any:
+    """Returns the mask `(B * H, N, P + L * N)` of `(B, P)` and `(B * H, N, L * N)`."""
+    rows, beams = ops.shape(attention_mask)[:2]
+    batch, length = ops.shape(prompt_mask)
+    of_prompt = ops.repeat(prompt_mask[:, None], rows // batch, axis=0)
+    of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
+    return ops.concatenate([of_prompt, attention_mask], axis=-1)

@@ -19,7 +19,7 @@ class FeedForward(ConfiguredLayer):
     Args:
         d_model: Width D of input and output.
         d_ff: Width F of the hidden layer between the two linear maps.
-        activation: Name of a Keras activation, or `"gelu_approximate"`, the GELU with tanh of GPT-2.
+        activation: Name of a Keras activation, or `"gelu_approximate"`, which is the GELU of GPT-2.
             Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from keras_transformer.models.attentional_recurrent import AttentionalRecurrentSeq2Seq
     from keras_transformer.models.convolutional import ConvolutionalSeq2Seq
+    from keras_transformer.models.language_model import LanguageModel
     from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
     from keras_transformer.models.transformer import Transformer
@@ -15,6 +16,7 @@ __all__ = [
     "AttentionalRecurrentSeq2Seq",
     "BertEncoder",
     "ConvolutionalSeq2Seq",
+    "LanguageModel",
     "MaskedLanguageModel",
     "RecurrentSeq2Seq",
     "Transformer",
@@ -105,6 +107,7 @@ ARCHITECTURES = {
 _CLASSES = {
     **{class_name: module for module, (class_name, *_) in ARCHITECTURES.items()},
     "BertEncoder": "masked_language_model",
+    "LanguageModel": "language_model",
     "MaskedLanguageModel": "masked_language_model",
 }
 

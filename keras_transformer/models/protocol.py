@@ -14,7 +14,7 @@ from keras_transformer.decoding.cache import Cache
 class Searchable(Protocol):
     """An autoregressive model that predicts one token at a time.
 
-    Three further methods and one further attribute are optional:
+    Three further methods and two further attributes are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
       positions. With `extend_cache`, search starts with a short cache and extends it. Without
@@ -28,6 +28,9 @@ class Searchable(Protocol):
       of translations, padded at the end. The weights of target token t come from the step that
       reads token t and predicts token t + 1. `Translator` needs `source_attention` for word
       alignments.
+    - `reads_prompt` is a bool. True means that a source is the beginning of its hypotheses (a
+      prompt). The model then continues the source, and `step` ignores the tokens at position 0,
+      which are bos. `Generator` needs True, and `Translator` needs False. Defaults to False.
     - `accepts_any_shape` is a bool. True means that `init_cache` and `step` accept tensors with
       axes of unknown size in a TensorFlow graph, and that `init_cache` accepts `max_length=None`.
       Then `Translator` on TensorFlow searches its first sentences with one graph for all shapes.

@@ -224,6 +224,18 @@ class MultiHeadAttention(ConfiguredLayer):
         sizes = (batch * self.num_heads, self.d_k, self.d_v, (max_length or 0) * beam_size)
         return kind.empty(*sizes, self.compute_dtype)
 
+    def project_prompt(self, prompt: Any) -> tuple[Any, Any]:
+        """Projects a prompt `(B, P, D)` to keys `(B * H, P, K)` and values `(B * H, P, K_v)`.
+
+        The positions are -P, ..., -1, because the first step has position 0. Only the differences
+        of positions have an effect.
+        """
+        keys = self._split_heads(self.key_projection(prompt))
+        keys = self._rotate(keys, -ops.shape(prompt)[1])
+        values = self._split_heads(self.value_projection(prompt))
+        keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (keys, values))
+        return keys, values
+
     def fuse_projections(self) -> dict[str, Any]:
         """Joins query, key and value projections, so that one matrix product computes all three.
 
@@ -257,26 +269,31 @@ class MultiHeadAttention(ConfiguredLayer):
         projections: dict[str, Any],
         attention_mask: Any,
         position: Any,
+        prompt_length: Any = 0,
     ) -> tuple[Any, FixedKeyValues | GrowingKeyValues]:
         """Computes causal self-attention for one new token per hypothesis, with a cache.
 
         Args:
             query: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
-            cache: Keys and values of the earlier positions. Each position has N entries. The step
-                writes the new key and value of hypothesis n to entry n of the new position.
+            cache: Keys and values of the P tokens of the prompt, if any, and of the earlier
+                positions. Each position has N entries. The step writes the new key and value of
+                hypothesis n to entry n of the new position.
             projections: The result of `fuse_projections`.
-            attention_mask: bool tensor `(B * H, N, L * N)`, the mask that `take_slots` returns.
+            attention_mask: bool tensor `(B * H, N, P + L * N)`, the padding mask of the prompt and
+                the mask that `take_slots` returns.
             position: Position of the new tokens, an int or a 0-d int tensor.
+            prompt_length: Number P of tokens of the prompt. Defaults to 0.
 
         Returns:
             A tuple of the output `(B * N, D)` and the cache with the new keys and values.
         """
         beams, num_slots = ops.shape(attention_mask)[1:]
         queries, keys, values = self._project_beams(query, beams, projections, position)
-        cache = cache.write(keys, values, position * beams)
+        cache = cache.write(keys, values, prompt_length + position * beams)
         bias = None
         if self._needs_distance:
-            distance = position - ops.arange(num_slots, dtype="int32") // beams
+            slots = ops.arange(num_slots, dtype="int32") - prompt_length
+            distance = position - ops.where(slots < 0, slots, slots // beams)
             attention_mask, bias = self._by_distance(distance, attention_mask)
         if bias is not None:
             bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // self.num_heads, 1, 1))

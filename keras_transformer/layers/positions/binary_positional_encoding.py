@@ -42,4 +42,4 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
 
     def features(self, indices: Any) -> Any:
         powers = 2 ** ops.arange(self.num_features, dtype="int32")
-        return ops.cast((indices[:, None] // powers) % 2, "float32")
+        return ops.cast((indices[..., None] // powers) % 2, "float32")

@@ -49,8 +49,8 @@ class IndexPositionalEncoding(PositionalEncoding):
         return 1
 
     def features(self, indices: Any) -> Any:
-        """Returns float32 features `(T, num_features)` of the positions `indices`, int32 `(T,)`."""
-        return ops.cast(indices, "float32")[:, None]
+        """Returns float32 features `(..., T, num_features)` of int32 positions `(..., T)`."""
+        return ops.cast(indices, "float32")[..., None]
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         batch, length, d_model = ops.shape(embeddings)
@@ -69,4 +69,5 @@ class IndexPositionalEncoding(PositionalEncoding):
         if self.num_features == 1:
             return features
         padding = max(d_model - self.num_features, 0)
-        return ops.pad(features, ((0, 0), (0, padding)))[:, :d_model]
+        widths = [(0, 0)] * (len(features.shape) - 1) + [(0, padding)]
+        return ops.pad(features, widths)[..., :d_model]

@@ -58,8 +58,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
             self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)
         last = self.max_length - 1
-        rows = ops.take(self.position_embeddings, ops.minimum(indices, last), axis=0)
-        rows = ops.where(indices[:, None] <= last, ops.cast(rows, "float32"), float("nan"))
+        rows = ops.take(self.position_embeddings, ops.clip(indices, 0, last), axis=0)
+        rows = ops.where(indices[..., None] <= last, ops.cast(rows, "float32"), float("nan"))
         return self.add_to(embeddings, rows)
 
     def check_length(self, length: int) -> None:

@@ -31,14 +31,14 @@ def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
 
 
 def new_position_encoding(
-    encoding: str, sizes: dict[str, Any], **kwargs: Any
+    encoding: str, options: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
     """Creates a position encoding from its registered name.
 
     Args:
         encoding: A registered name.
-        sizes: A dict with `max_length` and `num_heads`. Each encoding gets only the sizes that its
-            constructor takes.
+        options: A dict with `max_length`, `num_heads` and possibly `initializer`. Each encoding
+            gets only the arguments that its constructor takes.
         **kwargs: The arguments `name` and `dtype`, which all encodings take.
 
     Raises:
@@ -51,23 +51,26 @@ def new_position_encoding(
         )
     constructor, arguments = POSITION_ENCODINGS[encoding]
     taken = inspect.signature(constructor).parameters
-    needed = {name: size for name, size in sizes.items() if name in taken}
+    needed = {name: value for name, value in options.items() if name in taken}
     return constructor(**needed, **arguments, **kwargs)
 
 
 def positions(length: Any, offset: Any = 0) -> Any:
-    """Returns the int32 positions `offset, ..., offset + length - 1`, shape `(length,)`."""
+    """Returns the int32 positions `offset, ..., offset + length - 1`, shape `(length,)`.
+
+    For offsets of the shape `(B, 1)`, the shape is `(B, length)`.
+    """
     return ops.arange(length, dtype="int32") + ops.cast(offset, "int32")
 
 
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
-    """Returns the float32 angles `position / 10000^(2i / width)`, shape `(T, ceil(width / 2))`.
+    """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
 
     The angles are float32 under every dtype policy. In bfloat16, positions 256 and 257 would be
     equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
-    return ops.cast(positions(length, offset), "float32")[:, None] * rates
+    return ops.cast(positions(length, offset), "float32")[..., None] * rates
 
 
 @position_encoding("none")
@@ -82,7 +85,8 @@ class PositionalEncoding(ConfiguredLayer):
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.
-        offset: Position of the first token, an int or a 0-d int tensor. Defaults to 0.
+        offset: Position of the first token, an int or a 0-d int tensor, or an int tensor `(B, 1)`
+            with one position per sequence. Positions below 0 are those of padding. Defaults to 0.
 
     Returns:
         A float tensor `(B, T, D)` in the compute dtype.
@@ -137,6 +141,6 @@ class PositionalEncoding(ConfiguredLayer):
         return self
 
     def add_to(self, embeddings: Any, encoding: Any) -> Any:
-        """Adds `encoding` `(T, D)` to `embeddings` `(B, T, D)` in float32."""
+        """Adds `encoding` `(T, D)` or `(B, T, D)` to `embeddings` `(B, T, D)` in float32."""
         total = ops.cast(embeddings, "float32") + encoding
         return ops.cast(total, self.compute_dtype)

@@ -53,8 +53,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         angles = sinusoid_angles(length, d_model, offset)
         if self.layout == "interleaved":
             table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-            table = ops.reshape(table, (-1, 2 * angles.shape[-1]))[:, :d_model]
+            shape = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
+            table = ops.reshape(table, shape)[..., :d_model]
         else:
-            cosines = ops.cos(angles)[:, : d_model // 2]
+            cosines = ops.cos(angles)[..., : d_model // 2]
             table = ops.concatenate([ops.sin(angles), cosines], axis=-1)
         return self.add_to(embeddings, table)

@@ -1,0 +1,165 @@
+"""Exchanges GPT-2 with KerasHub."""
+
+from operator import attrgetter
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.models.language_model import LanguageModel
+
+# Maps the layers of `DecoderLayer` to those of `keras_hub.layers.TransformerDecoder`.
+_SUBLAYERS = {
+    "self_attention.query_projection": "_self_attention_layer.query_dense",
+    "self_attention.key_projection": "_self_attention_layer.key_dense",
+    "self_attention.value_projection": "_self_attention_layer.value_dense",
+    "self_attention.output_projection": "_self_attention_layer.output_dense",
+    "self_attention_residual.norm": "_self_attention_layer_norm",
+    "feed_forward.inner": "_feedforward_intermediate_dense",
+    "feed_forward.outer": "_feedforward_output_dense",
+    "feed_forward_residual.norm": "_feedforward_layer_norm",
+}
+_DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
+# Arguments of `LanguageModel` that a `GPT2Backbone` does not have, and their values there.
+_FIXED = {
+    "position_encoding": "learned",
+    "activation": "gelu_approximate",
+    "norm_first": True,
+    "norm_epsilon": 1e-5,
+    "attention_pattern": None,
+}
+
+
+def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
+    """Creates a `LanguageModel` with the weights of a `keras_hub.models.GPT2Backbone`.
+
+    The model's `states` equal the backbone's output at all tokens that are not padding. The model
+    has `pad_id=-1`, because every token of GPT-2's vocabulary occurs in texts.
+
+    Example:
+
+    ```python
+    model = gpt2_from_keras_hub("gpt2_base_en")  # downloads the weights
+    logits = model(token_ids)
+    ```
+
+    Args:
+        backbone: A `GPT2Backbone`, or the name of one of its presets.
+
+    Raises:
+        ImportError: If KerasHub is not installed.
+        ValueError: If `backbone` is not a `GPT2Backbone`, is quantized, has LoRA, or has several
+            dtype policies.
+    """
+    keras_hub = _keras_hub()
+    if isinstance(backbone, str):
+        backbone = keras_hub.models.GPT2Backbone.from_preset(backbone)
+    if type(backbone) is not keras_hub.models.GPT2Backbone:
+        raise ValueError(
+            "`backbone` must be a `keras_hub.models.GPT2Backbone` or the name of a preset. "
+            f"Received: backbone={backbone}"
+        )
+    policy = backbone.dtype_policy
+    if type(policy) is not keras.dtype_policies.DTypePolicy:
+        raise ValueError(
+            "All layers of `backbone` must have one dtype policy, without quantization. "
+            f"Received: dtype={policy}"
+        )
+    model = LanguageModel(
+        backbone.vocabulary_size,
+        num_layers=backbone.num_layers,
+        d_model=backbone.hidden_dim,
+        num_heads=backbone.num_heads,
+        d_ff=backbone.intermediate_dim,
+        dropout_rate=backbone.dropout,
+        attention_dropout_rate=backbone.dropout,
+        max_length=backbone.max_sequence_length,
+        pad_id=-1,
+        dtype=policy,
+        **_FIXED,
+    )
+    pairs = _pairs(model, backbone)
+    _check_weights("backbone", backbone.weights, [other for _, other in pairs])
+    for own, other in pairs:
+        own.assign(ops.reshape(other, own.shape))
+    return model
+
+
+def gpt2_to_keras_hub(model: LanguageModel) -> Any:
+    """Creates a `keras_hub.models.GPT2Backbone` with the weights of a `LanguageModel`.
+
+    Example:
+
+    ```python
+    backbone = gpt2_to_keras_hub(model)
+    states = backbone({"token_ids": token_ids, "padding_mask": np.ones_like(token_ids)})
+    ```
+
+    Args:
+        model: A model with the activation, norms and learned positions of GPT-2, which are the
+            defaults, and with one dropout rate.
+
+    Raises:
+        ImportError: If KerasHub is not installed.
+        ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
+    """
+    fixed = {**_FIXED, "attention_dropout_rate": model.dropout_rate}
+    others = {name: getattr(model, name) for name in fixed}
+    if others != fixed:
+        raise ValueError(
+            f"A `GPT2Backbone` needs a `model` with {fixed}. Received: model with {others}"
+        )
+    backbone = _keras_hub().models.GPT2Backbone(
+        model.vocabulary_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        hidden_dim=model.d_model,
+        intermediate_dim=model.d_ff,
+        dropout=model.dropout_rate,
+        max_sequence_length=model.max_length,
+        dtype=model.dtype_policy,
+    )
+    pairs = _pairs(model, backbone)
+    _check_weights("model", model.weights, [own for own, _ in pairs])
+    for own, other in pairs:
+        other.assign(ops.reshape(own, other.shape))
+    return backbone
+
+
+def _keras_hub() -> Any:
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise ImportError(
+            "KerasHub is needed: pip install 'keras3-transformer[tensorflow]'"
+        ) from error
+    return keras_hub
+
+
+def _pairs(model: LanguageModel, backbone: Any) -> list[tuple[Any, Any]]:
+    """Returns pairs of a model's weight and the same weight of a backbone."""
+    pairs = [
+        (model.embedding.embeddings, backbone.token_embedding.embeddings),
+        (model.positions.position_embeddings, backbone.position_embedding.position_embeddings),
+        *_of_layer(model.decoder.norm, backbone.layer_norm, _NORM),
+    ]
+    for own, other in zip(model.decoder.layers, backbone.transformer_layers, strict=True):
+        for path, name in _SUBLAYERS.items():
+            weights = _NORM if name.endswith("norm") else _DENSE
+            pairs += _of_layer(attrgetter(path)(own), attrgetter(name)(other), weights)
+    return pairs
+
+
+def _of_layer(own: Any, other: Any, names: tuple[str, ...]) -> list[tuple[Any, Any]]:
+    return [(getattr(own, name), getattr(other, name)) for name in names]
+
+
+def _check_weights(name: str, weights: list[Any], converted: list[Any]) -> None:
+    """Raises `ValueError` if a weight would be lost, such as a weight of LoRA."""
+    known = {id(weight) for weight in converted}
+    lost = [weight.path for weight in weights if id(weight) not in known]
+    if lost:
+        raise ValueError(
+            f"`{name}` must have GPT-2's weights only, without quantization and LoRA. "
+            f"Received: {name} with the weights {lost}"
+        )

@@ -1,0 +1,221 @@
+"""The decoder-only language model (GPT) as a functional Keras model."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.decoding.cache import Cache
+from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
+from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
+from keras_transformer.layers.positions.positional_encoding import (
+    new_position_encoding,
+    positions,
+)
+from keras_transformer.models.base import ConfiguredModel, compute_policy
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LanguageModel(ConfiguredModel):
+    """A decoder without encoder that predicts the next token of a text, as in GPT-2.
+
+    The defaults are those of GPT-2 with 124M parameters: pre-norm, GELU, learned positions, and one
+    matrix for embedding and output projection. Weights are drawn from N(0, 0.02²). The weights of
+    the projections that end in a residual connection are then divided by sqrt(2 num_layers).
+
+    `Generator` continues texts by beam search or sampling. In `search`, `source_ids` are prompts:
+    the model reads each prompt in one pass, and the hypotheses are continuations.
+
+    Example:
+
+    >>> model = LanguageModel(vocabulary_size=65, num_layers=4, d_model=128, num_heads=4, d_ff=512)
+    >>> logits = model(token_ids)                                               # (B, T, 65)
+
+    Args:
+        vocabulary_size: Number of tokens V.
+        num_layers: Number of layers. Defaults to 12.
+        d_model: Width D. Defaults to 768.
+        num_heads: Number of attention heads H. Defaults to 12.
+        d_ff: Width F of the feed-forward networks. Defaults to 3072.
+        dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
+            and position encodings. Defaults to 0.1.
+        attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.1.
+        position_encoding: See `Transformer`. Defaults to `"learned"`.
+        activation: Activation of the feed-forward networks. Defaults to `"gelu_approximate"`.
+        norm_first: Whether to use pre-norm, with a final norm, instead of post-norm. Defaults to
+            True.
+        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-5.
+        max_length: Maximum sequence length in tokens: prompt and continuation. Defaults to 1024.
+        pad_id: Id of padding, in the vocabulary or -1. With -1, every token of the vocabulary can
+            occur in texts. Defaults to 0.
+        attention_pattern, attention_window: See `Transformer`. Both default to None.
+        dtype: Dtype policy of all layers. Defaults to the global policy.
+
+    Call arguments:
+        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end.
+
+    Returns:
+        The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
+
+    Attributes:
+        states: The decoder's symbolic output `(B, T, D)`, before the projection to logits.
+
+    Raises:
+        ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
+            incompatible.
+        ValueError: If `attention_window` is missing or not allowed.
+        ValueError: If `num_heads` does not divide `d_model`, or if `dtype` is float64.
+
+    Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, §2.3.
+    """
+
+    reads_prompt = True
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int = 12,
+        d_model: int = 768,
+        num_heads: int = 12,
+        d_ff: int = 3072,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.1,
+        position_encoding: str = "learned",
+        activation: str = "gelu_approximate",
+        norm_first: bool = True,
+        norm_epsilon: float = 1e-5,
+        max_length: int = 1024,
+        pad_id: int = 0,
+        attention_pattern: str | None = None,
+        attention_window: int | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        policy = compute_policy(dtype)
+        initializer = keras.initializers.RandomNormal(stddev=0.02)
+        embedding = TokenEmbedding(
+            vocabulary_size,
+            d_model,
+            use_scale=False,
+            initializer=initializer,
+            dtype=policy,
+            name="embedding",
+        )
+        # `for_decoder`: T5's position bias then has no buckets for later tokens.
+        encoding = new_position_encoding(
+            position_encoding,
+            {"max_length": max_length, "num_heads": num_heads, "initializer": initializer},
+            dtype=policy,
+            name="positions",
+        ).for_decoder()
+        decoder = Decoder(
+            num_layers,
+            d_model,
+            num_heads,
+            d_ff,
+            use_memory=False,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            activation=activation,
+            norm_first=norm_first,
+            norm_epsilon=norm_epsilon,
+            kernel_initializer=initializer,
+            position_encoding=encoding,
+            attention_pattern=new_attention_pattern(attention_pattern, attention_window),
+            dtype=policy,
+            name="decoder",
+        )
+        token_ids = keras.Input((None,), dtype="int32", name="token_ids")
+        x = encoding(embedding(ops.maximum(token_ids, 0)))  # The id of padding may be -1.
+        x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(x)
+        # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
+        states = decoder.call(x)
+        decoder.built = True  # or `train_on_batch` would try to build it again
+        super().__init__(token_ids, embedding(states, reverse=True), **kwargs)
+        for layer in decoder.layers:
+            for last in (layer.self_attention.output_projection, layer.feed_forward.outer):
+                last.kernel.assign(last.kernel * (2 * num_layers) ** -0.5)
+
+        self.dtype_policy = policy
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.position_encoding = position_encoding
+        self.activation = activation
+        self.norm_first = norm_first
+        self.norm_epsilon = norm_epsilon
+        self.max_length = max_length
+        self.pad_id = pad_id
+        self.attention_pattern = attention_pattern
+        self.attention_window = attention_window
+        self.positions = encoding
+        self.embedding = embedding
+        self.decoder = decoder
+        self.states = states
+
+    def output_weights(self) -> tuple[Any, None]:
+        """Returns the output matrix `(V, D)` and None, because there is no bias."""
+        return self.embedding.embeddings, None
+
+    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
+        """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
+
+        Args:
+            source_ids: int32 tensor `(B, S)`, prompts of at least one token, padded at the end. The
+                first step reads the last token of each prompt, and this method reads the others.
+            max_length: Maximum number of tokens of a continuation.
+            beam_size: Number of continuations N per prompt. Defaults to 1.
+
+        Raises:
+            ValueError: If S - 1 + `max_length` exceeds the number of learned positions.
+        """
+        batch, width = ops.shape(source_ids)
+        self.positions.check_length(width - 1 + (max_length or 1))
+        mask = padding_mask(source_ids, self.pad_id)
+        lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
+        # The prompts without their last tokens, padded at the beginning to S + 1 positions, because
+        # Keras warns of attention to a single position.
+        offset = lengths - 2 - width
+        indices = positions(width + 1, offset)
+        x = self._embed(_take(source_ids, indices), offset)
+        cache = self.decoder.init_cache(batch, beam_size, max_length)
+        cache = self.decoder.prefill(cache, x, indices >= 0)
+        last = {"last_tokens": _take(source_ids, lengths - 1), "last_positions": lengths - 1}
+        return cache._replace(sentence={**cache.sentence, **last})
+
+    def extend_cache(self, cache: Cache, max_length: int) -> Cache:
+        """Returns a cache with the same contents, but with room for `max_length` tokens.
+
+        Raises:
+            ValueError: If S - 1 + `max_length` exceeds the number of learned positions.
+        """
+        self.positions.check_length(cache.sentence["prompt_mask"].shape[1] - 2 + max_length)
+        return self.decoder.extend_cache(cache, max_length)
+
+    def step(self, token_ids: Any, cache: Cache, position: Any) -> tuple[Any, Cache]:
+        """Predicts the next token of every beam (see `Searchable.step`).
+
+        At position 0, the step reads the last tokens of the prompts instead of `token_ids`.
+        """
+        shape, last = ops.shape(token_ids), cache.sentence
+        token_ids = ops.where(ops.equal(position, 0), last["last_tokens"], token_ids)
+        offset = ops.broadcast_to(last["last_positions"] + position, shape)
+        x = self._embed(ops.reshape(token_ids, (-1, 1)), ops.reshape(offset, (-1, 1)))
+        x, cache, _ = self.decoder.step(ops.reshape(x, (-1, self.d_model)), cache, position)
+        logits = ops.cast(self.embedding(x, reverse=True), "float32")
+        return ops.reshape(logits, (*shape, self.vocabulary_size)), cache
+
+    def _embed(self, token_ids: Any, offset: Any) -> Any:
+        return self.positions(self.embedding(ops.maximum(token_ids, 0)), offset=offset)
+
+
+def _take(ids: Any, indices: Any) -> Any:
+    """Takes from each row of `ids` `(B, S)` the ids at `indices` `(B, M)`.
+
+    Negative indices give any ids.
+    """
+    return ops.take_along_axis(ids, ops.maximum(indices, 0), axis=1)
