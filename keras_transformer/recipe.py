@@ -182,6 +182,9 @@ class ModelSettings(_Section):
     attention_dropout_rate: float | None = Field(
         None, ge=0, lt=1, description="Dropout on attention weights. Default: 0."
     )
+    use_scale: bool | None = Field(
+        None, description="Divide attention scores by the square root of d_k. Default: true."
+    )
     position_encoding: str | None = Field(
         None, description="An argument of Transformer. Default: sinusoidal."
     )

@@ -297,8 +297,10 @@ def _attention(
     graph: _Graph, queries: str, keys: str, values: str, mask: str | None, attention: Any
 ) -> str:
     """Returns scaled dot-product attention (equation 1). `keys` have the shape `(..., K, S)`."""
-    scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
-    scores = graph.add("MatMul", graph.add("Mul", queries, scale), keys)
+    if attention.use_scale:
+        scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
+        queries = graph.add("Mul", queries, scale)
+    scores = graph.add("MatMul", queries, keys)
     if mask is not None:
         scores = graph.add("Where", mask, scores, np.array(MASKED_SCORE, "float32"))
     return graph.add("MatMul", graph.add("Softmax", scores, axis=-1), values)

@@ -32,6 +32,7 @@ class EncoderLayer(ConfiguredLayer):
         d_ff: Width F of the feed-forward network.
         dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
+        use_scale: Whether attention scores are divided by sqrt(d_k). Defaults to True.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
         norm_first, norm_epsilon: See `ResidualConnection`.
         kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
@@ -57,6 +58,7 @@ class EncoderLayer(ConfiguredLayer):
         *,
         dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.0,
+        use_scale: bool = True,
         activation: str = "relu",
         norm_first: bool = False,
         norm_epsilon: float = 1e-6,
@@ -74,6 +76,7 @@ class EncoderLayer(ConfiguredLayer):
         self.d_ff = d_ff
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
+        self.use_scale = use_scale
         self.activation = activation
         self.norm_first = norm_first
         self.norm_epsilon = norm_epsilon
@@ -102,6 +105,7 @@ class EncoderLayer(ConfiguredLayer):
             self.d_model,
             self.num_heads,
             dropout_rate=self.attention_dropout_rate,
+            use_scale=self.use_scale,
             kernel_initializer=self.kernel_initializer,
             dtype=self.dtype_policy,
             name=name,

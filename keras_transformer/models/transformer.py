@@ -45,6 +45,7 @@ class Transformer(Seq2Seq):
         dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
             and position encodings (§5.4). Defaults to 0.1.
         attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.
+        use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
             `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last
             three names can have the suffix `"_concatenated"`. An encoding with this suffix is
@@ -96,6 +97,7 @@ class Transformer(Seq2Seq):
         d_ff: int = 2048,
         dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.0,
+        use_scale: bool = True,
         position_encoding: str = "sinusoidal",
         activation: str = "relu",
         norm_first: bool = False,
@@ -119,6 +121,7 @@ class Transformer(Seq2Seq):
             "d_ff": d_ff,
             "dropout_rate": dropout_rate,
             "attention_dropout_rate": attention_dropout_rate,
+            "use_scale": use_scale,
             "activation": activation,
             "norm_first": norm_first,
             "norm_epsilon": norm_epsilon,
@@ -156,6 +159,7 @@ class Transformer(Seq2Seq):
         self.d_ff = d_ff
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
+        self.use_scale = use_scale
         self.position_encoding = position_encoding
         self.activation = activation
         self.norm_first = norm_first

@@ -33,6 +33,7 @@ VARIANTS = {
     "pre_norm": {"norm_first": True},
     "gelu": {"activation": "gelu"},
     "silu": {"activation": "silu"},
+    "unscaled": {"use_scale": False},
     "tanh": {"activation": "tanh"},
     "separate_vocabularies": {"target_vocabulary_size": V},
 }

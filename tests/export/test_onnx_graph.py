@@ -52,7 +52,15 @@ def assert_same_logits(model):
     )
 
 
-QUICK = ("sinusoidal", "learned", "rotary", "index_concatenated", "pre_norm", "all_at_once")
+QUICK = (
+    "sinusoidal",
+    "learned",
+    "rotary",
+    "index_concatenated",
+    "pre_norm",
+    "unscaled",
+    "all_at_once",
+)
 
 
 @pytest.mark.parametrize(

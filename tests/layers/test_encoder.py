@@ -66,6 +66,7 @@ def test_dropout_acts_in_training_only(x):
 OPTIONS = {
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.25,
+    "use_scale": False,
     "activation": "gelu",
     "norm_first": True,
     "norm_epsilon": 1e-3,

@@ -17,6 +17,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
     "pre_norm": {"norm_first": True},
     "gelu": {"activation": "gelu"},
+    "unscaled": {"use_scale": False},
     "other_depth": {"num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
     "full_attention": {"attention_pattern": "full"},
