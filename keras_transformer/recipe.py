@@ -176,6 +176,12 @@ class ModelSettings(_Section):
     d_ff: int | None = Field(
         None, gt=0, le=_MOST, description="Width of the feed-forward networks."
     )
+    d_k: int | None = Field(
+        None,
+        gt=0,
+        le=_MOST,
+        description="Width of queries and keys in each head. Default: d_model / num_heads.",
+    )
     dropout_rate: float | None = Field(
         None, ge=0, lt=1, description="Dropout on sublayer outputs and on embeddings (§5.4)."
     )

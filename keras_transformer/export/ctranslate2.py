@@ -122,6 +122,11 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
             f"CTranslate2 supports only the activations {list(ACTIVATIONS)}. "
             f"Received: model.activation={model.activation!r}"
         )
+    if model.d_k not in (None, model.d_model // model.num_heads):
+        raise ValueError(
+            "CTranslate2 supports only keys as wide as the values, d_model / num_heads; a "
+            f"SavedModel and ONNX support all. Received: model.d_k={model.d_k}"
+        )
     if getattr(model.positions, "concatenate", False):
         raise ValueError(
             "CTranslate2 adds positions to embeddings and cannot concatenate them. "

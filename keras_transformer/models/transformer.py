@@ -45,7 +45,6 @@ class Transformer(Seq2Seq):
         dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
             and position encodings (§5.4). Defaults to 0.1.
         attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.
-        use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
             `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last
             three names can have the suffix `"_concatenated"`. An encoding with this suffix is
@@ -63,6 +62,9 @@ class Transformer(Seq2Seq):
             computes all scores at once (equation 1). This is fastest for short inputs.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
             these two patterns. Must be None otherwise. Defaults to None.
+        d_k: Width K of queries and keys in each head. Values always have the width
+            `d_model // num_heads`. Defaults to None, which means the width of the values.
+        use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -97,7 +99,6 @@ class Transformer(Seq2Seq):
         d_ff: int = 2048,
         dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.0,
-        use_scale: bool = True,
         position_encoding: str = "sinusoidal",
         activation: str = "relu",
         norm_first: bool = False,
@@ -106,6 +107,8 @@ class Transformer(Seq2Seq):
         pad_id: int = 0,
         attention_pattern: str | None = None,
         attention_window: int | None = None,
+        d_k: int | None = None,
+        use_scale: bool = True,
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -119,6 +122,7 @@ class Transformer(Seq2Seq):
             "d_model": d_model,
             "num_heads": num_heads,
             "d_ff": d_ff,
+            "d_k": d_k,
             "dropout_rate": dropout_rate,
             "attention_dropout_rate": attention_dropout_rate,
             "use_scale": use_scale,
@@ -159,7 +163,6 @@ class Transformer(Seq2Seq):
         self.d_ff = d_ff
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
-        self.use_scale = use_scale
         self.position_encoding = position_encoding
         self.activation = activation
         self.norm_first = norm_first
@@ -168,6 +171,8 @@ class Transformer(Seq2Seq):
         self.pad_id = pad_id
         self.attention_pattern = attention_pattern
         self.attention_window = attention_window
+        self.d_k = d_k
+        self.use_scale = use_scale
         self.positions = positions
         self.source_embedding = source_embedding
         self.target_embedding = target_embedding
