@@ -176,11 +176,20 @@ class ModelSettings(_Section):
     d_ff: int | None = Field(
         None, gt=0, le=_MOST, description="Width of the feed-forward networks."
     )
+    d_k: int | None = Field(
+        None,
+        gt=0,
+        le=_MOST,
+        description="Width of queries and keys in each head. Default: d_model / num_heads.",
+    )
     dropout_rate: float | None = Field(
         None, ge=0, lt=1, description="Dropout on sublayer outputs and on embeddings (§5.4)."
     )
     attention_dropout_rate: float | None = Field(
         None, ge=0, lt=1, description="Dropout on attention weights. Default: 0."
+    )
+    use_scale: bool | None = Field(
+        None, description="Divide attention scores by the square root of d_k. Default: true."
     )
     position_encoding: str | None = Field(
         None, description="An argument of Transformer. Default: sinusoidal."

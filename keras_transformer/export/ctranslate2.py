@@ -122,6 +122,11 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
             f"CTranslate2 supports only the activations {list(ACTIVATIONS)}. "
             f"Received: model.activation={model.activation!r}"
         )
+    if model.d_k not in (None, model.d_model // model.num_heads):
+        raise ValueError(
+            "CTranslate2 supports only keys as wide as the values, d_model / num_heads; a "
+            f"SavedModel and ONNX support all. Received: model.d_k={model.d_k}"
+        )
     if getattr(model.positions, "concatenate", False):
         raise ValueError(
             "CTranslate2 adds positions to embeddings and cannot concatenate them. "
@@ -204,6 +209,7 @@ def _set_self_attention(spec: Any, layer: EncoderLayer) -> None:
     projections = (attention.query_projection, attention.key_projection, attention.value_projection)
     _set_linear(linear[0], *projections)
     _set_linear(linear[1], attention.output_projection)
+    _set_scale(spec.self_attention, attention)
     _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
 
 
@@ -212,6 +218,7 @@ def _set_cross_attention(spec: Any, layer: DecoderLayer) -> None:
     _set_linear(linear[0], attention.query_projection)
     _set_linear(linear[1], attention.key_projection, attention.value_projection)
     _set_linear(linear[2], attention.output_projection)
+    _set_scale(spec.attention, attention)
     _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
 
 
@@ -219,6 +226,12 @@ def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
     _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
     _set_linear(spec.ffn.linear_1, layer.feed_forward.outer)
     _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
+
+
+def _set_scale(spec: Any, attention: Any) -> None:
+    """Sets the factor of the queries if it is not the default of CTranslate2, 1 / sqrt(d_k)."""
+    if not attention.use_scale:
+        spec.queries_scale = np.float32(1)
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:

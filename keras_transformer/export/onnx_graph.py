@@ -165,12 +165,15 @@ def _shapes(model: Transformer, prefix: str, number: int) -> dict[str, tuple[str
     `prefix` is "memory_" for cross-attention. For the cache of self-attention, `prefix` is "past_"
     before the step and "" after the step.
     """
-    heads, width = model.num_heads, model.d_model // model.num_heads
-    memory = ("batch", heads, width, "source_length"), ("batch", heads, "source_length", width)
-    past = ("batch", "past_beams", heads, "past_length", width)
-    cache = ("batch", "beams", heads, "length", width)
-    key, value = {"memory_": memory, "past_": (past, past), "": (cache, cache)}[prefix]
-    return {f"{prefix}key_{number}": key, f"{prefix}value_{number}": value}
+    attention = model.decoder.layers[0].self_attention
+    heads, d_k, d_v = attention.num_heads, attention.d_k, attention.d_v
+    past, cache = ("past_beams", heads, "past_length"), ("beams", heads, "length")
+    key, value = {
+        "memory_": ((heads, d_k, "source_length"), (heads, "source_length", d_v)),
+        "past_": ((*past, d_k), (*past, d_v)),
+        "": ((*cache, d_k), (*cache, d_v)),
+    }[prefix]
+    return {f"{prefix}key_{number}": ("batch", *key), f"{prefix}value_{number}": ("batch", *value)}
 
 
 def _inputs(graph: _Graph, model: Transformer, prefix: str) -> list[list[str]]:
@@ -239,7 +242,7 @@ def _embed(graph: _Graph, ids: str, embedding: Any, model: Transformer, rows: An
 def _rotation(model: Transformer, rows: Any) -> Rotation:
     if not isinstance(model.positions, RotaryPositionalEncoding):
         return None
-    angles = sinusoid_angles(model.max_length, model.d_model // model.num_heads)
+    angles = sinusoid_angles(model.max_length, model.decoder.layers[0].self_attention.d_k)
     cosines, sines = (np.repeat(array(f(angles)), 2, axis=-1) for f in (ops.cos, ops.sin))
     sines[:, 0::2] *= -1
     return rows(cosines), rows(sines)
@@ -270,7 +273,7 @@ def _encoder_self_attention(
 
 def _project_beams(graph: _Graph, x: str, attention: Any, rotation: Rotation) -> list[str]:
     """Returns queries, keys and values `(B, N, H, 1, K)` of N hypotheses at the new position."""
-    shape = np.array([0, 0, attention.num_heads, 1, attention.d_k])
+    shape = np.array([0, 0, attention.num_heads, 1, -1])
     parts = [graph.add("Reshape", part, shape) for part in _project(graph, x, attention)]
     return [*(_rotate(graph, part, rotation, attention.d_k) for part in parts[:2]), parts[2]]
 
@@ -297,22 +300,25 @@ def _attention(
     graph: _Graph, queries: str, keys: str, values: str, mask: str | None, attention: Any
 ) -> str:
     """Returns scaled dot-product attention (equation 1). `keys` have the shape `(..., K, S)`."""
-    scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
-    scores = graph.add("MatMul", graph.add("Mul", queries, scale), keys)
+    if attention.use_scale:
+        scale = np.array(1.0 / math.sqrt(attention.d_k), "float32")
+        queries = graph.add("Mul", queries, scale)
+    scores = graph.add("MatMul", queries, keys)
     if mask is not None:
         scores = graph.add("Where", mask, scores, np.array(MASKED_SCORE, "float32"))
     return graph.add("MatMul", graph.add("Softmax", scores, axis=-1), values)
 
 
 def _project(graph: _Graph, x: str, attention: Any) -> list[str]:
-    """Returns queries, keys and values `(..., D)`, computed by one matrix product."""
+    """Returns queries, keys and values `(..., H * K)`, computed by one matrix product."""
     projections = (attention.query_projection, attention.key_projection, attention.value_projection)
-    return graph.add_several("Split", 3, _linear(graph, x, *projections), axis=-1, num_outputs=3)
+    widths = np.array([projection.units for projection in projections])
+    return graph.add_several("Split", 3, _linear(graph, x, *projections), widths, axis=-1)
 
 
 def _split_heads(graph: _Graph, x: str, attention: Any) -> str:
-    """Reshapes `(B, T, D)` to `(B, H, T, K)`."""
-    shape = np.array([0, 0, attention.num_heads, attention.d_k])
+    """Reshapes `(B, T, H * K)` to `(B, H, T, K)`."""
+    shape = np.array([0, 0, attention.num_heads, -1])
     return graph.add("Transpose", graph.add("Reshape", x, shape), perm=(0, 2, 1, 3))
 
 

@@ -74,6 +74,9 @@ class OnnxModel:
         self._predictions = ["logits", "candidate_log_probabilities", "candidate_ids"]
         outputs = [output.name for output in self._decoder.get_outputs()]
         self._cache = [name for name in outputs if name not in self._predictions]
+        shapes = {input.name: input.shape for input in self._decoder.get_inputs()}
+        # The axes of a cached tensor are sentences, hypotheses, heads, tokens and features.
+        self._sizes = {name: shapes[f"past_{name}"][2::2] for name in self._cache}
 
     def encode(self, source_ids: np.ndarray) -> dict[str, Any]:
         """Returns the state for the first decoder step.
@@ -85,9 +88,10 @@ class OnnxModel:
         """
         feed = {"source_ids": _value(source_ids)}
         memory = self._encoder.run_with_ort_values(self._memory, feed)
-        heads, width = self.config["num_heads"], self.config["d_k"]
-        nothing = _value(np.zeros((len(source_ids), 1, heads, 0, width), "float32"))
-        past = {f"past_{name}": nothing for name in self._cache}
+        past = {
+            f"past_{name}": _value(np.zeros((len(source_ids), 1, heads, 0, width), "float32"))
+            for name, (heads, width) in self._sizes.items()
+        }
         return {**dict(zip(self._memory, memory, strict=True)), **past}
 
     def step(

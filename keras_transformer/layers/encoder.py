@@ -30,8 +30,11 @@ class EncoderLayer(ConfiguredLayer):
         d_model: Width D of input and output.
         num_heads: Number of attention heads H.
         d_ff: Width F of the feed-forward network.
+        d_k: Width K of queries and keys in each head. Values always have the width
+            `d_model // num_heads`, which is also the default of `d_k`.
         dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
+        use_scale: Whether attention scores are divided by sqrt(d_k). Defaults to True.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
         norm_first, norm_epsilon: See `ResidualConnection`.
         kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
@@ -55,8 +58,10 @@ class EncoderLayer(ConfiguredLayer):
         num_heads: int,
         d_ff: int,
         *,
+        d_k: int | None = None,
         dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.0,
+        use_scale: bool = True,
         activation: str = "relu",
         norm_first: bool = False,
         norm_epsilon: float = 1e-6,
@@ -67,13 +72,21 @@ class EncoderLayer(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sizes(d_model=d_model, num_heads=num_heads)
+        if d_model % num_heads:
+            raise ValueError(
+                "`num_heads` must divide `d_model`. "
+                f"Received: num_heads={num_heads}, d_model={d_model}"
+            )
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
+        self.d_k = d_k
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
+        self.use_scale = use_scale
         self.activation = activation
         self.norm_first = norm_first
         self.norm_epsilon = norm_epsilon
@@ -101,7 +114,10 @@ class EncoderLayer(ConfiguredLayer):
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
+            self.d_k,
+            self.d_model // self.num_heads,
             dropout_rate=self.attention_dropout_rate,
+            use_scale=self.use_scale,
             kernel_initializer=self.kernel_initializer,
             dtype=self.dtype_policy,
             name=name,

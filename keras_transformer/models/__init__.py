@@ -46,7 +46,7 @@ ARCHITECTURES = {
         "Transformer",
         _COMMON
         | {"num_layers", "num_decoder_layers", "num_heads", "d_ff", "attention_dropout_rate"}
-        | {"position_encoding", "activation", "norm_first", "norm_epsilon"}
+        | {"d_k", "use_scale", "position_encoding", "activation", "norm_first", "norm_epsilon"}
         | {"attention_pattern", "attention_window"},
         {
             # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.

@@ -58,6 +58,9 @@ class Transformer(Seq2Seq):
             computes all scores at once (equation 1). This is fastest for short inputs.
         attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
             these two patterns. Must be None otherwise. Defaults to None.
+        d_k: Width K of queries and keys in each head. Values always have the width
+            `d_model // num_heads`. Defaults to None, which means the width of the values.
+        use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -100,6 +103,8 @@ class Transformer(Seq2Seq):
         pad_id: int = 0,
         attention_pattern: str | None = None,
         attention_window: int | None = None,
+        d_k: int | None = None,
+        use_scale: bool = True,
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -113,8 +118,10 @@ class Transformer(Seq2Seq):
             "d_model": d_model,
             "num_heads": num_heads,
             "d_ff": d_ff,
+            "d_k": d_k,
             "dropout_rate": dropout_rate,
             "attention_dropout_rate": attention_dropout_rate,
+            "use_scale": use_scale,
             "activation": activation,
             "norm_first": norm_first,
             "norm_epsilon": norm_epsilon,
@@ -160,6 +167,8 @@ class Transformer(Seq2Seq):
         self.pad_id = pad_id
         self.attention_pattern = attention_pattern
         self.attention_window = attention_window
+        self.d_k = d_k
+        self.use_scale = use_scale
         self.positions = positions
         self.source_embedding = source_embedding
         self.target_embedding = target_embedding

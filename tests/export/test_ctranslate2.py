@@ -33,6 +33,7 @@ VARIANTS = {
     "pre_norm": {"norm_first": True},
     "gelu": {"activation": "gelu"},
     "silu": {"activation": "silu"},
+    "unscaled": {"use_scale": False},
     "tanh": {"activation": "tanh"},
     "separate_vocabularies": {"target_vocabulary_size": V},
 }
@@ -224,6 +225,7 @@ def test_tokenizer_travels_with_the_model(separate_tokenizer, tmp_path):
     [
         ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
         ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
+        ({"d_k": 5}, "only keys as wide as the values.*d_k=5"),
         ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
         ({"pad_id": 5}, "must be the model's tokenizer"),
         ({"target_vocabulary_size": V + 1}, "must be the model's tokenizer"),

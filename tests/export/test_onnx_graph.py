@@ -28,8 +28,11 @@ def forced_logits(model, source_ids, target_ids):
     feed = dict(zip(names, encoder.run(None, {"source_ids": source_ids}), strict=True))
     batch, heads = len(source_ids), model.num_heads
     for i in range(model.num_layers):
-        empty = np.zeros((batch, 1, heads, 0, model.d_model // heads), "float32")
-        feed |= {f"past_key_{i + 1}": empty, f"past_value_{i + 1}": empty}
+        for name, width in (
+            ("key", model.d_k or model.d_model // heads),
+            ("value", model.d_model // heads),
+        ):
+            feed[f"past_{name}_{i + 1}"] = np.zeros((batch, 1, heads, 0, width), "float32")
     logits = []
     for token_ids in target_ids.T:
         feed |= {
@@ -52,7 +55,15 @@ def assert_same_logits(model):
     )
 
 
-QUICK = ("sinusoidal", "learned", "rotary", "index_concatenated", "pre_norm", "all_at_once")
+QUICK = (
+    "sinusoidal",
+    "learned",
+    "rotary",
+    "index_concatenated",
+    "pre_norm",
+    "unscaled",
+    "all_at_once",
+)
 
 
 @pytest.mark.parametrize(

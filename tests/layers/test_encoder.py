@@ -64,8 +64,10 @@ def test_dropout_acts_in_training_only(x):
 
 
 OPTIONS = {
+    "d_k": 6,
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.25,
+    "use_scale": False,
     "activation": "gelu",
     "norm_first": True,
     "norm_epsilon": 1e-3,
@@ -124,6 +126,11 @@ def test_sizes_that_cannot_be_are_refused(sizes):
     (name, size), *_ = sizes.items()
     with pytest.raises(ValueError, match=f"`{name}` must be an integer.*Received: {name}={size}"):
         EncoderLayer(**{"d_model": D, "num_heads": H, "d_ff": F, **sizes})
+
+
+def test_heads_of_values_must_fill_the_width():
+    with pytest.raises(ValueError, match="must divide `d_model`. Received: num_heads=5"):
+        EncoderLayer(D, 5, F, d_k=4)
 
 
 def test_a_stack_of_nothing_is_refused():

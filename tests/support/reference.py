@@ -266,13 +266,19 @@ def residual(weights, x, sublayer, norm_first):
 
 
 def encoder_layer(
-    weights, x, mask, num_heads, activation="relu", norm_first=False, rotary=False, bias=None
+    weights,
+    x,
+    mask,
+    num_heads,
+    activation="relu",
+    norm_first=False,
+    rotary=False,
+    bias=None,
+    use_scale=True,
 ):
     def attend(x):
         attention = weights["self_attention"]
-        return multi_head_attention(attention, x, x, x, num_heads, mask, rotary=rotary, bias=bias)[
-            0
-        ]
+        return multi_head_attention(attention, x, x, x, num_heads, mask, use_scale, rotary, bias)[0]
 
     def transform(x):
         return feed_forward(weights["feed_forward"], x, activation)
@@ -292,18 +298,21 @@ def decoder_layer(
     rotary=False,
     bias=None,
     allowed=True,
+    use_scale=True,
 ):
     causal = causal_mask(x.shape[1]) & allowed
 
     def attend_to_self(x):
         attention = weights["self_attention"]
-        return multi_head_attention(
-            attention, x, x, x, num_heads, causal, rotary=rotary, bias=bias
-        )[0]
+        return multi_head_attention(attention, x, x, x, num_heads, causal, use_scale, rotary, bias)[
+            0
+        ]
 
     def attend_to_memory(x):
         attention = weights["cross_attention"]
-        return multi_head_attention(attention, x, memory, memory, num_heads, memory_mask)[0]
+        return multi_head_attention(
+            attention, x, memory, memory, num_heads, memory_mask, use_scale
+        )[0]
 
     def transform(x):
         return feed_forward(weights["feed_forward"], x, activation)
@@ -327,6 +336,7 @@ def transformer(weights, config, source_ids, target_ids):
         "activation": config["activation"],
         "norm_first": config["norm_first"],
         "rotary": config["position_encoding"] == "rotary",
+        "use_scale": config["use_scale"],
     }
 
     def allowed(ids):

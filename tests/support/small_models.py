@@ -17,6 +17,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
     "pre_norm": {"norm_first": True},
     "gelu": {"activation": "gelu"},
+    "unscaled": {"use_scale": False},
+    "d_k": {"d_k": 5},
     "other_depth": {"num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
     "full_attention": {"attention_pattern": "full"},
@@ -27,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "norm_first": True,
         "activation": "gelu",
         "position_encoding": "rotary",
+        "d_k": 6,
         "pad_id": 5,
     },
 }
