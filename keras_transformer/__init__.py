@@ -45,7 +45,7 @@ _PUBLIC_NAMES = {
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
         AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq MaskedLanguageModel
-        RecurrentSeq2Seq Transformer""",
+        RecurrentSeq2Seq Transformer VisionTransformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

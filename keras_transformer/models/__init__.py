@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
     from keras_transformer.models.transformer import Transformer
+    from keras_transformer.models.vision_transformer import VisionTransformer
 
 __all__ = [
     "ARCHITECTURES",
@@ -18,6 +19,7 @@ __all__ = [
     "MaskedLanguageModel",
     "RecurrentSeq2Seq",
     "Transformer",
+    "VisionTransformer",
     "architecture",
 ]
 
@@ -106,6 +108,7 @@ _CLASSES = {
     **{class_name: module for module, (class_name, *_) in ARCHITECTURES.items()},
     "BertEncoder": "masked_language_model",
     "MaskedLanguageModel": "masked_language_model",
+    "VisionTransformer": "vision_transformer",
 }
 
 
