@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from keras_transformer.models.convolutional import ConvolutionalSeq2Seq
     from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
+    from keras_transformer.models.time_series import (
+        Forecaster,
+        MaskedPatchModel,
+        SkipGramWindowModel,
+        TimeSeriesEncoder,
+    )
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.models.vision_transformer import VisionTransformer
 
@@ -16,8 +22,12 @@ __all__ = [
     "AttentionalRecurrentSeq2Seq",
     "BertEncoder",
     "ConvolutionalSeq2Seq",
+    "Forecaster",
     "MaskedLanguageModel",
+    "MaskedPatchModel",
     "RecurrentSeq2Seq",
+    "SkipGramWindowModel",
+    "TimeSeriesEncoder",
     "Transformer",
     "VisionTransformer",
     "architecture",
@@ -109,6 +119,10 @@ _CLASSES = {
     "BertEncoder": "masked_language_model",
     "MaskedLanguageModel": "masked_language_model",
     "VisionTransformer": "vision_transformer",
+    "Forecaster": "time_series",
+    "MaskedPatchModel": "time_series",
+    "SkipGramWindowModel": "time_series",
+    "TimeSeriesEncoder": "time_series",
 }
 
 
