@@ -45,8 +45,9 @@ _PUBLIC_NAMES = {
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
-        AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq LanguageModel
-        MaskedLanguageModel RecurrentSeq2Seq Transformer""",
+        AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq Forecaster LanguageModel
+        MaskedLanguageModel MaskedPatchModel RecurrentSeq2Seq SkipGramWindowModel TimeSeriesEncoder
+        Transformer VisionTransformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

@@ -9,17 +9,29 @@ if TYPE_CHECKING:
     from keras_transformer.models.language_model import LanguageModel
     from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
+    from keras_transformer.models.time_series import (
+        Forecaster,
+        MaskedPatchModel,
+        SkipGramWindowModel,
+        TimeSeriesEncoder,
+    )
     from keras_transformer.models.transformer import Transformer
+    from keras_transformer.models.vision_transformer import VisionTransformer
 
 __all__ = [
     "ARCHITECTURES",
     "AttentionalRecurrentSeq2Seq",
     "BertEncoder",
     "ConvolutionalSeq2Seq",
+    "Forecaster",
     "LanguageModel",
     "MaskedLanguageModel",
+    "MaskedPatchModel",
     "RecurrentSeq2Seq",
+    "SkipGramWindowModel",
+    "TimeSeriesEncoder",
     "Transformer",
+    "VisionTransformer",
     "architecture",
 ]
 
@@ -109,6 +121,11 @@ _CLASSES = {
     "BertEncoder": "masked_language_model",
     "LanguageModel": "language_model",
     "MaskedLanguageModel": "masked_language_model",
+    "VisionTransformer": "vision_transformer",
+    "Forecaster": "time_series",
+    "MaskedPatchModel": "time_series",
+    "SkipGramWindowModel": "time_series",
+    "TimeSeriesEncoder": "time_series",
 }
 
 

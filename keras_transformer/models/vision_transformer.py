@@ -1,0 +1,127 @@
+"""The Vision Transformer, as a functional Keras model."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer.layers import Dropout, Encoder, LearnedPositionalEncoding
+from keras_transformer.layers.base import Dense
+from keras_transformer.models.base import ConfiguredModel, compute_policy
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class VisionTransformer(ConfiguredModel):
+    """Classifies pictures with an encoder that reads a picture as a sequence of patches (§3.1).
+
+    A linear map turns each patch into a vector, and learned position embeddings are added. Pre-norm
+    encoder layers with GELU follow. The mean of their outputs is classified. The sizes default to
+    those of ViT-Base. Unlike in the paper, there is no class token (Beyer et al. 2022, Better
+    plain ViT baselines for ImageNet-1k). As in the authors' program, the classifier starts at zero.
+
+    Example:
+
+    >>> model = VisionTransformer(10, (28, 28, 1), patch_size=4, num_layers=6, d_model=64,
+    ...                           num_heads=4, d_ff=128)
+    >>> logits = model(pictures)                                                    # (B, 10)
+
+    Args:
+        num_classes: Number of classes C.
+        image_shape: Height, width and number of channels of the pictures. Defaults to
+            (224, 224, 3).
+        patch_size: Height and width of a patch in pixels. Must divide height and width. Defaults
+            to 16.
+        num_layers: Number of layers. Defaults to 12.
+        d_model: Width D. Defaults to 768.
+        num_heads: Number of attention heads H. Defaults to 12.
+        d_ff: Width F of the feed-forward networks. Defaults to 3072.
+        dropout_rate: Dropout rate, in [0, 1), of the embeddings and of sublayer outputs. Defaults
+            to 0.1.
+        attention_dropout_rate: Dropout rate, in [0, 1), of the attention weights. Defaults to 0.
+        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
+        dtype: Dtype policy of all layers. Defaults to the global policy.
+
+    Call arguments:
+        inputs: float tensor `(B, height, width, channels)`, scaled to about zero mean and unit
+            variance.
+
+    Returns:
+        The logits, a float tensor `(B, C)` in the compute dtype.
+
+    Attributes:
+        states: The symbolic output of the encoder `(B, S, D)`. Its S patches are in rows from the
+            top left.
+
+    Raises:
+        ValueError: If `patch_size` does not divide height and width, if `num_heads` does not divide
+            `d_model`, or if `dtype` is float64.
+
+    Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words: Transformers for Image
+    Recognition at Scale.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_shape: tuple[int, int, int] = (224, 224, 3),
+        patch_size: int = 16,
+        num_layers: int = 12,
+        d_model: int = 768,
+        num_heads: int = 12,
+        d_ff: int = 3072,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        norm_epsilon: float = 1e-6,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        policy = compute_policy(dtype)
+        height, width, _ = image_shape = tuple(image_shape)
+        if height % patch_size or width % patch_size:
+            raise ValueError(
+                "`patch_size` must divide the height and the width in `image_shape`. "
+                f"Received: patch_size={patch_size}, image_shape={image_shape}"
+            )
+        num_patches = (height // patch_size) * (width // patch_size)
+        patches = keras.layers.Conv2D(
+            d_model, patch_size, strides=patch_size, dtype=policy, name="patch_embedding"
+        )
+        positions = LearnedPositionalEncoding(
+            num_patches,
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            dtype=policy,
+            name="positions",
+        )
+        encoder = Encoder(
+            num_layers,
+            d_model,
+            num_heads,
+            d_ff,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            activation="gelu",
+            norm_first=True,
+            norm_epsilon=norm_epsilon,
+            dtype=policy,
+            name="encoder",
+        )
+        pictures = keras.Input(image_shape, name="pictures")
+        x = keras.layers.Reshape((num_patches, d_model), dtype=policy)(patches(pictures))
+        x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(positions(x))
+        states = encoder(x)
+        pooled = keras.layers.GlobalAveragePooling1D(dtype=policy, name="mean")(states)
+        classifier = Dense(num_classes, kernel_initializer="zeros", dtype=policy, name="classifier")
+        super().__init__(pictures, classifier(pooled), **kwargs)
+
+        self.dtype_policy = policy
+        self.num_classes = num_classes
+        self.image_shape = image_shape
+        self.patch_size = patch_size
+        self.num_layers = num_layers
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.norm_epsilon = norm_epsilon
+        self.encoder = encoder
+        self.states = states

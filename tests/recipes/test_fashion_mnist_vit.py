@@ -1,0 +1,68 @@
+"""The recipe runs from end to end at toy size, and its augmentation only mirrors and moves."""
+
+import gzip
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_vit.py"
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return runpy.run_path(str(RECIPE))
+
+
+def write_data(folder, files, count=24):
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for images, labels in (files[:2], files[2:]):
+        pixels = generator.integers(0, 256, (count, 28, 28)).astype("uint8")
+        (folder / images).write_bytes(gzip.compress(bytes(16) + pixels.tobytes()))
+        values = generator.integers(0, 10, count).astype("uint8")
+        (folder / labels).write_bytes(gzip.compress(bytes(8) + values.tobytes()))
+
+
+def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
+    write_data(tmp_path / "data", recipe["FILES"])
+    options = {
+        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
+        "num-layers": 1, "d-model": 8, "epochs": 1, "batch-size": 8, "held-out": 8,
+    }  # fmt: skip
+    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
+    monkeypatch.setattr(sys, "argv", ["fashion_mnist_vit.py", *arguments])
+    policy = keras.config.dtype_policy()
+    try:
+        recipe["main"]()
+    finally:
+        keras.config.set_dtype_policy(policy)
+    report = json.loads((tmp_path / "run" / "results.json").read_text())
+    model = keras.models.load_model(tmp_path / "run" / "model.keras")
+    assert report["parameters"] == model.count_params() and 0 <= report["accuracy"] <= 1
+
+
+def test_augmentation_mirrors_and_moves(recipe):
+    picture = np.zeros((1, 28, 28, 1), "float32")
+    picture[0, 10, 3] = 1.0
+    found = set()
+    for seed in range(600):
+        moved = recipe["augmented"](picture, np.random.default_rng(seed))
+        assert moved.shape == picture.shape and moved.sum() == 1
+        found.add(tuple(np.argwhere(moved[0, :, :, 0])[0].tolist()))
+    moves = range(-2, 3)
+    assert found == {(10 + i, j + k) for i in moves for j in (3, 24) for k in moves}
+
+
+def test_a_batch_depends_only_on_its_step(recipe):
+    x, labels = np.arange(40.0).reshape(40, 1, 1, 1) * np.ones((1, 28, 28, 1)), np.arange(40)
+    stream, steps = recipe["batches_of"](x, labels, 8, 1)
+    assert steps == 5
+    from_start = stream(0)
+    batches = [next(from_start) for _ in range(8)]
+    np.testing.assert_array_equal(next(stream(7))[0], batches[7][0])
+    assert sorted(np.concatenate([y for _, y in batches[:5]]).tolist()) == list(range(40))
