@@ -40,7 +40,9 @@ def new_metric(
         raise ValueError(f"a metric must be one of {list(names)}. Received: {name!r}")
     if name == "bleu":
         try:
-            metric: Any = BLEU(tokenize=tokenize, lowercase=lowercase)
+            # `force`: without it, sacrebleu warns of tokenized text, which is what "none" is for.
+            force = tokenize == "none"
+            metric: Any = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
         except RuntimeError as error:  # the tokenizers for Japanese and Korean need packages
             raise UserError(f"tokenize={tokenize}: {error}") from None
     elif name == "comet":

@@ -25,6 +25,14 @@ def test_statistics_of_a_text_are_computed_once(monkeypatch):
     assert counted == [("a",), ("b",)]
 
 
+@pytest.mark.parametrize("tokenize, warns", [("none", False), ("13a", True)])
+def test_tokenized_text_is_a_surprise_only_where_bleu_tokenizes(tokenize, warns, caplog):
+    sentences = ("tokenized text .",) * 101
+    metric = new_metric("bleu", tokenize=tokenize)
+    metric.corpus_score(sentences, [sentences])
+    assert ("detokenize" in caplog.text) == warns
+
+
 def test_a_missing_tokenizer_is_told_in_one_line(monkeypatch):
     def missing(**settings):
         raise RuntimeError("Japanese tokenization requires extra dependencies")
