@@ -29,7 +29,7 @@ def test_statistics_of_a_text_are_computed_once(monkeypatch):
 def test_tokenized_text_is_a_surprise_only_where_bleu_tokenizes(tokenize, warns, caplog):
     sentences = ("tokenized text .",) * 101
     metric = new_metric("bleu", tokenize=tokenize)
-    metric.corpus_score(sentences, [sentences])
+    metric._extract_corpus_statistics(sentences, (sentences,))
     assert ("detokenize" in caplog.text) == warns
 
 
