@@ -19,13 +19,18 @@ def test_contract(x, tmp_path):
     assert_layer_contract(FeedForward, {"d_model": D, "d_ff": F}, {"x": x}, (B, T, D), tmp_path)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate"])
 def test_agrees_with_reference(x, activation):
     layer = FeedForward(D, F, activation)
     layer.build(x.shape)
     randomize(layer)
     expected = reference.feed_forward(weights_of(layer), x, activation)
     np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-5)
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="Received: activation='gelu_exact'"):
+        FeedForward(D, F, "gelu_exact")
 
 
 def test_is_the_same_at_every_position(x):
