@@ -97,7 +97,8 @@ def test_what_has_no_meaning_is_refused(generator):
         Generator(small_transformer(), Letters())
     with pytest.raises(ValueError, match="use `Generator`. Received: model=Ensemble"):
         Translator(Ensemble([model, model]), None)
-    assert Generator(Ensemble([model]), Letters())
+    with pytest.raises(ValueError, match=r"Received: \['LanguageModel', 'Transformer'\]"):
+        Ensemble([small_model("padding_in_vocabulary"), small_transformer()])
     with pytest.raises(ValueError, match="use `Generator`. Received: model=LanguageModel"):
         Translator(model, None)
 

@@ -10,14 +10,14 @@ import pytest
 RECIPE = Path(__file__).parents[2] / "recipes" / "shakespeare_gpt.py"
 
 
-@pytest.mark.parametrize("preset", ["cpu", "hour"])
+@pytest.mark.parametrize("preset", ["cpu", pytest.param("hour", marks=pytest.mark.slow)])
 def test_recipe_runs_from_end_to_end(preset, tmp_path, monkeypatch, capsys):
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt").write_text("To be, or not to be:\n" * 20)
     options = {
         "preset": preset, "data-dir": tmp_path, "output": tmp_path / "run", "num-layers": 1,
         "num-heads": 2, "d-model": 8, "context": 8, "batch-size": 4, "steps": 2,
-        "warmup-steps": 1, "sample-length": 12,
+        "warmup-steps": 1, "sample-length": 8,
     }  # fmt: skip
     arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["shakespeare_gpt.py", *arguments])
