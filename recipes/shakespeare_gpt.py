@@ -77,7 +77,7 @@ def parse_options():
     parser.add_argument("--preset", choices=PRESETS, default="cpu")
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data")
     parser.add_argument("--output", type=Path, help="folder of the run")
-    parser.add_argument("--checkpoint-every", type=int, default=250, help="steps per checkpoint")
+    parser.add_argument("--checkpoint-every", type=int, default=500, help="steps per checkpoint")
     parser.add_argument("--sample-length", type=int, default=500, help="characters to print")
     parser.add_argument("--seed", type=int, default=1)
     for name, value in PRESETS["cpu"].items():

@@ -31,8 +31,9 @@ class Ensemble:
         pad_id: Id of padding, the same in all models.
 
     Raises:
-        ValueError: If there is no model, or the models have different values of `pad_id`. `step`
-            raises ValueError if the models' target vocabularies have different sizes.
+        ValueError: If there is no model, if the models have different values of `pad_id`, or if
+            only some are language models. `step` raises ValueError if the models' target
+            vocabularies have different sizes.
 
     Source: Sutskever et al. 2014, §3.6.
     """
@@ -42,6 +43,11 @@ class Ensemble:
             raise ValueError(f"`models` must hold at least one model. Received: models={models}")
         if len(pad_ids := {model.pad_id for model in models}) > 1:
             raise ValueError(f"All models must have the same pad_id. Received: {sorted(pad_ids)}")
+        if len({getattr(model, "reads_prompt", False) for model in models}) > 1:
+            raise ValueError(
+                "Either all models or none must be language models. "
+                f"Received: {[type(model).__name__ for model in models]}"
+            )
         self.models = list(models)
 
     @property
@@ -64,7 +70,7 @@ class Ensemble:
 
     @property
     def reads_prompt(self) -> bool:
-        return all(getattr(model, "reads_prompt", False) for model in self.models)
+        return getattr(self.models[0], "reads_prompt", False)
 
     @property
     def max_length(self) -> int:

@@ -208,3 +208,11 @@ def test_options_out_of_range_are_refused():
         ForbiddenWords(((4,), ()))
     with pytest.raises(ValueError, match=r"Received: sequences=\(\)"):
         ForbiddenWords(())
+
+
+@pytest.mark.parametrize("rule", [RepetitionPenalty(1.5), NoRepeatNgrams(1), NoRepeatNgrams(2)])
+def test_the_id_of_padding_may_be_outside_of_the_vocabulary(rule):
+    log_probabilities, ids = hypotheses(position=4)
+    outside = np.where((ids == PAD) | (ids == BOS), -1, ids)
+    expected = apply(rule, log_probabilities, ids, 4)
+    np.testing.assert_array_equal(apply(rule, log_probabilities, outside, 4), expected)

@@ -169,6 +169,14 @@ def test_a_decoder_without_memory_decodes_step_by_step_what_it_computes_at_once(
         path = np.take_along_axis(path, moves[position][:, :, None, None], axis=1)
 
 
+def test_only_a_decoder_without_memory_reads_prompts(x, memory):
+    decoder = Decoder(1, D, H, F)
+    decoder.build(x.shape, memory.shape)
+    cache = decoder.init_cache(B, N, T, memory)
+    with pytest.raises(ValueError, match="Received: use_memory=True"):
+        decoder.prefill(cache, x, np.ones((B, T), "bool"))
+
+
 def test_memories_that_carry_a_mask_hide_padding(x, memory, memory_padding_mask):
     stack, masking = Decoder(2, D, H, F), keras.layers.Masking()
     memory[~memory_padding_mask] = 0

@@ -28,6 +28,12 @@ def test_contract(ids, tmp_path):
     assert_layer_contract(TokenEmbedding, arguments, {"inputs": ids}, (B, T, D), tmp_path)
 
 
+def test_vectors_without_scale_are_rows_of_the_matrix(ids, tmp_path):
+    arguments = {"vocabulary_size": V, "d_model": D, "use_scale": False, "initializer": "ones"}
+    assert_layer_contract(TokenEmbedding, arguments, {"inputs": ids}, (B, T, D), tmp_path)
+    np.testing.assert_array_equal(to_numpy(TokenEmbedding(**arguments)(ids)), 1.0)
+
+
 def test_agrees_with_reference(layer, ids):
     weights = weights_of(layer)
     vectors = layer(ids)

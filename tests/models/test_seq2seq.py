@@ -245,16 +245,3 @@ def test_lora_steps_equal_the_call(name):
             layer.lora_kernel_b.assign(generator.normal(size=layer.lora_kernel_b.shape) / 2)
     assert np.abs(to_numpy(model(inputs_of(model))) - before).max() > 0.1
     assert_steps_equal_call(model)
-
-
-def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
-    class Narrow(architecture("recurrent")):
-        pass
-
-    model = Narrow(13, num_layers=1, d_model=4, d_embedding=3)
-    assert Narrow.from_config(model.get_config()).d_model == 4
-
-
-def test_float64_is_refused():
-    with pytest.raises(ValueError, match="Received: dtype=float64"):
-        new_model("recurrent", dtype="float64")

@@ -27,7 +27,8 @@ def gelu(x):
 
 
 def gelu_approximate(x):
-    return x * 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    """Hendrycks and Gimpel 2016, §2: the approximation with tanh."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_approximate": gelu_approximate}
@@ -395,6 +396,29 @@ def masked_language_model(weights, config, token_ids, masked_positions, segment_
     hidden = ACTIVATIONS[config["activation"]](dense(weights["prediction"], masked))
     hidden = layer_normalization(weights["prediction_norm"], hidden)
     return x, output_projection(weights["embedding"], hidden) + weights["prediction_bias"]["bias"]
+
+
+def language_model(weights, config, token_ids):
+    """(B, T) to logits (B, T, V). `config` holds the arguments of the model."""
+    encoding, length = config["position_encoding"], token_ids.shape[1]
+    pattern = pattern_mask(length, config["attention_pattern"], config["attention_window"])
+    arguments = {
+        "num_heads": config["num_heads"],
+        "activation": config["activation"],
+        "norm_first": config["norm_first"],
+        "rotary": encoding == "rotary",
+        "bias": score_bias(
+            weights.get("decoder_positions"), encoding, config["num_heads"], length, False
+        ),
+    }
+    x = weights["embedding"]["embeddings"][token_ids]
+    x = encode_positions(weights.get("positions"), x, encoding, config["max_length"])
+    for i in range(1, config["num_layers"] + 1):
+        mask = causal_mask(length) & pattern
+        x = encoder_layer(weights[f"decoder_layer_{i}"], x, mask, **arguments)
+    if config["norm_first"]:
+        x = layer_normalization(weights["decoder_norm"], x)
+    return output_projection(weights["embedding"], x)
 
 
 # --- Recurrent layers: one sentence at a time, without padding ---------------------------------

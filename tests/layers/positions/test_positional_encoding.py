@@ -77,6 +77,16 @@ def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding):
         np.testing.assert_allclose(part, whole[:, start:stop], atol=1e-6)
 
 
+def test_each_sequence_may_have_an_offset_of_its_own(encoding):
+    x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
+    rows, starts = np.arange(B)[:, None], 3 * np.arange(B)[:, None]
+    columns = starts + np.arange(4)
+    offset = keras.ops.convert_to_tensor(starts, "int32")
+    found = to_numpy(encoding(x[rows, columns], offset=offset))
+    np.testing.assert_allclose(found, to_numpy(encoding(x))[rows, columns], atol=1e-6)
+    assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
+
+
 def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
     heads = np.random.default_rng(0).normal(size=(B, H, LENGTH, K)).astype("float32")
     whole = to_numpy(encoding.rotate(heads))

@@ -1,0 +1,114 @@
+"""Continuations of prompts by the shared search."""
+
+import numpy as np
+import pytest
+from support.language_models import Letters, next_logits, small_model
+from support.searching import eagerly, quick_search
+from support.small_models import small_model as small_transformer
+
+from keras_transformer import (
+    Ensemble,
+    Generator,
+    LanguageModel,
+    Request,
+    SamplingOptions,
+    SearchOptions,
+    Translator,
+)
+
+PROMPTS, LENGTH = ["abcdefg", "z", "kbk"], 5
+
+
+@pytest.fixture(scope="module")
+def generator():
+    with eagerly():
+        yield Generator(small_model(), Letters())
+
+
+def test_beam_of_one_equals_greedy_search_without_a_cache(generator):
+    options = SearchOptions(beam_size=1, max_length=LENGTH)
+    found = generator.generate(PROMPTS, options)
+    for prompt, (hypothesis,) in zip(PROMPTS, found, strict=True):
+        ids, log_probability = Letters().encode(prompt), 0.0
+        for token in hypothesis.ids:
+            logits = next_logits(generator.model, ids)
+            assert token == np.argmax(logits)
+            log_probability += logits[token] - np.log(np.exp(logits).sum())
+            ids.append(token)
+        assert hypothesis.length == LENGTH
+        assert hypothesis.text == Letters().decode(hypothesis.ids)
+        assert hypothesis.log_probability == pytest.approx(log_probability, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(beam_size=3, n_best=2, max_length=LENGTH, repetition_penalty=1.5),
+        SamplingOptions(num_samples=2, max_length=LENGTH),
+    ],
+    ids=["beam_search", "sampling"],
+)
+def test_prompts_of_different_lengths_do_not_change_each_other(generator, options):
+    together = generator.generate(PROMPTS, options, seed=3)
+    (alone,) = generator.generate(PROMPTS[:1], options, seed=3)  # has sample number 0 in both
+    assert [x.ids for x in together[0]] == [x.ids for x in alone]
+    for hypothesis, expected in zip(together[0], alone, strict=True):
+        assert hypothesis.log_probability == pytest.approx(expected.log_probability, abs=1e-4)
+    assert len({x.ids for hypotheses in together for x in hypotheses}) == 2 * len(PROMPTS)
+
+
+def test_eos_ends_a_continuation(generator):
+    options = SearchOptions(beam_size=1, max_length=LENGTH)
+    (ids,) = (x.ids for (x,) in generator.generate(PROMPTS[:1], options))
+    with eagerly():
+        ending = Generator(generator.model, Letters(), eos_id=ids[2])
+        ((hypothesis,),) = ending.generate(PROMPTS[:1], options)
+    assert hypothesis.ids == ids[: ids.index(ids[2])] and hypothesis.length < LENGTH
+
+
+def test_constraints_are_those_of_the_search():
+    model = small_model()
+    request = Request(
+        np.array([[4, 5, 6], [7, -1, -1]], "int32"),
+        required_ids=np.array([[[8, 9]], [[10, -1]]], "int32"),
+        forbidden_ids=np.array([[[9, 8]], [[-1, -1]]], "int32"),
+    )
+    options = SearchOptions(beam_size=3, max_length=LENGTH)
+    with eagerly():
+        ids = quick_search(model, request, LENGTH, options).ids[:, 0].tolist()
+    assert any(pair == (8, 9) for pair in zip(ids[0], ids[0][1:], strict=False)) and 10 in ids[1]
+
+
+@pytest.mark.parametrize("count, text", [(0, ""), (20, "a" * 20)])
+def test_prompts_without_tokens_or_of_too_many_are_refused(generator, count, text):
+    options = SamplingOptions(max_length=LENGTH)  # 19 + 5 tokens are 1 more than the model reads
+    message = f"at most 24 tokens together. Received: prompt 1 with {count} tokens"
+    with pytest.raises(ValueError, match=message):
+        generator.generate(["a" * 19, text], options)
+
+
+def test_what_has_no_meaning_is_refused(generator):
+    model = generator.model
+    with pytest.raises(TypeError, match="Received: 'abc'"):
+        generator.generate("abc")
+    with pytest.raises(ValueError, match="coverage_penalty.*model=LanguageModel"):
+        generator.generate(PROMPTS, SearchOptions(coverage_penalty=0.2))
+    with pytest.raises(ValueError, match="use `Translator`. Received: model=Transformer"):
+        Generator(small_transformer(), Letters())
+    with pytest.raises(ValueError, match="use `Generator`. Received: model=Ensemble"):
+        Translator(Ensemble([model, model]), None)
+    with pytest.raises(ValueError, match=r"Received: \['LanguageModel', 'Transformer'\]"):
+        Ensemble([small_model("padding_in_vocabulary"), small_transformer()])
+    with pytest.raises(ValueError, match="use `Generator`. Received: model=LanguageModel"):
+        Translator(model, None)
+
+
+def test_a_large_vocabulary_without_padding_is_searched():
+    """`top_k_tokens` divides it into blocks, and no block has the id -1."""
+    model = LanguageModel(
+        700, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9, pad_id=-1
+    )
+    with eagerly():
+        request = np.array([[4, 5]], "int32")
+        found = quick_search(model, request, 3, SearchOptions(beam_size=2))
+    assert np.isfinite(found.scores).all() and (found.lengths == 3).all()

@@ -1,0 +1,144 @@
+"""The language model against NumPy, and its cached steps against itself."""
+
+import inspect
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from support import reference
+from support.contract import to_numpy, weights_of
+from support.language_models import (
+    LAYERS,
+    LONGEST,
+    VARIANTS,
+    V,
+    new_model,
+    next_logits,
+    prompts_of,
+    small_model,
+)
+
+from keras_transformer import LanguageModel, MaskedCrossentropy, SlicedLogitsTrainer
+from keras_transformer.models.protocol import Searchable, SlicesLogits
+
+N, STEPS = 3, 4
+LENGTHS = [5, 1, 3]
+
+
+def assert_steps_equal_call(model, tolerance=1e-5):
+    """Hypotheses change places, and a prompt leaves the batch, before the cache is extended."""
+    prompts, source_ids = prompts_of(model, LENGTHS)
+    beams = np.random.default_rng(3).integers(1, V, (len(prompts), N, STEPS)).astype("int32")
+    cache, order, rows = model.init_cache(source_ids, 2, beam_size=N), [2, 0, 0], [2, 0]
+    for position in range(STEPS):
+        if position == 2:
+            beams = np.concatenate([beams[:, order, :2], beams[:, :, 2:]], axis=-1)[rows]
+            prompts = [prompts[row] for row in rows]
+            cache = cache.reorder(keras.ops.convert_to_tensor([order] * len(LENGTHS), "int32"))
+            cache = cache.take_sentences(keras.ops.convert_to_tensor(rows), len(LENGTHS))
+            cache = model.extend_cache(cache, STEPS)
+        # The tokens at position 0 are bos, which the model does not read.
+        before = beams[:, :, position - 1] if position else np.full(beams.shape[:2], -1, "int32")
+        logits, cache = model.step(before, cache, position)
+        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+        for row, prompt in enumerate(prompts):
+            for n in range(N if position else 1):
+                expected = next_logits(model, [*prompt, *beams[row, n, :position]])
+                np.testing.assert_allclose(to_numpy(logits[row, n]), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_agrees_with_reference(variant):
+    model = small_model(variant)
+    _, token_ids = prompts_of(model, [9, 9])
+    expected = reference.language_model(weights_of(model), model.get_config(), token_ids)
+    np.testing.assert_allclose(to_numpy(model(token_ids)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_prompt_and_steps_equal_the_whole_text(variant):
+    assert_steps_equal_call(small_model(variant))
+
+
+def test_padding_changes_nothing():
+    model = small_model()
+    (prompt, *_), token_ids = prompts_of(model, [3, 7])
+    expected = to_numpy(model(np.array([prompt])))[0]
+    np.testing.assert_allclose(to_numpy(model(token_ids))[0, :3], expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_quantized_steps_equal_the_quantized_call():
+    model = new_model()
+    model.quantize("int8")
+    assert_steps_equal_call(model, tolerance=0.05)
+
+
+@pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
+def test_keeps_the_protocol(protocol):
+    model = small_model()
+    assert all(hasattr(model, attribute) for attribute in protocol.__annotations__)
+    for method, function in inspect.getmembers(protocol, inspect.isfunction):
+        if not method.startswith("_"):
+            names = list(inspect.signature(function).parameters)
+            expected = [name for name in names if name != "return_attention_weights"]
+            assert list(inspect.signature(getattr(LanguageModel, method)).parameters) == expected
+
+
+def test_initial_weights_are_those_of_gpt2():
+    model = LanguageModel(300, num_layers=LAYERS, d_model=60, num_heads=2, d_ff=200)
+    for weight in model.trainable_weights:
+        is_last = "output/kernel" in weight.path or "outer/kernel" in weight.path
+        expected = 0.02 * (2 * LAYERS) ** -0.5 if is_last else 0.02
+        if len(weight.shape) == 2:
+            assert to_numpy(weight).std() == pytest.approx(expected, rel=0.1), weight.path
+        else:
+            assert weight.name == "gamma" or not to_numpy(weight).any()
+
+
+def test_saved_is_loaded_and_trains_on_with_sliced_logits(tmp_path):
+    model = new_model(name="a_name", dropout_rate=0.0, attention_dropout_rate=0.0)
+    _, token_ids = prompts_of(model, [9, 9, 5, 2])
+    x, y = token_ids[:, :-1], token_ids[:, 1:]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+    assert loaded.get_config() == model.get_config()
+    loss = MaskedCrossentropy(pad_id=-1)
+    trainer = SlicedLogitsTrainer(loaded, loss)
+    trainer.compile(keras.optimizers.SGD(0.05))
+    losses = [float(trainer.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(4)]
+    assert losses[0] == pytest.approx(float(loss(y, model(x))), rel=1e-4)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_a_saved_model_gives_the_same_logits_on_another_backend(tmp_path):
+    others = {"tensorflow": "jax", "jax": "torch", "torch": "tensorflow"}
+    model = small_model()
+    _, token_ids = prompts_of(model, [9, 4])
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "ids.npy", token_ids)
+    code = (
+        "import keras_transformer, keras, numpy as np; "
+        "model = keras.saving.load_model('model.keras'); "
+        "np.save('logits.npy', model.predict_on_batch(np.load('ids.npy')))"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": others[keras.config.backend()]}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment)
+    logits = np.load(tmp_path / "logits.npy")
+    np.testing.assert_allclose(logits, to_numpy(model(token_ids)), atol=1e-5)
+
+
+def test_texts_that_are_too_long_are_refused():
+    model = small_model()
+    source_ids = prompts_of(model, [5])[1]
+    cache = model.init_cache(source_ids, LONGEST - 4)  # The model does not read the last token.
+    message = f"Received: max_length={LONGEST}, length={LONGEST + 1}"
+    with pytest.raises(ValueError, match=message):
+        model.init_cache(source_ids, LONGEST - 3)
+    with pytest.raises(ValueError, match=message):
+        model.extend_cache(cache, LONGEST - 3)

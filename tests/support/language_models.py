@@ -1,0 +1,55 @@
+"""Small language models, prompts, and a tokenizer of letters."""
+
+import functools
+
+import numpy as np
+
+from keras_transformer import LanguageModel
+from support.contract import randomize, to_numpy
+
+V, D, H, F, LAYERS, LONGEST = 29, 10, 2, 14, 2, 23
+VARIANTS = {
+    "learned": {},
+    "rotary": {"position_encoding": "rotary", "d_model": 12},
+    "t5": {"position_encoding": "t5"},
+    "sinusoidal_post_norm": {"position_encoding": "sinusoidal", "norm_first": False},
+    "local": {"attention_pattern": "local", "attention_window": 3},
+    "padding_in_vocabulary": {"pad_id": 0},
+}
+
+
+def new_model(variant="learned", **changes):
+    """A model with random weights; its norms have the epsilon of the NumPy reference."""
+    sizes = {"num_layers": LAYERS, "d_model": D, "num_heads": H, "d_ff": F, "max_length": LONGEST}
+    options = {**sizes, "norm_epsilon": 1e-6, "pad_id": -1, **VARIANTS[variant], **changes}
+    model = LanguageModel(V, **options)
+    randomize(model)
+    return model
+
+
+small_model = functools.cache(new_model)
+
+
+def prompts_of(model, lengths):
+    """Random prompts, and the same as an array padded at the end."""
+    generator = np.random.default_rng(7)
+    prompts = [generator.integers(1, V, length).tolist() for length in lengths]
+    padded = np.full((len(prompts), max(lengths)), model.pad_id, "int32")
+    for row, prompt in enumerate(prompts):
+        padded[row, : len(prompt)] = prompt
+    return prompts, padded
+
+
+def next_logits(model, ids):
+    """The logits of the token after `ids`, without a cache."""
+    return to_numpy(model(np.array([ids], "int32")))[0, -1]
+
+
+class Letters:
+    """Token 1 is "a", token 2 is "b", and so on."""
+
+    def encode(self, text):
+        return [ord(letter) - 96 for letter in text]
+
+    def decode(self, ids):
+        return "".join(chr(id + 96) for id in ids)
