@@ -155,7 +155,10 @@ class ModelSettings(_Section):
     An architecture refuses the keys that it does not have.
     """
 
-    architecture: str = Field("transformer", description=f"One of {', '.join(ARCHITECTURES)}.")
+    architecture: str = Field(
+        "transformer",
+        description="One of transformer, recurrent, attentional_recurrent, convolutional.",
+    )
     preset: Literal["tiny", "base", "big"] = Field(
         "base", description="Sizes of a published model, for the keys that are not given."
     )

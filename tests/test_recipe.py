@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe, known_keys, load_recipe, may_change
+from keras_transformer.models import ARCHITECTURES
+from keras_transformer.recipe import ModelSettings, Recipe, known_keys, load_recipe, may_change
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -178,6 +179,8 @@ def test_windows_belong_to_patterns(path, settings):
 
 def test_an_unknown_architecture_is_refused(path):
     assert load_recipe(path).model.architecture == "transformer"
+    description = ModelSettings.model_fields["architecture"].description
+    assert description == f"One of {', '.join(ARCHITECTURES)}."
     with pytest.raises(UserError, match="must be one of transformer, recurrent, .*'rnn'"):
         load_recipe(path, ["model.architecture=rnn"])
 
