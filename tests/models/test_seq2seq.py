@@ -255,6 +255,13 @@ def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
     assert Narrow.from_config(model.get_config()).d_model == 4
 
 
+def test_a_weight_for_each_class_is_refused():
+    model = new_model("recurrent")
+    inputs = inputs_of(model)
+    with pytest.raises(ValueError, match="`class_weight` must be None, .*`sample_weight`"):
+        model.fit(inputs, inputs["target_ids"], class_weight={0: 1.0}, verbose=0)
+
+
 def test_float64_is_refused():
     with pytest.raises(ValueError, match="Received: dtype=float64"):
         new_model("recurrent", dtype="float64")
