@@ -654,10 +654,8 @@ class Run:
         """
         from keras_transformer.data.corpus import read_lines
 
-        path, evaluate = (
-            self._hypotheses_path(split, None),
-            self._command("evaluate", f"--split {split}"),
-        )
+        path = self._hypotheses_path(split, None)
+        evaluate = self._command("evaluate", f"--split {split}")
         if not path.exists():
             raise UserError(f"no translations {path}. To make them: {evaluate}")
         found = self.scored_model(None) if self.model_path.is_file() else {}
