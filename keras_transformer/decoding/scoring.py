@@ -90,10 +90,14 @@ class Scorer:
             maximum applies to the target tokens. Defaults to None, which means 1024.
     """
 
+    TOKENS_PER_BATCH = 1024
+
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.tokens_per_batch = 1024 if tokens_per_batch is None else tokens_per_batch
+        self.tokens_per_batch = (
+            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        )
         self._score_pairs = compile_function(score_pairs, model)
 
     def score(

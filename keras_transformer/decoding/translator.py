@@ -89,6 +89,8 @@ class Translator(BaseTranslator):
     Source: Vaswani et al. 2017, §6.1.
     """
 
+    TOKENS_PER_BATCH = 2048
+
     def __init__(
         self,
         model: Any,
@@ -100,7 +102,9 @@ class Translator(BaseTranslator):
     ) -> None:
         super().__init__(tokenizer, model.max_length, options, overlong)
         self.model = model
-        self.tokens_per_batch = 2048 if tokens_per_batch is None else tokens_per_batch
+        self.tokens_per_batch = (
+            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        )
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(tokenizer)
