@@ -82,7 +82,7 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 
 def keras_home() -> Path:
     """Returns Keras's folder for downloads, without the slow import of Keras."""
-    home = Path(os.path.expanduser(os.environ.get("KERAS_HOME", "~/.keras")))
+    home = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
     existing = next((x for x in (home, *home.parents) if os.path.exists(x)), home)
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 

@@ -498,6 +498,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
 
     Raises:
         UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
+        UserError: If `overrides` contain an unknown key or a value out of range.
         RecipeError: If the file contains YAML aliases, an unknown key or a value out of range.
     """
     path = find_recipe(path_or_name)
@@ -513,6 +514,11 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         return Recipe.model_validate(tree)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
+        keys = [".".join(map(str, (*details["loc"], ""))) for details in error.errors()]
+        given = [x for x in overrides if f"{x.partition('=')[0]}.".startswith(tuple(keys))]
+        if given:
+            message = f"{path} with `overrides` {', '.join(given)}: {problems}"
+            raise UserError(message) from None
         raise RecipeError(f"{path}: {problems}") from None
 
 
@@ -598,14 +604,24 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
 def _explain(details: Any) -> str:
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
-        nearest = difflib.get_close_matches(key, known_keys(), n=1)
-        return f"unknown key {key}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+        nearest = " or ".join(_nearest_keys(key))
+        return f"unknown key {key}" + (f"; did you mean {nearest}?" if nearest else "")
     if details["type"] == "missing":
         return f"{key} must be given"
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "value_error":
         return f"{key}: {message}" if key else message
     return f"{key}: {message}. Received: {key}={details['input']!r}"
+
+
+def _nearest_keys(unknown: str) -> list[str]:
+    """Returns the keys, of any section, with the name that is the most like that of a key."""
+    section, _, name = unknown.rpartition(".")
+    keys: dict[str, list[str]] = {}
+    for key in known_keys():
+        keys.setdefault(key.rpartition(".")[2], []).append(key)
+    found = [key for close in difflib.get_close_matches(name, keys, n=1) for key in keys[close]]
+    return [key for key in found if key.rpartition(".")[0] == section] or found
 
 
 def known_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:

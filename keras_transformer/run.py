@@ -37,8 +37,10 @@ Checkpoint = Literal["best", "last"] | int
 TextFiles = tuple[Path, Path | None]
 
 # Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
-# that was the newest when the archive was written. Keras ignores these files.
+# that was the newest when the archive was written, and evaluation.average_last of the recipe at
+# that time. Keras ignores these files.
 TOKENIZER_MEMBER, CHECKPOINT_MEMBER = "tokenizer.sha256", "checkpoint.sha256"
+AVERAGE_LAST_MEMBER = "average_last"
 _MOST_MEMBER_BYTES = 1024
 
 
@@ -119,7 +121,7 @@ class Run:
         if found and not self.recipe_path.exists():
             raise UserError(
                 f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
-                "would replace these files: move them, or choose another folder with --run"
+                "would replace these files: move them, or choose another folder (`directory`)"
             )
 
     def _places(self) -> list[Path]:
@@ -131,9 +133,12 @@ class Run:
 
     def _write_recipe(self) -> None:
         if self.recipe_path.exists():
+            which, hint = "a run", "continue it with `Run.resume`, remove it,"
+            if refused := self._refused(self._differences()):
+                which, hint = f"another run, and its recipe differs in {refused}", "remove it"
             raise UserError(
-                f"{self.directory} already holds a run: continue it with --resume, remove it, "
-                "or choose another folder with --run"
+                f"{self.directory} already holds {which}: {hint} or choose another folder "
+                "(`directory`)"
             )
         self._save_recipe()
 
@@ -187,18 +192,25 @@ class Run:
         Raises:
             UserError: If a setting must not change.
         """
-        changes = load_recipe(self.recipe_path).differences(self.recipe)
+        changes = self._differences()
+        if refused := self._refused(changes):
+            raise UserError(
+                f"{self.directory} cannot resume with these changes; start a new run for them. The "
+                f"recipes of the run and of the command differ in {refused}"
+            )
+        return changes
+
+    def _differences(self) -> dict[str, tuple[Any, Any]]:
+        return load_recipe(self.recipe_path).differences(self.recipe)
+
+    def _refused(self, changes: dict[str, tuple[Any, Any]]) -> str:
+        """Returns the keys and values of the changes that must not be made, or ""."""
         done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
         refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if not may_change(x)]
         if "training.steps" in changes and self.recipe.training.steps < done:
             before, after = changes["training.steps"]
             refused.append(f"training.steps ({before} and {after}; {done} steps are already done)")
-        if refused:
-            raise UserError(
-                f"{self.directory} cannot resume with these changes; start a new run for them. The "
-                f"recipes of the run and of the command differ in {', '.join(refused)}"
-            )
-        return changes
+        return ", ".join(refused)
 
     def record(self, step: int, backend: str) -> dict[str, tuple[Any, Any]]:
         """Stores the recipe in `recipe.yaml`, and changes of settings and backend in the history.
@@ -255,7 +267,7 @@ class Run:
         if not paths:
             if not self.model_path.is_file():
                 raise self._unfinished()
-            raise UserError(f"{self.directory} has no checkpoints: omit --checkpoint")
+            raise UserError(f"{self.directory} has no checkpoints: omit `checkpoint`")
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         if which == "last":
             chosen = paths[-1:]
@@ -324,7 +336,10 @@ class Run:
     @property
     def _resume(self) -> str:
         """The command that continues the training."""
-        return f"keras-transformer train {shlex.quote(str(self.directory))} --resume"
+        return self._command("train", "--resume")
+
+    def _command(self, name: str, options: str) -> str:
+        return f"keras-transformer {name} {shlex.quote(str(self.directory))} {options}"
 
     def _unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
@@ -337,7 +352,7 @@ class Run:
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         return UserError(
             f"no model {self.model_path}, because the training has not finished. To finish it: "
-            f"{self._resume}. Or choose a checkpoint with --checkpoint: best, last or one of the "
+            f"{self._resume}. Or choose a checkpoint with `checkpoint`: best, last or one of the "
             f"steps {steps}"
         )
 
@@ -384,12 +399,8 @@ class Run:
         if engine == "keras":
             from keras_transformer.decoding.translator import Translator
 
-            parts = (self.model(checkpoint), self.tokenizer(), options, overlong)
-            shortlist = self.shortlist() if use_shortlist else None
-            size: dict[str, Any] = (
-                {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
-            )
-            return Translator(*parts, shortlist=shortlist, **size)
+            parts = (self.model(checkpoint), self.tokenizer(), options, overlong, tokens_per_batch)
+            return Translator(*parts, self.shortlist() if use_shortlist else None)
         if engine != "ctranslate2":
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
@@ -464,7 +475,7 @@ class Run:
         If `model.keras` is missing, damaged or contains no fingerprint, returns the fingerprint of
         the tokenizer in the folder. Older releases wrote no fingerprint.
         """
-        return self._model_member(TOKENIZER_MEMBER) or self.tokenizer().fingerprint
+        return self.model_member(TOKENIZER_MEMBER) or self.tokenizer().fingerprint
 
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and is not older than the newest checkpoint.
@@ -475,11 +486,11 @@ class Run:
         if not paths or not self.model_path.is_file():
             return self.model_path.is_file()
         state = paths[-1] / "state.json"
-        if digest := self._model_member(CHECKPOINT_MEMBER):
+        if digest := self.model_member(CHECKPOINT_MEMBER):
             return f'"{digest}"' in _read_text(state)
         return self.model_path.stat().st_mtime_ns >= state.stat().st_mtime_ns
 
-    def _model_member(self, name: str) -> str | None:
+    def model_member(self, name: str) -> str | None:
         """Returns a text in `model.keras`, or None if file or text is missing or damaged."""
         with suppress(Exception):  # zipfile and zlib raise different errors
             with zipfile.ZipFile(self.model_path) as archive, archive.open(name) as file:
@@ -644,19 +655,20 @@ class Run:
         from keras_transformer.data.corpus import read_lines
 
         path = self._hypotheses_path(split, None)
+        evaluate = self._command("evaluate", f"--split {split}")
         if not path.exists():
-            raise UserError(f"no translations {path}: evaluate {self.directory} first")
+            raise UserError(f"no translations {path}. To make them: {evaluate}")
         found = self.scored_model(None) if self.model_path.is_file() else {}
         kept = _read_text(path.with_suffix(".sha256")).partition("\n")
         if kept[0] != found.get("checkpoint_sha256"):
             raise UserError(
-                f"{path} has translations of another model than {self.model_path}: evaluate "
-                f"{self.directory} again"
+                f"{path} has translations of another model than {self.model_path}. To make them "
+                f"again: {evaluate}"
             )
         if kept[2] != _sha256_of_lines(source for source, _ in self.pairs(split)):
             raise UserError(
-                f"{path} has translations of another text than the {split} text: evaluate "
-                f"{self.directory} again"
+                f"{path} has translations of another text than the {split} text. To make them "
+                f"again: {evaluate}"
             )
         return list(read_lines(path))
 
@@ -722,11 +734,10 @@ class Run:
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
-            hint = "with --data-dir"
-            if self.recipe_path.exists():
-                hint = f"in {self.recipe_path} (for `train --resume`, with --data-dir)"
+            place = f" in {self.recipe_path}" if self.recipe_path.exists() else ""
             raise UserError(
-                f"no file {folder / name}: set data.directory, the folder of the text, {hint}"
+                f"no file {folder / name}: set data.directory{place} to the folder of the text "
+                "(keras-transformer train: with --data-dir)"
             )
         from keras_transformer.data.download import download
 

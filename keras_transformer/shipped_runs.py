@@ -67,8 +67,8 @@ def _copy(shipped: Path) -> Path:
 
 
 def _files(run: Path) -> list[Path]:
-    """Returns the files of a shipped run that never change."""
-    paths = [path for part in _PARTS for path in (run / part, *(run / part).rglob("*"))]
+    """Returns the files of a shipped run that never change. File managers add hidden files."""
+    paths = [path for part in _PARTS for path in (run / part, *(run / part).rglob("[!.]*"))]
     return sorted(path for path in paths if path.is_file())
 
 

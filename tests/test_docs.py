@@ -104,7 +104,7 @@ def check_command(arguments):
     for parameter in command.params:
         if isinstance(parameter.type, click.Choice | click.IntRange | click.FloatRange):
             parameter.process_value(context, values.get(parameter.name))
-    settings = values.get("settings") or []
+    settings = values.get("overrides") or []
     assert {setting.partition("=")[0] for setting in settings} <= set(known_keys())
     if any((folder / f"{values.get('recipe')}.yaml").is_file() for folder in SHIPPED_RECIPES):
         load_recipe(values["recipe"], [x for x in settings if "$" not in x])

@@ -14,6 +14,7 @@ import threading
 import tracemalloc
 import zipfile
 import zlib
+from pathlib import Path
 
 import keras
 import pytest
@@ -309,6 +310,9 @@ def test_something_else_is_refused(tmp_path):
 def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     assert keras_home() == tmp_path / "home"
+    with monkeypatch.context() as patch:
+        patch.setenv("KERAS_HOME", "")
+        assert keras_home() != Path()
     monkeypatch.setattr(os.path, "exists", lambda path: path == tmp_path)  # closed folders
     assert keras_home() == tmp_path / "home"
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)

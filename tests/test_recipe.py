@@ -109,8 +109,28 @@ def test_override_of_another_form_is_refused_and_echoed(path, override):
 
 
 def test_unknown_override_is_refused_with_the_nearest_key(path):
-    with pytest.raises(UserError, match="did you mean training.accumulation_steps?"):
-        load_recipe(path, ["training.acumulation_steps=2"])
+    with pytest.raises(UserError) as error:
+        load_recipe(path, ["seed=3", "training.acumulation_steps=2"])
+    assert str(error.value) == (
+        f"{path} with `overrides` training.acumulation_steps=2: unknown key "
+        "training.acumulation_steps; did you mean training.accumulation_steps?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("stepss", "training.steps"),
+        ("evaluation.dropout_rate", "model.dropout_rate"),
+        ("evaluaton.beam_size", "evaluation"),
+        ("max_length", "data.max_length or model.max_length or evaluation.max_length"),
+        ("data.train.sorce", "data.train.source"),
+    ],
+)
+def test_keys_of_all_sections_are_suggested(path, key, nearest):
+    with pytest.raises(UserError) as error:
+        load_recipe(path, [f"{key}=2"])
+    assert f"; did you mean {nearest}?" in str(error.value)
 
 
 def test_yaml_round_trip_keeps_every_value(path, tmp_path):

@@ -69,8 +69,13 @@ def test_open_gives_back_the_recipe_as_used(run, recipe):
 
 
 def test_an_existing_run_is_not_begun_again(run, recipe):
-    with pytest.raises(UserError, match="already holds a run: continue it with --resume"):
+    with pytest.raises(UserError, match="already holds a run: continue it with `Run.resume`"):
         Run.create(run.directory, recipe)
+    other = recipe.model_copy(update={"seed": 2})
+    with pytest.raises(
+        UserError, match=r"another run, .* in seed \(1 and 2\): remove it or choose"
+    ):
+        Run.create(run.directory, other)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +187,13 @@ def test_an_unknown_checkpoint_names_those_that_there_are(unfinished, which):
 def test_no_checkpoint_is_told(run):
     tiny_model().save(run.model_path)
     for which in ("best", "last", 5):
-        with pytest.raises(UserError, match="has no checkpoints: omit --checkpoint$"):
+        with pytest.raises(UserError, match="has no checkpoints: omit `checkpoint`$"):
             run.checkpoint(which)
 
 
 def test_an_unfinished_run_says_which_checkpoints_can_be_used(unfinished):
     for use in (unfinished.model, unfinished.translator):
-        with pytest.raises(UserError, match="--checkpoint: best, last or .* steps 4, 6, 8$"):
+        with pytest.raises(UserError, match="`checkpoint`: best, last or .* steps 4, 6, 8$"):
             use()
 
 

@@ -59,6 +59,13 @@ def test_exports_beside_a_run_of_a_source_tree_are_no_part_of_it(package):
     assert {path.name for path in find_run("one").iterdir()} == {"model.keras", "recipe.yaml"}
 
 
+def test_hidden_files_of_a_file_manager_do_not_change_a_copy(package):
+    for folder in (package / "one", find_run("one")):
+        (folder / "tokenizer").mkdir()
+        (folder / "tokenizer" / ".DS_Store").touch()
+        assert find_run("one").is_dir()
+
+
 def test_a_copy_that_someone_changed_is_refused(package):
     (find_run("one") / "model.keras").write_bytes(b"other weights")
     with pytest.raises(UserError, match="must be a copy of .*, but was changed: remove the folder"):

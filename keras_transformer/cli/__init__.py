@@ -147,6 +147,8 @@ def main() -> None:
     keras-transformer evaluate runs/quickstart --backend jax
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
+    if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
+        os.environ.pop("KERAS_HOME", None)
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
     common.choose_backend()
     if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:

@@ -30,9 +30,9 @@ def command(run: Path, last: int) -> None:
     if len(paths) < last:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     previous = opened.directory / "model.previous.keras"
-    fingerprint = opened.tokenizer_fingerprint()
+    fingerprint, setting = opened.tokenizer_fingerprint(), opened.recipe.evaluation.average_last
     click.echo("Averaging checkpoints.", err=True)
     with opened.writing():
-        average_checkpoints(paths, opened.model_path, previous, fingerprint, paths[-1])
+        average_checkpoints(paths, opened.model_path, previous, fingerprint, paths[-1], setting)
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

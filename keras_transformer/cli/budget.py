@@ -17,7 +17,7 @@ from keras_transformer.cli.common import FiniteRange, backend_option, recipe_arg
     "limit is always the memory of the GPU.",
 )
 @backend_option
-def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
+def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None:
     """For RECIPE, find the largest training.tokens_per_batch that fits into memory.
 
     The command tests each value in a new process, with training steps on random sentences of the
@@ -37,7 +37,7 @@ def command(recipe: str, settings: Sequence[str], memory: float | None) -> None:
             figures = f"{tried.mebibytes:>10,.0f}{tried.seconds:>12.2f}{tried.tokens_per_s:>12,.0f}"
         click.echo(f"{tried.tokens:>10,}{shape:>18}{figures}")
 
-    loaded = load_recipe(recipe, settings)
+    loaded = load_recipe(recipe, overrides)
     limit = memory * 1024 if memory else available_mebibytes()
     click.echo(f"{'tokens':>10}{'B x S x T':>18}{'peak MiB':>10}{'s per step':>12}{'tokens/s':>12}")
     best = find_token_budget(loaded, limit, show)

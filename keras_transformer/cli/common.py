@@ -89,7 +89,7 @@ recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)
 set_option = click.option(
     "--set",
-    "settings",
+    "overrides",
     multiple=True,
     metavar="KEY=VALUE",
     help="Override a setting of the recipe, such as training.steps=500. Repeatable.",
@@ -167,24 +167,20 @@ scores_option = click.option(
 def with_option_names(message: str, command: click.Command | None) -> str:
     """Replaces the Python names of a command's options in a message by those of the command line.
 
-    A name counts if it has an underscore, is in backticks, or is followed by "=". So `n_best` and
-    n_best=3 become --n-best and --n-best 3.
+    Errors have Python names in backticks or with values. So `options.n_best` and n_best=3 become
+    --n-best and --n-best 3. Nothing else changes: other words may be of the user.
     """
     parameters = [x for x in command.params if isinstance(x, click.Option)] if command else []
     options = {x.opts[0].lstrip("-").replace("-", "_"): x.opts[0] for x in parameters}
     options |= {str(x.name): x.opts[0] for x in parameters}
-    names = "|".join(sorted(options, key=len, reverse=True))
+    names = "|".join(sorted(options, key=len, reverse=True)) or "(?!)"
 
     def replaced(match: re.Match[str]) -> str:
-        name = match["name"]
-        if "_" in name or match["tick"] or match["value"]:
-            return options[name] + (" " if match["value"] == "=" else "")
-        return match[0]
+        return options[match["quoted"] or match["given"]] + (" " if match["value"] == "=" else "")
 
-    # "the model's max_length" is the argument of the model.
-    before = r"(?<![\w./-])(?<!model's )(?P<tick>`?)(?:options\.|use_)?"
-    after = r"\b(?P=tick)(?![/-]|\.\w)(?P<value>=True|=|)"
-    return re.sub(f"{before}(?P<name>{names}){after}", replaced, message)
+    quoted = rf"`(?:options\.|[A-Z]\w*\.|use_)?(?P<quoted>{names})`"
+    given = rf"(?<![\w./-])(?:use_)?(?P<given>{names})(?P<value>=True|=)"
+    return re.sub(f"{quoted}|{given}", replaced, message)
 
 
 def is_session(file: Path | None) -> bool:

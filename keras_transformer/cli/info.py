@@ -90,6 +90,8 @@ def _training(training: dict[str, Any] | None, backend: str | None) -> str:
     if training["steps_done"] is not None:
         of = "" if training["steps"] is None else f" of {training['steps']:,}"
         parts.append(f"{training['steps_done']:,}{of} steps done")
+    elif training["steps"] is not None:  # a shared run, without checkpoints
+        parts.append(f"{training['steps']:,} steps in the recipe")
     if steps := training["checkpoints"]:
         parts.append(f"checkpoints of the steps {', '.join(map(str, steps))}")
     return "; ".join(parts) + (f"; backend {backend}" if backend else "")

@@ -58,8 +58,7 @@ def command(
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
-    size = {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
-    scorer = Scorer(opened.model(checkpoint), opened.tokenizer(), **size)
+    scorer = Scorer(opened.model(checkpoint), opened.tokenizer(), tokens_per_batch)
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):

@@ -2,8 +2,11 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +18,7 @@ from keras_transformer.errors import UserError
 @recipe_argument
 @click.option(
     "--run",
+    "directory",
     type=run_folder,
     help="Run folder to create. Default: runs/NAME, where NAME is the name of the recipe.",
 )
@@ -27,7 +31,11 @@ from keras_transformer.errors import UserError
 @click.option("--resume", is_flag=True, help="Continue a run. RECIPE can be the run folder.")
 @backend_option
 def command(
-    recipe: str, run: Path | None, data_dir: Path | None, settings: Sequence[str], resume: bool
+    recipe: str,
+    directory: Path | None,
+    data_dir: Path | None,
+    overrides: Sequence[str],
+    resume: bool,
 ) -> None:
     """Train a model from RECIPE.
 
@@ -48,23 +56,43 @@ def command(
     from keras_transformer.training.distribution import start
 
     if data_dir:
-        settings = [*settings, f"data.directory={json.dumps(str(data_dir))}"]
+        overrides = [*overrides, f"data.directory={json.dumps(str(data_dir))}"]
     if (Path(recipe) / "recipe.yaml").is_file():
-        run = _resumed_run(Path(recipe), run, resume)
-    loaded = load_recipe(recipe, settings)
-    directory = run or Path("runs") / loaded.name
-    opened = start(loaded).open_run(directory, loaded, resume)
+        directory = _resumed_run(Path(recipe), directory, resume)
+    loaded = load_recipe(recipe, overrides)
+    directory = directory or Path("runs") / loaded.name
+    distribution = start(loaded)
+    opened = distribution.open_run(directory, loaded, resume)
     try:
-        train(opened, resume=resume)
-    except KeyboardInterrupt:
+        with _sigterm_interrupts():
+            train(opened, resume=resume)
+    except KeyboardInterrupt as interrupt:
         is_saved = load_recipe(opened.recipe_path) == loaded
-        options = [] if is_saved else [word for x in settings for word in ("--set", x)]
+        options = [] if is_saved else [word for x in overrides for word in ("--set", x)]
         words = ["train", str(directory), "--resume", *options]
         click.echo(f"\nStopped. Continue with: keras-transformer {shlex.join(words)}", err=True)
-        raise click.exceptions.Exit(130) from None
+        (number,) = interrupt.args or (signal.SIGINT,)
+        raise click.exceptions.Exit(128 + number) from None
     except Exception:
         opened.discard()
         raise
+    if distribution.is_chief:
+        for name in ("translate", "evaluate", "info"):
+            click.echo(f"next: keras-transformer {shlex.join([name, str(directory)])}")
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Makes SIGTERM, with which a scheduler stops a process, do the same as Ctrl-C."""
+
+    def interrupt(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:

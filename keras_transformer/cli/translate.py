@@ -181,13 +181,11 @@ def _new_translator(runs: list[Any], options: dict[str, Any], search: dict[str, 
     search_options = options_of_search.checked(make, **search)
     overlong, engine = options.pop("overlong"), options.pop("engine")
     use_shortlist, checkpoint = options.pop("shortlist"), options.pop("checkpoint")
-    tokens = options.pop("tokens_per_batch")
-    size = {} if tokens is None else {"tokens_per_batch": tokens}
-    chosen = (use_shortlist, checkpoint)
+    chosen = (use_shortlist, checkpoint, options.pop("tokens_per_batch"))
     try:
         if len(runs) == 1:
-            return runs[0].translator(search_options, overlong, engine, *chosen, **size)
-        return _ensemble_translator(runs, search_options, overlong, *chosen, **size)
+            return runs[0].translator(search_options, overlong, engine, *chosen)
+        return _ensemble_translator(runs, search_options, overlong, *chosen)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -198,7 +196,7 @@ def _ensemble_translator(
     overlong: Any,
     use_shortlist: bool,
     checkpoint: "Checkpoint | None",
-    **size: int,
+    tokens_per_batch: int | None,
 ) -> Any:
     from keras_transformer.decoding.ensemble import Ensemble
     from keras_transformer.decoding.translator import Translator
@@ -209,7 +207,7 @@ def _ensemble_translator(
             raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
     ensemble = Ensemble([opened.model(checkpoint) for opened in runs])
     shortlist = runs[0].shortlist() if use_shortlist else None
-    return Translator(ensemble, tokenizers[0], options, overlong, shortlist=shortlist, **size)
+    return Translator(ensemble, tokenizers[0], options, overlong, tokens_per_batch, shortlist)
 
 
 class _Line(NamedTuple):

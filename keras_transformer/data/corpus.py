@@ -81,9 +81,10 @@ class _ParallelText:
                 source_count = aligned + (source is not None) + sum(1 for _ in sources)
                 target_count = aligned + (target is not None) + sum(1 for _ in targets)
                 raise CorpusError(
-                    "line-aligned files must have the same number of lines. Received: "
+                    "line-aligned files must have the same number of lines. Add or remove lines, "
+                    "so that each line translates the line of the same number. Received: "
                     f"{self.source_path} with {source_count:,} and "
-                    f"{self.target_path} with {target_count:,}"
+                    f"{self.target_path} with {target_count:,} lines"
                 )
 
     def _tab_separated(self) -> Iterator[Pair]:

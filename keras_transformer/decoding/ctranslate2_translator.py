@@ -168,7 +168,7 @@ class CTranslate2Translator(BaseTranslator):
         if any(prefixes) and options.beam_size > 1:
             raise UserError(
                 "CTranslate2's beam search never ends a translation right after its prefix, unless "
-                "this is most probable: with `prefixes`, beam_size must be 1; or use the engine "
+                "this is most probable: with `prefixes`, `beam_size` must be 1; or use the engine "
                 f"keras. Received: beam_size={options.beam_size}"
             )
         return prefixes
@@ -259,7 +259,7 @@ def _check_beam_size(beam_size: int, vocabulary_size: int) -> None:
     most = max((vocabulary_size - 2) // 2, 1)
     if beam_size > most:
         raise UserError(
-            f"with CTranslate2, beam_size must be at most {most}, half the target pieces. "
+            f"with CTranslate2, `beam_size` must be at most {most}, half the target pieces. "
             f"Received: beam_size={beam_size}; use the engine keras"
         )
 

@@ -60,7 +60,7 @@ class DecodingOptions(BaseModel):
     def _check_lengths(self) -> Self:
         if self.max_length is not None and self.min_length > self.max_length:
             raise ValueError(
-                "min_length must be at most max_length. "
+                "`min_length` must be at most `max_length`. "
                 f"Received: min_length={self.min_length}, max_length={self.max_length}"
             )
         return self
@@ -121,13 +121,14 @@ class SearchOptions(DecodingOptions):
         groups, penalty = self.num_beam_groups, self.diversity_penalty
         if self.beam_size % groups or (groups > 1) != (penalty > 0):
             raise ValueError(
-                "beam_size must be a multiple of num_beam_groups. diversity_penalty must be above "
-                f"0 with several groups, and 0 with one group. Received: num_beam_groups={groups}, "
-                f"diversity_penalty={penalty}, beam_size={self.beam_size}"
+                "`beam_size` must be a multiple of `num_beam_groups`. `diversity_penalty` must be "
+                "above 0 with several groups, and 0 with one group. "
+                f"Received: num_beam_groups={groups}, diversity_penalty={penalty}, "
+                f"beam_size={self.beam_size}"
             )
         if self.n_best > self.beam_size:
             raise ValueError(
-                "n_best must be at most beam_size. "
+                "`n_best` must be at most `beam_size`. "
                 f"Received: n_best={self.n_best}, beam_size={self.beam_size}"
             )
         return self

@@ -87,13 +87,17 @@ class Scorer:
             `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
         tokens_per_batch: Maximum number of source tokens in a batch, padding included. The same
-            maximum applies to the target tokens. Defaults to 1024.
+            maximum applies to the target tokens. Defaults to None, which means 1024.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int = 1024) -> None:
+    TOKENS_PER_BATCH = 1024
+
+    def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch = (
+            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        )
         self._score_pairs = compile_function(score_pairs, model)
 
     def score(

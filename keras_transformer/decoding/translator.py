@@ -76,7 +76,7 @@ class Translator(BaseTranslator):
             two words. The translations of the parts are joined with a space. `"truncate"`
             translates only the beginning of the text, with a warning. Defaults to `"split"`.
         tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
-            2048.
+            None, which means 2048.
         shortlist: A `Shortlist` of the target tokens for each sentence, for example
             `Run.shortlist()`. With a shortlist, a step computes fewer logits, and the probabilities
             of the tokens in the shortlist sum to 1. Defaults to None, which means all tokens.
@@ -90,13 +90,15 @@ class Translator(BaseTranslator):
     Source: Vaswani et al. 2017, §6.1.
     """
 
+    TOKENS_PER_BATCH = 2048
+
     def __init__(
         self,
         model: Any,
         tokenizer: Any,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
-        tokens_per_batch: int = 2048,
+        tokens_per_batch: int | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
         super().__init__(tokenizer, model.max_length, options, overlong)
@@ -106,7 +108,9 @@ class Translator(BaseTranslator):
                 f"`Generator`. Received: model={type(model).__name__}"
             )
         self.model = model
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch = (
+            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
+        )
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(tokenizer)

@@ -1,6 +1,7 @@
 """Scores translations of one text, and compares them with other translations of the text."""
 
 import bisect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from keras_transformer.evaluation.metrics import new_metric
 
 # The number of words of the longest sentence in each length bucket but the last.
 _LONGEST = (5, 10, 15, 20, 30, 50)
+# Resampling fewer sentences underestimates the variance of a score.
+_FEWEST_SENTENCES = 30
 _TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
 
 
@@ -96,6 +99,7 @@ class Evaluator:
     ) -> None:
         self.references = tuple(references)
         self.sources = None if sources is None else tuple(sources)
+        self._name_of_references = "the references"
         if not self.references:
             raise UserError("there must be at least one reference. Received: none")
         if self.sources is not None:
@@ -128,7 +132,9 @@ class Evaluator:
             sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
         if not references:
             raise CorpusError(f"{reference} must have at least one line. Received: an empty file")
-        return cls(references, sources, **settings)
+        evaluator = cls(references, sources, **settings)
+        evaluator._name_of_references = str(reference)
+        return evaluator
 
     def check_aligned(self, texts: Mapping[str, Sequence[str]]) -> None:
         """Raises `UserError` if the references and a text have different numbers of lines.
@@ -138,8 +144,10 @@ class Evaluator:
         for name, lines in texts.items():
             if len(lines) != len(self.references):
                 raise UserError(
-                    f"{name} must have as many lines as the references, "
-                    f"{len(self.references):,}. Received: {len(lines):,}"
+                    f"{name} must have as many lines as {self._name_of_references}: one "
+                    "translation of each sentence, in the same order. Complete the shorter text, "
+                    f"or choose two of the same sentences. Received: {len(lines):,} and "
+                    f"{len(self.references):,} lines"
                 )
 
     def scores(self, hypotheses: Sequence[str]) -> list[Score]:
@@ -175,6 +183,12 @@ class Evaluator:
         if test not in _TEST_TYPES:
             raise ValueError(f"`test` must be one of {list(_TEST_TYPES)}. Received: test={test!r}")
         self.check_aligned({"the translations": hypotheses, "the baseline": baseline})
+        if len(hypotheses) < _FEWEST_SENTENCES:
+            warnings.warn(
+                f"A p-value from fewer than {_FEWEST_SENTENCES} sentences tells little. "
+                f"Received: {len(hypotheses)} sentences",
+                stacklevel=2,
+            )
         systems = [("baseline", tuple(baseline)), ("system", tuple(hypotheses))]
         metrics = {str(number): metric for number, metric in enumerate(self._metrics)}
         paired = PairedTest(systems, metrics, (self.references,), test_type=_TEST_TYPES[test])

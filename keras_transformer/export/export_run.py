@@ -5,7 +5,7 @@ Checks the options before the slow import of Keras.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
@@ -13,14 +13,17 @@ from keras_transformer.errors import UserError
 from keras_transformer.run import Checkpoint, Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
+# The types of weights of the formats run and onnx.
+RunWeights = Literal["float32", "float16"]
+OnnxWeights = Literal["float32", "int8"]
 
 _CTRANSLATE2_INTEGERS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16")
 # The types of weights of each format.
 QUANTIZATIONS: dict[str, tuple[str, ...]] = {
     "saved_model": (),
     "ctranslate2": ("float32", *_CTRANSLATE2_INTEGERS, "float16", "bfloat16"),
-    "onnx": ("float32", "int8"),
-    "run": ("float32", "float16"),
+    "onnx": get_args(OnnxWeights),
+    "run": get_args(RunWeights),
 }
 _MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 _ALL_SEARCH = tuple(name for name in SearchOptions.model_fields if name != "n_best")

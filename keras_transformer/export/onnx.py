@@ -7,13 +7,14 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.export_run import OnnxWeights
 from keras_transformer.export.source_model import (
     Comparison,
     check_attention,
@@ -24,7 +25,6 @@ from keras_transformer.export.source_model import (
 )
 from keras_transformer.models import Transformer
 
-QUANTIZATIONS = ("float32", "int8")
 WEIGHTS = "weights.bin"
 
 # A constant of less than `PAGE` bytes is stored in its graph, a larger one in the file `WEIGHTS`.
@@ -42,7 +42,7 @@ def export_onnx(
     model: Transformer,
     tokenizer: Tokenizer,
     directory: str | Path,
-    quantization: Literal["float32", "int8"] = "float32",
+    quantization: OnnxWeights = "float32",
     sentences: Sequence[str] | None = None,
     beam_size: int = 4,
     length_penalty: float = 0.6,
@@ -154,9 +154,9 @@ def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantizati
             f"The ONNX export supports only the activations {list(onnx_graph.ACTIVATIONS)}. "
             f"Received: model.activation={model.activation!r}"
         )
-    if quantization not in QUANTIZATIONS:
+    if quantization not in get_args(OnnxWeights):
         raise ValueError(
-            f"`quantization` must be one of {list(QUANTIZATIONS)}. "
+            f"`quantization` must be one of {list(get_args(OnnxWeights))}. "
             f"Received: quantization={quantization!r}"
         )
 

@@ -5,7 +5,7 @@ import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from keras import ops
@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.export_run import RunWeights
 from keras_transformer.export.source_model import (
     Comparison,
     check_model,
@@ -23,8 +24,6 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe import Recipe
 from keras_transformer.run import TOKENIZER_MEMBER, Checkpoint, Run
 
-WeightType = Literal["float32", "float16"]
-
 _WEIGHTS = "model.weights.h5"
 _SCORE_TOLERANCE = 1e-3  # nats
 
@@ -32,7 +31,7 @@ _SCORE_TOLERANCE = 1e-3  # nats
 def export_shared_run(
     run: Run,
     directory: str | Path,
-    quantization: WeightType = "float32",
+    quantization: RunWeights = "float32",
     sentences: Sequence[str] = (),
     checkpoint: Checkpoint | None = None,
 ) -> Comparison:
@@ -67,9 +66,9 @@ def export_shared_run(
         ValueError: If `quantization` is unknown, if the model is quantized, or if a weight exceeds
             the range of float16.
     """
-    if quantization not in get_args(WeightType):
+    if quantization not in get_args(RunWeights):
         raise ValueError(
-            f"`quantization` must be one of {', '.join(get_args(WeightType))}. "
+            f"`quantization` must be one of {', '.join(get_args(RunWeights))}. "
             f"Received: quantization={quantization!r}"
         )
     check_is_free(directory)
@@ -125,7 +124,7 @@ def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
     ]
 
 
-def _save_model(model: Seq2Seq, path: Path, weights: WeightType, fingerprint: str) -> None:
+def _save_model(model: Seq2Seq, path: Path, weights: RunWeights, fingerprint: str) -> None:
     with without_tensorflow():
         model.save(path)
         if weights == "float16":

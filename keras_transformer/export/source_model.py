@@ -106,14 +106,14 @@ class Comparison(NamedTuple):
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
     largest_difference: float  # in nats, between export's and model's score of equal translations
-    are_empty: bool = False  # whether the model translates every sentence to an empty text
+    are_same: bool = False  # whether the model translates every sentence to the same text
 
     def __str__(self) -> str:
         share = self.identical / self.sentences if self.sentences else 1.0
-        empty = ". But all translations are empty, so check that the model is trained"
+        same = ". But all translations are the same text, so check that the model is trained"
         return (
             f"{share:.1%} of {self.sentences} translations equal the model's; their scores differ "
-            f"by at most {self.largest_difference:.1g} nats{empty if self.are_empty else ''}"
+            f"by at most {self.largest_difference:.1g} nats{same if self.are_same else ''}"
         )
 
 
@@ -167,8 +167,8 @@ def compare(
                 if text == hypothesis.text:
                     differences.append(difference)
     best = [row[0].text for text, row in zip(sentences, expected, strict=True) if text.strip()]
-    are_empty = bool(best) and not any(best)
-    return Comparison(len(sentences), identical, max(differences), are_empty)
+    are_same = len(set(best)) == 1 and (len(best) > 1 or not best[0])
+    return Comparison(len(sentences), identical, max(differences), are_same)
 
 
 def _difference(hypothesis: Hypothesis, score: float) -> float:

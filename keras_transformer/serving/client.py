@@ -14,10 +14,15 @@ from keras_transformer.serving.endpoint import (
     NotFoundError,
     RestEndpoint,
     TemporaryError,
+    UnreachableError,
     Values,
 )
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
+_HINT = (
+    ". Start a server, for example with `docker compose up` in the folder of the exported "
+    "SavedModel, or give the `address` of one"
+)
 _LONGEST_TIMEOUT = 24 * 60 * 60  # seconds
 
 
@@ -170,7 +175,7 @@ class ServingClient:
                 yield self.translate_nbest(chunk, n_best, **search)
 
     def _predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
-        wait = _FIRST_WAIT
+        wait, hint = _FIRST_WAIT, ""
         for attempt in range(self._retries + 1):
             try:
                 return self._endpoint.predict(signature, inputs)
@@ -178,12 +183,13 @@ class ServingClient:
                 trouble = self._why_not_found(str(error))
             except TemporaryError as error:
                 trouble = str(error)
+                hint = _HINT if isinstance(error, UnreachableError) else ""
             if attempt < self._retries:
                 pause = wait * random.uniform(0.5, 1)
                 warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
                 time.sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT)
-        raise UserError(f"{trouble} (after {self._retries + 1} attempts)")
+        raise UserError(f"{trouble} (after {self._retries + 1} attempts){hint}")
 
     def _columns(
         self, outputs: dict[str, list[Any]], names: Sequence[str], count: int

@@ -31,6 +31,10 @@ class TemporaryError(Exception):
     """The server is unreachable, overloaded or slow, so the same request may succeed later."""
 
 
+class UnreachableError(TemporaryError):
+    """There is no connection to the server."""
+
+
 class NotFoundError(Exception):
     """The server does not serve this model or version now. `Endpoint.states` tells why."""
 
@@ -127,7 +131,7 @@ class RestEndpoint:
             message = f"{self.address} gave no answer within {self._timeout:g} s"
             raise TemporaryError(message) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise TemporaryError(f"{self.address} cannot be reached: {_reason(error)}") from None
+            raise UnreachableError(f"{self.address} cannot be reached: {_reason(error)}") from None
         except ValueError as error:  # raised by requests for an invalid address
             raise UserError(
                 f"the address must look like {REST_ADDRESS}. Received: {self.address} ({error})"
@@ -257,10 +261,13 @@ class GrpcEndpoint:
         except self._grpc.RpcError as error:
             if error.code() == code.NOT_FOUND:
                 raise NotFoundError(error.details()) from None
-            temporary = (code.UNAVAILABLE, code.RESOURCE_EXHAUSTED, code.DEADLINE_EXCEEDED)
-            kind = TemporaryError if error.code() in temporary else UserError
+            kinds = {
+                code.UNAVAILABLE: UnreachableError,
+                code.RESOURCE_EXHAUSTED: TemporaryError,
+                code.DEADLINE_EXCEEDED: TemporaryError,
+            }
             message = f"{self.address} answers {error.code().name}: {error.details()}"
-            raise kind(message) from None
+            raise kinds.get(error.code(), UserError)(message) from None
 
 
 def _array(values: Values) -> np.ndarray:

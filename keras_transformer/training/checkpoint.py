@@ -20,10 +20,16 @@ from keras_transformer._files import atomic_write, read_config
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import register_models
-from keras_transformer.run import CHECKPOINT_MEMBER, TOKENIZER_MEMBER, checkpoint_folders
+from keras_transformer.run import (
+    AVERAGE_LAST_MEMBER,
+    CHECKPOINT_MEMBER,
+    TOKENIZER_MEMBER,
+    checkpoint_folders,
+)
 from keras_transformer.validation_history import STATE, ValidationHistory, read_state
 
 _MODEL = "model.keras"
+_EXTRACTED = ".partial-"  # prefix of folders in a checkpoint
 _FORMAT = 2  # in format 1, of release 0.1.0.dev0, model.keras held a trainer, not a model
 
 
@@ -104,7 +110,7 @@ def _load_weights(path: Path, model: Any) -> None:
     """
     with (
         zipfile.ZipFile(path / _MODEL) as archive,
-        tempfile.TemporaryDirectory(prefix=".partial-", dir=path) as folder,
+        tempfile.TemporaryDirectory(prefix=_EXTRACTED, dir=path) as folder,
     ):
         model.load_weights(archive.extract("model.weights.h5", folder))
 
@@ -151,6 +157,7 @@ def average_checkpoints(
     previous: str | Path | None = None,
     tokenizer: str | None = None,
     newest: str | Path | None = None,
+    average_last: int | None = None,
 ) -> None:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
@@ -174,6 +181,9 @@ def average_checkpoints(
         newest: The newest checkpoint of the run, to store its hash in `output`. So
             `Run.has_current_model` knows later whether training went on. Defaults to None, which
             stores no hash.
+        average_last: The setting `evaluation.average_last` of the run, to store it in `output`. So
+            a resumed training knows whether the setting changed. Defaults to None, which stores
+            nothing.
 
     Raises:
         UserError: If `paths` is empty, a checkpoint is damaged, or the models' weights differ in
@@ -206,6 +216,8 @@ def average_checkpoints(
             if newest:
                 digest = read_state(Path(newest))["sha256"][_MODEL]
                 archive.writestr(CHECKPOINT_MEMBER, digest)
+            if average_last:
+                archive.writestr(AVERAGE_LAST_MEMBER, str(average_last))
         if previous and Path(output).exists():
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)
@@ -251,9 +263,10 @@ def _has_averages(config: dict[str, Any]) -> bool:
 
 
 def remove_unfinished(directory: str | Path) -> None:
-    """Removes the remains of checkpoints that a killed process was writing or removing."""
-    for state in ("partial", "removed"):
-        for path in Path(directory).glob(f".{state}-step-{'[0-9]' * 8}"):
+    """Removes the remains of checkpoints that a killed process was writing, removing or loading."""
+    step = f"step-{'[0-9]' * 8}"
+    for pattern in (f".partial-{step}", f".removed-{step}", f"{step}/{_EXTRACTED}*"):
+        for path in Path(directory).glob(pattern):
             shutil.rmtree(path)
 
 

@@ -1,7 +1,6 @@
 """Trains a translation model from a recipe."""
 
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import score
 from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import Run, Split, checkpoint_step
+from keras_transformer.run import AVERAGE_LAST_MEMBER, Run, Split, checkpoint_step
 from keras_transformer.token_budget import available_mebibytes
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
@@ -180,13 +179,19 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
             why = f" by training.early_stopping_patience={patience}"
         print(
             f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
-            "To train on, resume it with more steps: --set training.steps=N"
+            "To train on, resume it with more steps (training.steps)"
         )
         return
     previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
     print("Averaging checkpoints.", file=sys.stderr)
-    chosen = _chosen(run, history)
-    average_checkpoints(chosen, run.model_path, previous, tokenizer.fingerprint, newest)
+    average_checkpoints(
+        _chosen(run, history),
+        run.model_path,
+        previous,
+        tokenizer.fingerprint,
+        newest,
+        run.recipe.evaluation.average_last,
+    )
 
 
 def _averages_again(run: Run) -> bool:
@@ -194,9 +199,8 @@ def _averages_again(run: Run) -> bool:
 
     The process that changed it may have been killed before it averaged.
     """
-    written = run.model_path.stat().st_mtime
-    times = [x["time"] for x in run.history() if "evaluation.average_last" in x.get("changes", {})]
-    return any(datetime.fromisoformat(time).timestamp() > written for time in times)
+    written = run.model_member(AVERAGE_LAST_MEMBER)
+    return written not in (None, str(run.recipe.evaluation.average_last))
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
@@ -204,7 +208,7 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     patience = run.recipe.training.early_stopping_patience
     count = run.recipe.evaluation.average_last
     if patience is None:
-        return run.checkpoints()[-count:]
+        return _after_warmup(run.checkpoints()[-count:], run.recipe.training.warmup_steps)
     (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
     reason = "the last step"
     if history.is_over(patience):
@@ -215,6 +219,15 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
         f"with a validation loss of {loss:.4f} nats per token"
     )
     return best_checkpoints(run.checkpoints(), history, count)
+
+
+def _after_warmup(paths: list[Path], warmup_steps: int) -> list[Path]:
+    """Leaves out checkpoints of the warm-up, which are much worse, but never the newest."""
+    early = [path for path in paths[:-1] if checkpoint_step(path) < warmup_steps]
+    if early:
+        names = ", ".join(path.name for path in early)
+        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {names}")
+    return paths[len(early) :]
 
 
 def _tokenizer(run: Run) -> Tokenizer:

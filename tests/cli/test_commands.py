@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from support.command_line import fails, succeeds
+from support.command_line import fails, invoke, succeeds
 
 from keras_transformer import __version__
 from keras_transformer.cli import COMMANDS, main, translate
@@ -111,6 +111,12 @@ def test_full_memory_is_one_line(monkeypatch):
 
     monkeypatch.setattr("keras_transformer.cli.train.command", fail)
     assert fails("train") == "not enough memory: DefaultCPUAllocator: can't allocate memory"
+
+
+def test_an_empty_keras_home_is_not_the_current_folder(monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", "")
+    assert invoke("average", "nowhere", "--last", 1).exit_code == 2
+    assert "KERAS_HOME" not in os.environ
 
 
 @pytest.mark.parametrize("name", ["nonsense", "numpy", "openvino", "../jax"])

@@ -52,7 +52,8 @@ def test_a_closed_standard_output_is_refused_at_once(monkeypatch):
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("n_best must be at most beam_size.", "--n-best must be at most --beam-size."),
+        ("`n_best` must be at most `beam_size`.", "--n-best must be at most --beam-size."),
+        ("of `Run.checkpoint`: 3", "of --checkpoint: 3"),
         (
             "`options.max_length` must be at most the model's max_length, 9: max_length=10",
             "--max-length must be at most the model's max_length, 9: --max-length 10",
@@ -66,6 +67,7 @@ def test_a_closed_standard_output_is_refused_at_once(monkeypatch):
             for same in (
                 "evaluation.beam_size=3, a-n_best, --prefix",
                 "n_best.txt and runs/n_best are missing: n_best/x",
+                "the word n_best of a sentence about max_length",
                 "scores, samples, required words and `model`",
             )
         ),

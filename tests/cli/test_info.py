@@ -26,6 +26,11 @@ def test_a_trained_run(run):
     assert lines[-3].endswith(f"keras-transformer translate {run}")
 
 
+def test_a_run_without_checkpoints_shows_the_steps_of_its_recipe(run):
+    shutil.rmtree(run / "checkpoints")
+    assert "training    finished; 4 steps in the recipe; backend " in succeeds("info", run)
+
+
 def test_json(run):
     info = json.loads(succeeds("info", run, "--json"))
     assert info["parameters"] == Run.open(run).model().count_params()

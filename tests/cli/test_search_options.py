@@ -1,7 +1,5 @@
 """Search options on the command line."""
 
-import inspect
-
 import pytest
 from support.command_line import fails, invoke
 
@@ -37,7 +35,7 @@ def test_help_says_that_the_recipe_sets_defaults(command):
     ("command", "kind"), [("translate", Translator), ("evaluate", Translator), ("score", Scorer)]
 )
 def test_help_has_the_size_of_a_batch(command, kind):
-    default = inspect.signature(kind).parameters["tokens_per_batch"].default
+    default = kind.TOKENS_PER_BATCH
     assert f"need less memory. Default: {default}. " in " ".join(
         invoke(command, "--help").stdout.split()
     )

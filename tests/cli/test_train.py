@@ -1,5 +1,7 @@
 """`keras-transformer train`."""
 
+import signal
+
 import pytest
 from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
@@ -31,11 +33,20 @@ def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
 
 def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished, run):
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
-    assert "continue it with --resume" in fails(*train)
+    message = fails(*train)
+    assert message.endswith(
+        "continue it with --resume, remove it, or choose another folder (--run)"
+    )
+    assert "another run, and its recipe differs in seed (1 and 5)" in fails(
+        *train, "--set", "seed=5"
+    )
     changed = fails(*train, "--resume", "--set", "seed=5")
     assert "differ in seed (1 and 5)" in changed
     (run / "model.keras").unlink()
-    succeeds(*train, "--resume")
+    following = [
+        f"next: keras-transformer {name} {run}" for name in ("translate", "evaluate", "info")
+    ]
+    assert succeeds(*train, "--resume").splitlines()[-3:] == following
     assert (run / "model.keras").exists()
 
 
@@ -74,8 +85,15 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
     assert result.exit_code == 130
     assert result.stderr.endswith(f"train '{folder}' --resume\n")
+
+    def terminate(*args, **kwargs):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(keras_transformer.training, "train", terminate)
     again = invoke("train", folder, "--resume", "--set", "training.steps=9")
+    assert again.exit_code == 128 + signal.SIGTERM
     assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9\n")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_defect_keeps_its_traceback(recipe, data, tmp_path, monkeypatch):
@@ -110,7 +128,7 @@ def test_vocabulary_too_large_for_the_text(train):
 
 def test_unknown_recipe_key(train):
     message = fails(*train, "--set", "training.warmup=3")
-    assert "unknown key training.warmup; did you mean training.warmup_steps?" in message
+    assert "with --set training.warmup=3: unknown key training.warmup; did you mean" in message
 
 
 def test_missing_file(train, data, tmp_path):

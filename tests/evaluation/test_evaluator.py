@@ -93,6 +93,12 @@ def test_equal_systems_do_not_differ_significantly():
     assert bleu.p_value < 1 and exact.p_value == 1
 
 
+def test_a_p_value_of_few_sentences_is_not_given_without_a_warning():
+    evaluator = Evaluator(REFERENCES[:29], metrics=["exact-match"])
+    with pytest.warns(UserWarning, match="fewer than 30 sentences .* Received: 29 sentences"):
+        evaluator.compare(SYSTEM[:29], BASELINE[:29])
+
+
 def test_length_buckets_hold_all_sentences_and_have_the_scores_of_their_sentences():
     sources = ["a " * count for count in (0, 5, 6, 10, 51, 99)]
     references = made_up(6)
@@ -135,7 +141,7 @@ def test_unknown_names_are_refused():
 
 def test_texts_of_different_lengths_are_refused():
     evaluator = Evaluator(["a", "b"])
-    message = "^the translations must have as many lines as the references, 2. Received: 1$"
+    message = "^the translations must have as many lines as the references: .* 1 and 2 lines$"
     with pytest.raises(UserError, match=message):
         evaluator.scores(["a"])
     with pytest.raises(UserError, match="^the baseline must have"):
@@ -155,6 +161,8 @@ def test_files_are_read_and_checked(tmp_path):
     evaluator = Evaluator.from_files(reference, source, metrics=["chrf"])
     assert (evaluator.references, evaluator.sources) == (("eins", "zwei"), ("one", "two"))
     assert Evaluator.from_files(reference).sources is None
+    with pytest.raises(UserError, match=f"^out must have as many lines as {reference}: .* 3 and 2"):
+        evaluator.check_aligned({"out": ["a", "b", "c"]})
     with pytest.raises(CorpusError, match=f"{empty} must have at least one line"):
         Evaluator.from_files(empty)
     with pytest.raises(CorpusError, match=f"{empty} with 0 and {reference} with 2"):

@@ -150,19 +150,26 @@ def test_a_full_disk_keeps_the_earlier_translations(tmp_path, monkeypatch):
 def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     evaluator = evaluation.run_evaluator(run)
-    with pytest.raises(UserError, match=f"test.txt: evaluate {run.directory} first"):
+    with pytest.raises(UserError, match=f"test.txt. .* evaluate {run.directory} --split test$"):
         evaluation.read_baseline(run.directory, evaluator, "test")
     run.keep_hypotheses("test", ["one", "two"], ["eins", "drei"], run.scored_model(None))
     assert evaluation.read_baseline(run.directory, evaluator, "test") == ["eins", "drei"]
     model = run.model_path.read_bytes()
     run.model_path.write_bytes(b"another model")
-    with pytest.raises(UserError, match=f"of another model .*: evaluate {run.directory} again"):
+    with pytest.raises(
+        UserError, match=f"of another model .* again: .* {run.directory} --split test"
+    ):
         evaluation.read_baseline(run.directory, evaluator, "test")
     run.model_path.write_bytes(model)
     (tmp_path / "out").write_text("a\nb\n")
     assert evaluation.read_baseline(tmp_path / "out", evaluator, None) == ["a", "b"]
     (tmp_path / "out").write_text("a\n")
-    with pytest.raises(UserError, match="out must have as many lines as the references, 2"):
+    with pytest.raises(
+        UserError, match="out must have as many lines as the references: .* 1 and 2"
+    ):
+        evaluation.read_baseline(tmp_path / "out", evaluator, None)
+    (tmp_path / "out").write_text("\n \n")
+    with pytest.raises(UserError, match="out must have translations. Received: only empty lines"):
         evaluation.read_baseline(tmp_path / "out", evaluator, None)
     with pytest.raises(UserError, match="must be a file of translations"):
         evaluation.read_baseline(run.directory, evaluator, None)
@@ -176,5 +183,7 @@ def test_translations_of_an_earlier_text_are_no_baseline(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     evaluation.evaluate_run(run)
     (tmp_path / "x.tsv").write_text("two\tzwei\none\teins\n")
-    with pytest.raises(UserError, match=f"of another text .*: evaluate {run.directory} again"):
+    with pytest.raises(
+        UserError, match=f"of another text .* again: .* {run.directory} --split test"
+    ):
         evaluation.read_baseline(run.directory, evaluation.run_evaluator(run), "test")

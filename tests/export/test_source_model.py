@@ -192,12 +192,19 @@ def test_a_blank_sentence_has_one_translation():
     assert found == (1, 1, 0.0, False)
 
 
+SAME = "nats. But all translations are the same text, so check that the model is trained"
+
+
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_a_model_that_gives_only_empty_translations_is_reported(is_trained):
     answers = [[("x" if is_trained else "", -1.0 if is_trained else 0.0)], [("", 0.0)]]
     found = compare("it", FakeTranslator(1, is_trained), ["a", ""], answers, tolerance=0.0)
-    warning = "nats. But all translations are empty, so check that the model is trained"
-    assert str(found).endswith("nats" if is_trained else warning)
+    assert str(found).endswith("nats" if is_trained else SAME)
+
+
+def test_a_model_that_gives_the_same_translation_for_all_sentences_is_reported():
+    answers = [[("x", -1.0)], [("x", -1.0)]]
+    assert str(compare("it", FakeTranslator(1), ["a", "b"], answers, tolerance=0.0)).endswith(SAME)
 
 
 def test_random_sentences_are_the_same_at_every_call_and_of_known_pieces(tokenizer):

@@ -86,7 +86,7 @@ def test_states_name_the_version(outcomes):
         ("model", "NotFoundError", "Servable not found for request: Latest(other)"),
         ("other", "NotFoundError", "Could not find any versions of model other"),
         ("version", "NotFoundError", "Servable not found for request: Specific(model, 7)"),
-        ("away", "TemporaryError", "localhost:1 answers UNAVAILABLE: "),
+        ("away", "UnreachableError", "localhost:1 answers UNAVAILABLE: "),
         ("late", "TemporaryError", "answers DEADLINE_EXCEEDED"),
     ],
 )

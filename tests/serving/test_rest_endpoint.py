@@ -15,6 +15,7 @@ from keras_transformer.serving.endpoint import (
     NotFoundError,
     RestEndpoint,
     TemporaryError,
+    UnreachableError,
     VersionState,
 )
 
@@ -142,7 +143,7 @@ def test_a_server_that_is_away_or_hangs_up_is_temporary(script):
     script.status = None
     with pytest.raises(TemporaryError, match="cannot be reached"):
         RestEndpoint("m", script.address).predict("s", {"text": ["a"]})
-    with pytest.raises(TemporaryError, match="^http://localhost:1 .*: .*Connection refused$"):
+    with pytest.raises(UnreachableError, match="^http://localhost:1 .*: .*Connection refused$"):
         RestEndpoint("m", "http://localhost:1").predict("s", {"text": ["a"]})
 
 

@@ -232,6 +232,7 @@ def copy(whole, tmp_path) -> Run:
 
 
 def test_another_number_of_checkpoints_is_averaged_again(copy):
+    os.utime(copy.model_path, (2e9, 2e9))  # the times of files tell nothing
     last = copy.model(checkpoint="last").get_weights()
     evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
     recipe = copy.recipe.model_copy(update={"evaluation": evaluation})
@@ -264,6 +265,18 @@ def test_a_copy_without_the_times_of_files_is_finished(copy, capsys):
     train(copy, resume=True)
     assert copy.model_path.read_bytes() == content
     assert f"{copy.model_path} is not changed" in capsys.readouterr().out
+
+
+def test_checkpoints_of_the_warmup_are_not_averaged(copy, capsys):
+    last = copy.model(checkpoint="last").get_weights()
+    training = copy.recipe.training.model_copy(update={"warmup_steps": tiny_run.STEPS})
+    changed = Run(copy.directory, copy.recipe.model_copy(update={"training": training}))
+    changed.recipe_path.write_text(changed.recipe.to_yaml())
+    changed.model_path.unlink()
+    train(changed, resume=True)
+    for weight, expected in zip(changed.model().get_weights(), last, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert "training.warmup_steps=5: step-00000004\n" in capsys.readouterr().out
 
 
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
