@@ -24,6 +24,8 @@ PUBLIC = """
     array_batches average_checkpoints causal_mask compile_function conformance evaluation_batches
     fit fit_data keep_freed_memory load_recipe mask_tokens padding_mask random_numbers read_parallel
     scaled_dot_product_attention score_pairs search train word_alignment
+    AttentionExample AttentionMap attention_maps attention_page attention_rollout attention_svg
+    head_entropy translation_attention
 """.split()
 
 

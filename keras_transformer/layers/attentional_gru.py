@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
+from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.base import ConfiguredLayer, check_sizes
 
 
@@ -87,6 +88,7 @@ class AttentionalGRU(ConfiguredLayer):
         begin = (state, ops.zeros_like(memory[:, :1]), ops.zeros_like(memory[:, None, :, 0]))
         _, found = ops.scan(advance, begin, ops.swapaxes(x, 0, 1))
         states, contexts, weights = (ops.swapaxes(x[:, :, 0], 0, 1) for x in found)
+        record_attention(self, "cross", weights)
         output = ops.concatenate([states, contexts], axis=-1)
         return (output, weights) if return_attention_weights else output
 

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
@@ -102,6 +103,7 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         mask = key_mask if memory_padding_mask is None else memory_padding_mask
         convolved = self._convolve(x, self.kernel_size - 1, 0)
         output, weights = self._attend(x, convolved, embeddings, key, value, mask)
+        record_attention(self, "cross", weights)
         return (output, weights) if return_attention_weights else output
 
     def _attend(

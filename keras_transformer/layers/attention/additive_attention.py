@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 
@@ -69,6 +70,7 @@ class AdditiveAttention(ConfiguredLayer):
             key if value is None else value,
             key_mask if padding_mask is None else padding_mask,
         )
+        record_attention(self, "cross", weights)
         return (output, weights) if return_attention_weights else output
 
     def attend(

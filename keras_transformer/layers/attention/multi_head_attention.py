@@ -7,6 +7,11 @@ from keras import ops
 
 from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.attention_records import (
+    is_recorded,
+    record_attention,
+    self_attention_kind,
+)
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     both_masks,
     causal_mask,
@@ -175,10 +180,12 @@ class MultiHeadAttention(ConfiguredLayer):
         if padding_mask is None:
             query_mask = mask if query_mask is None else query_mask
             padding_mask = query_mask if key is None else key_mask
+        is_self_attention = key is None or key is query
         key = query if key is None else key
         value = key if value is None else value
         allowed, bias = _over_heads(attention_mask), None
-        if self.attention_pattern is not None and allowed is None and not return_attention_weights:
+        needs_weights = return_attention_weights or is_recorded()
+        if self.attention_pattern is not None and allowed is None and not needs_weights:
             heads = self.attention_pattern(
                 self._rotate(self._split_heads(self.query_projection(query))),
                 self._rotate(self._split_heads(self.key_projection(key))),
@@ -200,6 +207,8 @@ class MultiHeadAttention(ConfiguredLayer):
         queries = self._rotate(self._split_heads(self.query_projection(query)))
         memory = self.project_memory(key, value)
         heads, weights = self._attention(queries, memory, allowed, bias)
+        kind = self_attention_kind(use_causal_mask) if is_self_attention else "cross"
+        record_attention(self, kind, weights)
         output = self.output_projection(self._join_heads(heads))
         return (output, weights) if return_attention_weights else output
 

@@ -11,6 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention.attention_records import (
+    record_attention,
+    self_attention_kind,
+)
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 # Replaces masked scores. It is finite: if all keys of a query are masked, they get equal weights
@@ -161,4 +165,5 @@ class SelfAttention(ConfiguredLayer):
             attention_mask=attention_mask,
             use_scale=self.use_scale,
         )
+        record_attention(self, self_attention_kind(use_causal_mask), weights)
         return (output, weights) if return_attention_weights else output

@@ -1,0 +1,61 @@
+"""Records the attention weights that layers compute."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple
+
+# "encoder": self-attention to all positions; "decoder": causal self-attention; "cross": attention
+# to another sequence.
+AttentionKind = Literal["encoder", "decoder", "cross"]
+
+
+class AttentionRecord(NamedTuple):
+    """The attention weights of one call of a layer.
+
+    Attributes:
+        layer: The layer that computed the weights.
+        kind: Whether the layer attended to its own sequence or to another sequence.
+        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    """
+
+    layer: Any
+    kind: AttentionKind
+    weights: Any
+
+
+_records: ContextVar[list[AttentionRecord] | None] = ContextVar("attention_records", default=None)
+
+
+@contextmanager
+def recorded_attention() -> Iterator[list[AttentionRecord]]:
+    """Collects a record of each call of an attention layer within this context.
+
+    Only calls in the same thread count. An `AttentionPattern` then is a mask of all scores.
+
+    Yields:
+        A list to which each call of an attention layer adds a record, in the order of the calls.
+    """
+    records: list[AttentionRecord] = []
+    token = _records.set(records)
+    try:
+        yield records
+    finally:
+        _records.reset(token)
+
+
+def is_recorded() -> bool:
+    """Returns whether attention layers must compute all their weights and record them."""
+    return _records.get() is not None
+
+
+def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
+    """Adds a record if the call is within `recorded_attention`."""
+    records = _records.get()
+    if records is not None:
+        records.append(AttentionRecord(layer, kind, weights))
+
+
+def self_attention_kind(use_causal_mask: bool) -> AttentionKind:
+    """Returns the kind of a layer that attends to its own sequence."""
+    return "decoder" if use_causal_mask else "encoder"

@@ -1,0 +1,1 @@
+"""Shows what a model does: pages and pictures of its attention."""

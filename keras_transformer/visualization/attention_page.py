@@ -1,0 +1,69 @@
+"""A page that shows the attention of one example: one HTML file that needs no other file."""
+
+import base64
+import html
+import importlib.resources
+import json
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_transformer.visualization.attention_example import AttentionExample
+from keras_transformer.visualization.attention_maps import AttentionMap
+
+# Weights are stored as integers of 19 bits, so the rounding error is less than 1e-6.
+WEIGHT_STEPS = 2**19 - 1
+
+
+def attention_page(example: AttentionExample) -> str:
+    """Returns an HTML page that shows the attention of all layers and heads.
+
+    The page opens from a file and loads nothing else. It contains the weights, rounded by less than
+    1e-6, and can save them as JSON. It can save what it shows as SVG or PNG.
+
+    Args:
+        example: The attention maps and their tokens.
+    """
+    page = {
+        "texts": list(example.texts),
+        "special": list(example.special_tokens),
+        "alignment": " ".join(f"{source}-{target}" for source, target in example.alignment),
+        "tokens": {kind: list(map(list, example.tokens[kind])) for kind in example.kinds},
+        "maps": [
+            {"name": each.name, "kind": each.kind, "heads": each.weights.shape[1]}
+            for each in example.maps
+        ],
+        "weightSteps": WEIGHT_STEPS,
+        "weights": _encoded_weights(example.maps),
+    }
+    title = f"Attention: {example.texts[0]}" if example.texts else "Attention"
+    parts = {
+        "TITLE": html.escape(title),
+        "STYLE": _package_file("attention.css"),
+        "SCRIPT": _package_file("attention.js"),
+        # "<" could begin a tag, such as "</script>".
+        "DATA": json.dumps(page, ensure_ascii=False).replace("<", r"\u003c"),
+    }
+    before, *others = _package_file("attention.html").split("{{")
+    pieces = [before]
+    for other in others:
+        name, after = other.split("}}", 1)
+        pieces += [parts[name], after]
+    return "".join(pieces)
+
+
+def _encoded_weights(maps: Sequence[AttentionMap]) -> str:
+    """Returns the weights of all maps as base64 of zlib-compressed bytes.
+
+    The lowest bytes of all weights come first, then the middle bytes, then the highest bytes. Equal
+    bytes are then neighbours, and the result is smaller.
+    """
+    weights = np.concatenate([each.weights.ravel() for each in maps]).astype("float64")
+    integers = np.rint(weights * WEIGHT_STEPS).astype("<u4")
+    planes = integers.view("uint8").reshape(-1, 4)[:, :3].T
+    return base64.b64encode(zlib.compress(planes.tobytes(), 9)).decode()
+
+
+def _package_file(name: str) -> str:
+    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -1,0 +1,203 @@
+"""Pictures of attention for papers and reports: heat maps as SVG or PNG."""
+
+import base64
+import html
+import struct
+import unicodedata
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_transformer.errors import UserError
+from keras_transformer.layers.attention.attention_records import AttentionKind
+from keras_transformer.visualization.attention_example import AttentionExample
+from keras_transformer.visualization.attention_maps import head_entropy
+
+_TITLES = {
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+_STYLE = """text { font: 13px Helvetica, Arial, "Noto Sans", sans-serif; fill: #1a1a1a; }
+.small { font-size: 11px; fill: #666; } .special { font-style: italic; fill: #777; }
+.mark { fill: #b5b5b5; } .frame { fill: none; stroke: #bbb; } .title { font-weight: 600; }"""
+# White to dark blue, at the weights 0, 1/3, 2/3 and 1.
+_COLOURS = np.array([[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 107]])
+_CELL, _THUMBNAIL, _GAP, _LEFT = 22, 80, 6, 34
+
+
+def attention_svg(
+    example: AttentionExample,
+    kind: AttentionKind | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> str:
+    """Draws the heat map of one head with its tokens, or small heat maps of all heads, as SVG.
+
+    Args:
+        example: The attention maps and their tokens.
+        kind: `"encoder"`, `"decoder"` or `"cross"`. Defaults to None, which means all kinds for
+            small heat maps and the last kind of the example for a single head.
+        layer: Number of the layer among those of its kind, from 1. Defaults to None, which means
+            all heads of all layers.
+        head: Number of the head, from 1. Required if `layer` is given.
+
+    Raises:
+        UserError: If there is no such kind, layer or head, or if only one of `layer` and `head` is
+            given.
+    """
+    if kind is not None and kind not in example.kinds:
+        raise UserError(f"`kind` must be one of {example.kinds}. Received: kind={kind}")
+    if (layer is None) != (head is None):
+        raise UserError(
+            f"`layer` and `head` must be given together. Received: layer={layer}, head={head}"
+        )
+    if layer is None or head is None:
+        return _all_heads(example, example.kinds if kind is None else [kind])
+    kind = kind or example.kinds[-1]
+    layers = example.layers(kind)
+    if not 1 <= layer <= len(layers) or not 1 <= head <= len(layers[layer - 1]):
+        heads = len(layers[0])
+        raise UserError(
+            f"`layer` must be 1 to {len(layers)} and `head` 1 to {heads} for the kind {kind}. "
+            f"Received: layer={layer}, head={head}"
+        )
+    title = f"{_TITLES[kind]}, layer {layer}, head {head}"
+    return _one_head(layers[layer - 1][head - 1], *example.tokens[kind], title, example)
+
+
+def png_from_svg(svg: str) -> bytes:
+    """Converts a picture to PNG, at 3 pixels per SVG unit.
+
+    Raises:
+        UserError: If the package resvg_py is not installed.
+    """
+    try:
+        import resvg_py
+    except ModuleNotFoundError:
+        raise UserError(
+            "PNG files need the package resvg_py: pip install 'keras3-transformer[visualization]', "
+            "or write an SVG file"
+        ) from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=3))
+
+
+def _all_heads(example: AttentionExample, kinds: Sequence[AttentionKind]) -> str:
+    parts: list[str] = []
+    width, y = 320.0, 0.0
+    for kind in kinds:
+        layers = example.layers(kind)
+        heads = max(map(len, layers))
+        queries, keys = map(len, example.tokens[kind])
+        height = _THUMBNAIL * queries / keys
+        parts.append(_text(_TITLES[kind], _LEFT, y + 16, "title"))
+        note = "rows: layers; columns: heads; below: mean entropy in nats"
+        parts.append(_text(note, _LEFT, y + 31, "small"))
+        y += 54
+        for head in range(heads):
+            x = _LEFT + head * (_THUMBNAIL + _GAP)
+            parts.append(_text(str(head + 1), x + _THUMBNAIL / 2, y - 6, "small", "middle"))
+        for number, weights in enumerate(layers, 1):
+            parts.append(_text(str(number), _LEFT - 8, y + height / 2 + 4, "small", "end"))
+            for head, (matrix, entropy) in enumerate(
+                zip(weights, head_entropy(weights[None])[0], strict=True)
+            ):
+                x = _LEFT + head * (_THUMBNAIL + _GAP)
+                parts.append(_heat_map(matrix, x, y, _THUMBNAIL, height))
+                below = y + height + 12
+                parts.append(_text(f"{entropy:.2f}", x + _THUMBNAIL / 2, below, "small", "middle"))
+            y += height + 20
+        width = max(width, _LEFT + heads * (_THUMBNAIL + _GAP))
+        y += 16
+    return _svg(parts, width, y - 16)
+
+
+def _one_head(
+    matrix: np.ndarray,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    title: str,
+    example: AttentionExample,
+) -> str:
+    left, top = (max(map(_text_width, tokens)) + 14 for tokens in (queries, keys))
+    top += 26
+    width, height = _CELL * len(keys), _CELL * len(queries)
+    parts = [_text(title, 4, 16, "title"), _heat_map(matrix, left, top, width, height)]
+    for row, token in enumerate(queries):
+        place = left - 8, top + _CELL * (row + 0.5) + 4.5
+        parts.append(_token(token, *place, 'text-anchor="end"', example.special_tokens))
+    for column, token in enumerate(keys):
+        x, y = left + _CELL * (column + 0.5) + 4.5, top - 8
+        rotation = f'transform="rotate(-90 {x:.1f} {y:.1f})"'
+        parts.append(_token(token, x, y, rotation, example.special_tokens))
+    return _svg(
+        [*parts, *_legend(left + 4, top + height + 14)],
+        max(left + width + 4, left + 190, _text_width(title) + 8),
+        top + height + 44,
+    )
+
+
+def _legend(x: float, y: float) -> list[str]:
+    labels = [_text(f"{v:g}", x + 120 * v, y + 21, "small", "middle") for v in (0, 0.5, 1)]
+    bar = _heat_map(np.linspace(0, 1, 64)[None], x, y, 120, 8)
+    return [bar, *labels, _text("weight", x + 132, y + 8, "small")]
+
+
+def _svg(parts: Sequence[str], width: float, height: float) -> str:
+    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>\n'
+        f'<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+    )
+
+
+def _text(text: str, x: float, y: float, style: str, anchor: str = "start") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{style}" {place}>{html.escape(text)}</text>'
+
+
+def _token(token: str, x: float, y: float, attributes: str, special: Sequence[str]) -> str:
+    """Draws a token. The mark "▁" before a word is grey, and special tokens are in italics."""
+    style = "special" if token in special else "token"
+    word = "".join(x if x.isprintable() else "�" for x in token)
+    marked = word.replace("▁", "", 1) if word.startswith("▁") else word
+    mark = '<tspan class="mark">▁</tspan>' if marked != word else ""
+    text = f"{mark}{html.escape(marked)}"
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" {attributes}>{text}</text>'
+
+
+def _text_width(text: str) -> float:
+    """Estimates the width of a text: 13 for a wide character, such as Hangul, 7.4 for others."""
+    return sum(13 if unicodedata.east_asian_width(x) in "WF" else 7.4 for x in text)
+
+
+def _heat_map(matrix: np.ndarray, x: float, y: float, width: float, height: float) -> str:
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    image = base64.b64encode(_png(_colours(matrix))).decode()
+    return (
+        f'<image {box} preserveAspectRatio="none" image-rendering="optimizeSpeed" '
+        f'style="image-rendering: pixelated" href="data:image/png;base64,{image}"/>'
+        f'<rect {box} class="frame"/>'
+    )
+
+
+def _colours(matrix: np.ndarray) -> np.ndarray:
+    """Returns the colours of weights `(T, S)`, uint8 `(T, S, 3)`."""
+    stops = np.linspace(0, 1, len(_COLOURS))
+    shown = np.rint(255 * matrix) / 255
+    channels = [np.interp(shown, stops, _COLOURS[:, channel]) for channel in range(3)]
+    return np.rint(np.stack(channels, axis=-1)).astype("uint8")
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    """Encodes an image, uint8 `(height, width, 3)`."""
+    height, width, _ = pixels.shape
+    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # Each row begins with its filter.
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = {b"IHDR": header, b"IDAT": zlib.compress(rows.tobytes(), 9), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    )

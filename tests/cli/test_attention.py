@@ -1,0 +1,33 @@
+"""`keras-transformer attention`."""
+
+import pytest
+from support.command_line import fails, succeeds
+
+
+def test_attention_of_a_translation_is_a_page(run, tmp_path):
+    page = tmp_path / "page.html"
+    assert succeeds("attention", run, "one two", "--output", page) == ""
+    text = page.read_text(encoding="utf-8")
+    assert "<title>Attention: one two</title>" in text
+    assert '"texts": ["one two", "' in text
+
+
+def test_attention_of_a_given_target_is_a_picture(run, tmp_path):
+    arguments = ("attention", run, "one two", "--target", "eins zwei", "--checkpoint", "last")
+    picture, png = tmp_path / "a.svg", tmp_path / "a.png"
+    succeeds(*arguments, "--kind", "encoder", "--layer", 1, "--head", 2, "--output", picture)
+    assert "Encoder self-attention, layer 1, head 2" in picture.read_text(encoding="utf-8")
+    assert "`--layer` must" not in fails(*arguments, "--layer", 1, "--output", picture)
+    assert "--layer must be 1 to 1" in fails(
+        *arguments, "--layer", 2, "--head", 1, "--output", picture
+    )
+    pytest.importorskip("resvg_py", reason="resvg_py is an optional dependency")
+    succeeds(*arguments, "--output", png)
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_output_is_refused_before_the_run_is_opened(tmp_path):
+    message = fails("attention", tmp_path / "none", "one", "--output", "page.pdf")
+    assert "must end in .html, .svg or .png. Received: page.pdf" in message
+    message = fails("attention", tmp_path / "none", "one", "--output", "a.html", "--layer", 1)
+    assert "--layer is for .svg and .png files" in message

@@ -1,0 +1,78 @@
+"""Pictures of attention."""
+
+import base64
+import re
+import struct
+import sys
+import xml.etree.ElementTree as ElementTree
+import zlib
+
+import numpy as np
+import pytest
+from support.attention_examples import SOURCE, attention_example
+
+from keras_transformer.errors import UserError
+from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def pixels_of(image):
+    """The colours of an image of a picture, (height, width, 3)."""
+    png = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+    width, height = struct.unpack(">II", png[16:24])
+    rows = zlib.decompress(png[png.index(b"IDAT") + 4 : -16])
+    return (
+        np.frombuffer(rows, "uint8").reshape(height, 1 + 3 * width)[:, 1:].reshape(height, width, 3)
+    )
+
+
+def test_one_head_is_a_heat_map_with_its_tokens():
+    example = attention_example()
+    svg = ElementTree.fromstring(attention_svg(example, layer=2, head=3))
+    texts = ["".join(text.itertext()) for text in svg.iter(f"{SVG}text")]
+    assert texts[0] == "Cross-attention, layer 2, head 3"
+    assert texts[1:11] == [*example.tokens["cross"][0], *SOURCE]
+    weights, pixels = example.maps[-1].weights[0, 2], pixels_of(next(svg.iter(f"{SVG}image")))
+    assert pixels.shape == (*weights.shape, 3)
+    # The red of the colours falls from 255 at weight 0 over 158 at 1/3 and 49 at 2/3 to 8 at 1.
+    red = np.interp(weights, [0, 1 / 3, 2 / 3, 1], [255, 158, 49, 8])
+    np.testing.assert_allclose(pixels[..., 0], red, atol=1.5)
+
+
+def test_all_heads_have_a_small_heat_map_with_their_entropy():
+    svg = ElementTree.fromstring(attention_svg(attention_example()))
+    assert len(list(svg.iter(f"{SVG}image"))) == 3 * 2 * 3  # kinds, layers, heads
+    (only,) = {
+        len(list(ElementTree.fromstring(x).iter(f"{SVG}image")))
+        for x in [attention_svg(attention_example(), kind="decoder")]
+    }
+    assert only == 2 * 3
+    texts = [text.text for text in svg.iter(f"{SVG}text")]
+    assert sum(bool(re.fullmatch(r"\d\.\d\d", text)) for text in texts) == 18
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"kind": "other"}, "one of .'encoder', 'decoder', 'cross'"),
+        ({"layer": 1}, "given together"),
+        ({"layer": 3, "head": 1}, "must be 1 to 2 .* 1 to 3"),
+        ({"layer": 1, "head": 4}, "must be 1 to 2 .* 1 to 3"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(wrong, message):
+    with pytest.raises(UserError, match=message):
+        attention_svg(attention_example(), **wrong)
+
+
+def test_png_is_drawn_without_a_browser():
+    pytest.importorskip("resvg_py", reason="resvg_py is an optional dependency")
+    png = png_from_svg(attention_svg(attention_example(), layer=1, head=1))
+    assert png.startswith(b"\x89PNG") and min(struct.unpack(">II", png[16:24])) > 300
+
+
+def test_png_without_its_library_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(UserError, match=r"pip install 'keras3-transformer\[visualization\]'"):
+        png_from_svg("<svg/>")
