@@ -254,7 +254,8 @@ function draw() {
   tokenNodes = {};
   if (state.view === "all") {
     byId("drawing").replaceChildren(drawAll(tokens, available, `${title}, all heads`));
-    byId("caption").textContent = `${title}, all layers and heads. ${explanation} Below each head: its mean entropy in nats.`;
+    const note = byId("drawing").querySelector("[data-head] text") ? " Below each head: its mean entropy in nats." : "";
+    byId("caption").textContent = `${title}, all layers and heads. ${explanation}${note}`;
   } else {
     const matrix = shownMatrix();
     const drawing = state.view === "lines" ? drawLines : drawHeat;

@@ -102,7 +102,10 @@ def translation_attention(
         pieces = _encoded(tokenizer.encode_target, target, translator.max_length)
     source_ids = tokenizer.frame_source(source)
     target_ids, labels = tokenizer.frame_target(pieces)
-    inputs = {"source_ids": np.array([source_ids]), "target_ids": np.array([target_ids])}
+    inputs = {
+        "source_ids": np.array([source_ids], "int32"),
+        "target_ids": np.array([target_ids], "int32"),
+    }
     try:
         maps = attention_maps(model, inputs)
     except ValueError as error:

@@ -78,8 +78,8 @@ class _OwnModel(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.encoder_layer = EncoderLayer(d_model=6, num_heads=3, d_ff=7)
-        self.decoder_layer = DecoderLayer(d_model=6, num_heads=2, d_ff=7, use_memory=False)
+        self.encoder_layer = EncoderLayer(d_model=6, num_heads=3, d_ff=7, name="first")
+        self.decoder_layer = DecoderLayer(6, num_heads=2, d_ff=7, use_memory=False)
 
     def call(self, x):
         return self.decoder_layer(self.encoder_layer(x, padding_mask=padding_mask(x[:, :, 0])))
@@ -95,7 +95,7 @@ def test_any_model_with_attention_layers_works_also_with_dropout_and_gradient_ch
         ("encoder", (1, 3, 5, 5)),
         ("decoder", (1, 2, 5, 5)),
     ]
-    assert maps[0].name.endswith("encoder_layer/self_attention")
+    assert maps[0].name.endswith("first/self_attention")
     assert not maps[0].weights[..., 3:].any()
     assert not np.triu(maps[1].weights, 1).any()
     again = attention_maps(model, x)
