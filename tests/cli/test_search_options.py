@@ -1,6 +1,5 @@
 """Search options on the command line."""
 
-
 import pytest
 from support.command_line import fails, invoke
 
