@@ -166,8 +166,10 @@ def compare(
                     )
                 if text == hypothesis.text:
                     differences.append(difference)
-    best = [row[0].text for text, row in zip(sentences, expected, strict=True) if text.strip()]
-    are_same = len(set(best)) == 1 and (len(best) > 1 or not best[0])
+    best = {
+        text: row[0].text for text, row in zip(sentences, expected, strict=True) if text.strip()
+    }
+    are_same = len(set(best.values())) == 1 and (len(best) > 1 or "" in best.values())
     return Comparison(len(sentences), identical, max(differences), are_same)
 
 

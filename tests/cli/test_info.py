@@ -28,7 +28,7 @@ def test_a_trained_run(run):
 
 def test_a_run_without_checkpoints_shows_the_steps_of_its_recipe(run):
     shutil.rmtree(run / "checkpoints")
-    assert "training    finished; 4 steps in the recipe; backend " in succeeds("info", run)
+    assert "  finished; 4 steps in the recipe; backend " in succeeds("info", run)
 
 
 def test_json(run):
