@@ -204,7 +204,10 @@ class ModelSettings(_Section):
         None, description="Pre-norm instead of the paper's post-norm. Default: false."
     )
     norm_epsilon: float | None = Field(
-        None, gt=0, le=1, description="Added to the variance in layer norm. Default: 1e-6."
+        None, gt=0, le=1, description="Added to the variance in the norms. Default: 1e-6."
+    )
+    normalization: Literal["layer", "batch"] | None = Field(
+        None, description="Batch instead of layer normalization, to compare. Default: layer."
     )
     max_length: int | None = Field(
         None,

@@ -56,9 +56,21 @@ def checkpointable(call: Call) -> Call:
     return checkpointable_call  # type: ignore[return-value]
 
 
-def is_checkpointable(layer: Any) -> bool:
-    """Returns whether gradient checkpointing recomputes the activations of a layer."""
-    return hasattr(type(layer).call, "is_checkpointable")
+def check_checkpointable(model: keras.Model) -> None:
+    """Raises `ValueError` if gradient checkpointing has no effect, or would change the results."""
+    layers = [x for x in model._flatten_layers() if hasattr(type(x).call, "is_checkpointable")]
+    if not layers:
+        raise ValueError(
+            "`gradient_checkpointing` has no effect on this model: none of its layers supports "
+            f"it. Received: model={type(model).__name__}"
+        )
+    parts = (part for layer in layers for part in layer._flatten_layers())
+    if any(isinstance(part, keras.layers.BatchNormalization) for part in parts):
+        raise ValueError(
+            "`gradient_checkpointing` does not support batch normalization: the backward pass "
+            "would update the moving averages again. "
+            f"Received: model={type(model).__name__} with batch normalization"
+        )
 
 
 def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:

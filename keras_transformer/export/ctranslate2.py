@@ -127,6 +127,11 @@ def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: s
             "CTranslate2 supports only keys as wide as the values, d_model / num_heads; a "
             f"SavedModel and ONNX support all. Received: model.d_k={model.d_k}"
         )
+    if model.normalization != "layer":
+        raise ValueError(
+            "CTranslate2 supports only layer normalization; a SavedModel and ONNX support batch "
+            f"normalization too. Received: model.normalization={model.normalization!r}"
+        )
     if getattr(model.positions, "concatenate", False):
         raise ValueError(
             "CTranslate2 adds positions to embeddings and cannot concatenate them. "

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from keras_transformer.export.source_model import array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
+from keras_transformer.layers.batch_normalization import BatchNormalization
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
 
@@ -350,6 +351,10 @@ def _add_residual(graph: _Graph, x: str, output: str, residual: Any) -> str:
 
 
 def _norm(graph: _Graph, x: str, layer: Any) -> str:
+    if isinstance(layer, BatchNormalization):
+        scale = array(layer.gamma) / np.sqrt(array(layer.moving_variance) + layer.epsilon)
+        shift = array(layer.beta) - scale * array(layer.moving_mean)
+        return graph.add("Add", graph.add("Mul", x, scale), shift)
     return graph.add(
         "LayerNormalization", x, array(layer.gamma), array(layer.beta), epsilon=layer.epsilon
     )

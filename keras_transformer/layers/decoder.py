@@ -100,15 +100,16 @@ class DecoderLayer(EncoderLayer):
             padding_mask = mask if x_mask is None else x_mask
         x = self._attend(x, padding_mask)
         if not self.use_memory:
-            return self._transform(x)
+            return self._transform(x, padding_mask)
         attended = self.cross_attention(
-            query=self.cross_attention_residual.enter(x),
+            query=self.cross_attention_residual.enter(x, padding_mask),
             key=memory,
             padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
             return_attention_weights=return_attention_weights,
         )
         attended, weights = attended if return_attention_weights else (attended, None)
-        x = self._transform(self.cross_attention_residual(x, attended))
+        x = self.cross_attention_residual(x, attended, padding_mask)
+        x = self._transform(x, padding_mask)
         return (x, weights) if return_attention_weights else x
 
     def _check_memory(self, memory: Any, needs_weights: bool = False) -> None:
@@ -205,8 +206,8 @@ class Decoder(Encoder):
             x = layer(x, **inputs)
         x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
         if not return_attention_weights:
-            return self._normalize(x)
-        return self._normalize(x[0]), x[1]
+            return self._normalize(x, padding_mask)
+        return self._normalize(x[0], padding_mask), x[1]
 
     def init_cache(
         self,

@@ -9,13 +9,12 @@ from keras_transformer.layers.attention.attention_pattern import AttentionPatter
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.base import (
     ConfiguredLayer,
-    LayerNormalization,
     check_sizes,
     initializer_config,
 )
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.residual_connection import ResidualConnection
+from keras_transformer.layers.residual_connection import ResidualConnection, new_norm
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -36,7 +35,7 @@ class EncoderLayer(ConfiguredLayer):
         attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
         use_scale: Whether attention scores are divided by sqrt(d_k). Defaults to True.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
-        norm_first, norm_epsilon: See `ResidualConnection`.
+        norm_first, norm_epsilon, normalization: See `ResidualConnection`.
         kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
         position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
@@ -65,6 +64,7 @@ class EncoderLayer(ConfiguredLayer):
         activation: str = "relu",
         norm_first: bool = False,
         norm_epsilon: float = 1e-6,
+        normalization: str = "layer",
         kernel_initializer: Any = "glorot_uniform",
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
@@ -90,6 +90,7 @@ class EncoderLayer(ConfiguredLayer):
         self.activation = activation
         self.norm_first = norm_first
         self.norm_epsilon = norm_epsilon
+        self.normalization = normalization
         self.kernel_initializer = initializer_config(kernel_initializer)
         self.position_encoding = position_encoding
         self.attention_pattern = attention_pattern
@@ -129,6 +130,7 @@ class EncoderLayer(ConfiguredLayer):
             self.dropout_rate,
             self.norm_first,
             self.norm_epsilon,
+            self.normalization,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -145,19 +147,20 @@ class EncoderLayer(ConfiguredLayer):
 
     @checkpointable
     def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
-        return self._transform(self._attend(x, mask if padding_mask is None else padding_mask))
+        padding_mask = mask if padding_mask is None else padding_mask
+        return self._transform(self._attend(x, padding_mask), padding_mask)
 
     def _attend(self, x: Any, padding_mask: Any) -> Any:
         attended = self.self_attention(
-            query=self.self_attention_residual.enter(x),
+            query=self.self_attention_residual.enter(x, padding_mask),
             padding_mask=padding_mask,
             use_causal_mask=self.use_causal_mask,
         )
-        return self.self_attention_residual(x, attended)
+        return self.self_attention_residual(x, attended, padding_mask)
 
-    def _transform(self, x: Any) -> Any:
-        transformed = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual(x, transformed)
+    def _transform(self, x: Any, padding_mask: Any = None) -> Any:
+        transformed = self.feed_forward(self.feed_forward_residual.enter(x, padding_mask))
+        return self.feed_forward_residual(x, transformed, padding_mask)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -181,7 +184,7 @@ class Encoder(ConfiguredLayer):
 
     Attributes:
         layers: List of the layers. Each argument of a layer is also an attribute of the stack.
-        norm: The final layer normalization, or None if the layers are post-norm.
+        norm: The final normalization, or None if the layers are post-norm.
 
     Source: Vaswani et al. 2017, Figure 1 (left); for the final norm, Xiong et al. 2020.
     """
@@ -214,8 +217,9 @@ class Encoder(ConfiguredLayer):
             setattr(self, option, getattr(self.layers[0], option))
         self.norm = None
         if self.layers[0].norm_first:
-            epsilon, dtype = self.layers[0].norm_epsilon, self.dtype_policy
-            self.norm = LayerNormalization(epsilon, dtype=dtype, name=f"{self.prefix}_norm")
+            kind, epsilon = self.layers[0].normalization, self.layers[0].norm_epsilon
+            name = f"{self.prefix}_norm"
+            self.norm = new_norm(kind, epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, x_shape: Any) -> None:
         for layer in self.layers:
@@ -228,10 +232,10 @@ class Encoder(ConfiguredLayer):
     def call(self, x: Any, padding_mask: Any = None) -> Any:
         for layer in self.layers:
             x = layer(x, padding_mask=padding_mask)
-        return self._normalize(x)
+        return self._normalize(x, padding_mask)
 
-    def _normalize(self, x: Any) -> Any:
-        return x if self.norm is None else self.norm(x)
+    def _normalize(self, x: Any, padding_mask: Any = None) -> Any:
+        return x if self.norm is None else self.norm(x, mask=padding_mask)
 
     @classmethod
     def argument_names(cls) -> list[str]:

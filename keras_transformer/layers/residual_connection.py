@@ -1,11 +1,24 @@
-"""Dropout, residual connection and layer normalization around a sublayer."""
+"""Dropout, residual connection and normalization around a sublayer."""
 
 from typing import Any
 
 import keras
 
 from keras_transformer.layers.base import ConfiguredLayer, LayerNormalization
+from keras_transformer.layers.batch_normalization import BatchNormalization
 from keras_transformer.layers.dropout import Dropout
+
+NORMALIZATIONS = {"layer": LayerNormalization, "batch": BatchNormalization}
+
+
+def new_norm(normalization: str, epsilon: float, **kwargs: Any) -> Any:
+    """Returns the layer that `normalization` names. Raises `ValueError` for an unknown name."""
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"`normalization` must be one of {list(NORMALIZATIONS)}. "
+            f"Received: normalization={normalization!r}"
+        )
+    return NORMALIZATIONS[normalization](epsilon, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -23,12 +36,16 @@ class ResidualConnection(ConfiguredLayer):
     Args:
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
-        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
+        norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
+        normalization: `"layer"`, or `"batch"` (see `BatchNormalization`). Defaults to `"layer"`, as
+            in the paper.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
         output: float tensor `(B, T, D)`, the sublayer's output for the input `enter(x)`.
-        training: Whether to apply dropout. Defaults to False.
+        padding_mask: bool tensor `(B, T)`, True = real token. Only batch normalization uses it.
+            Defaults to None, which means the Keras mask of `x`, if any.
+        training: Whether to apply dropout, and batch statistics. Defaults to False.
 
     Returns:
         A float tensor `(B, T, D)`.
@@ -41,6 +58,7 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: float,
         norm_first: bool = False,
         norm_epsilon: float = 1e-6,
+        normalization: str = "layer",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,18 +66,29 @@ class ResidualConnection(ConfiguredLayer):
         self.dropout_rate = dropout_rate
         self.norm_first = norm_first
         self.norm_epsilon = norm_epsilon
+        self.normalization = normalization
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.norm = LayerNormalization(norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm = new_norm(normalization, norm_epsilon, dtype=self.dtype_policy, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)
         self.built = True
 
-    def enter(self, x: Any) -> Any:
+    def enter(self, x: Any, padding_mask: Any = None) -> Any:
         """Returns the sublayer's input: normalized `x` for pre-norm, `x` itself for post-norm."""
-        return self.norm(x) if self.norm_first else x
+        return self.norm(x, mask=padding_mask) if self.norm_first else x
 
-    def call(self, x: Any, output: Any, training: bool = False) -> Any:
+    def call(
+        self,
+        x: Any,
+        output: Any,
+        padding_mask: Any = None,
+        training: bool = False,
+        x_mask: Any = None,
+    ) -> Any:
+        # Keras sets `x_mask`.
         # On PyTorch, a Keras layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)
-        return total if self.norm_first else self.norm(total)
+        if self.norm_first:
+            return total
+        return self.norm(total, mask=x_mask if padding_mask is None else padding_mask)

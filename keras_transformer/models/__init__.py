@@ -59,6 +59,7 @@ ARCHITECTURES = {
         _COMMON
         | {"num_layers", "num_decoder_layers", "num_heads", "d_ff", "attention_dropout_rate"}
         | {"d_k", "use_scale", "position_encoding", "activation", "norm_first", "norm_epsilon"}
+        | {"normalization"}
         | {"attention_pattern", "attention_window"},
         {
             # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.

@@ -48,7 +48,7 @@ class Transformer(Seq2Seq):
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
             paper's post-norm. Defaults to False.
-        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
+        norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
         max_length: Maximum sequence length in tokens, for search and for position encodings of
             limited length (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
@@ -61,6 +61,8 @@ class Transformer(Seq2Seq):
         d_k: Width K of queries and keys in each head. Values always have the width
             `d_model // num_heads`. Defaults to None, which means the width of the values.
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
+        normalization: `"layer"`, or `"batch"` to normalize each feature over the real tokens of a
+            batch, for comparison. Defaults to `"layer"`, as in the paper.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -105,6 +107,7 @@ class Transformer(Seq2Seq):
         attention_window: int | None = None,
         d_k: int | None = None,
         use_scale: bool = True,
+        normalization: str = "layer",
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -122,6 +125,7 @@ class Transformer(Seq2Seq):
             "dropout_rate": dropout_rate,
             "attention_dropout_rate": attention_dropout_rate,
             "use_scale": use_scale,
+            "normalization": normalization,
             "activation": activation,
             "norm_first": norm_first,
             "norm_epsilon": norm_epsilon,
@@ -144,7 +148,9 @@ class Transformer(Seq2Seq):
         x = dropout(source_positions(source_embedding(source_ids)))
         memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
-        states = decoder.call(y, memory=memory, memory_padding_mask=source_mask)
+        # Padding at the end of the target needs a mask only in the statistics of a batch.
+        target_mask = padding_mask(target_ids, pad_id) if normalization == "batch" else None
+        states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)
         super().__init__(inputs, logits, **kwargs)
@@ -169,6 +175,7 @@ class Transformer(Seq2Seq):
         self.attention_window = attention_window
         self.d_k = d_k
         self.use_scale = use_scale
+        self.normalization = normalization
         self.positions = positions
         self.source_embedding = source_embedding
         self.target_embedding = target_embedding

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import (
+    check_checkpointable,
     gradient_checkpointing,
-    is_checkpointable,
 )
 from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
@@ -66,10 +66,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     Raises:
         ValueError: If the reduction of `loss` is not a mean or a sum. If `loss` and `model` have
             different values of `pad_id`. If `logits_mebibytes` or `r_drop` is negative or infinite.
-            If `gradient_checkpointing` is True, but no layer of `model` supports it. `compile`
-            raises ValueError if you pass a loss or metrics. Training and evaluation raise
-            ValueError if the output matrix of `model` is quantized, for example by
-            `quantize("int8")`.
+            If `gradient_checkpointing` is True, but no layer of `model` supports it, or such a
+            layer has batch normalization. `compile` raises ValueError if you pass a loss or
+            metrics. Training and evaluation raise ValueError if the output matrix of `model` is
+            quantized, for example by `quantize("int8")`.
     """
 
     def __init__(
@@ -98,11 +98,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
                 "`logits_mebibytes` and `r_drop` must be at least 0 and finite. "
                 f"Received: logits_mebibytes={logits_mebibytes}, r_drop={r_drop}"
             )
-        if gradient_checkpointing and not any(map(is_checkpointable, model._flatten_layers())):
-            raise ValueError(
-                "`gradient_checkpointing` has no effect on this model: none of its layers supports "
-                f"it. Received: model={type(model).__name__}"
-            )
+        if gradient_checkpointing:
+            check_checkpointable(model)
         super().__init__(model.input, model.states, **kwargs)
         self.dtype_policy = model.dtype_policy  # Keras reads it to scale the loss in float16
         self.model = model

@@ -226,6 +226,7 @@ def test_tokenizer_travels_with_the_model(separate_tokenizer, tmp_path):
         ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
         ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
         ({"d_k": 5}, "only keys as wide as the values.*d_k=5"),
+        ({"normalization": "batch"}, "only layer normalization.*normalization='batch'"),
         ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
         ({"pad_id": 5}, "must be the model's tokenizer"),
         ({"target_vocabulary_size": V + 1}, "must be the model's tokenizer"),

@@ -50,9 +50,9 @@ def forced_logits(model, source_ids, target_ids):
 def assert_same_logits(model):
     inputs = inputs_of(model)
     ids = {name: ids.astype("int64") for name, ids in inputs.items()}
-    np.testing.assert_allclose(
-        forced_logits(model, **ids), to_numpy(model(inputs)), atol=1e-5, rtol=1e-5
-    )
+    is_real = inputs["target_ids"] != model.pad_id
+    found, expected = forced_logits(model, **ids)[is_real], to_numpy(model(inputs))[is_real]
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
 
 
 QUICK = (
@@ -62,6 +62,7 @@ QUICK = (
     "index_concatenated",
     "pre_norm",
     "unscaled",
+    "batch_normalization",
     "all_at_once",
 )
 

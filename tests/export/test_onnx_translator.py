@@ -42,7 +42,7 @@ def tokenizer():
 def model():
     """Some of its translations end by themselves."""
     model = Transformer(
-        V, None, 2, d_model=12, num_heads=3, d_ff=23, max_length=LENGTH, norm_first=True, d_k=5
+        V, num_layers=2, d_model=12, num_heads=3, d_ff=23, max_length=LENGTH, norm_first=True, d_k=5
     )
     randomize(model)
     likelier(model, 3, 0.5)

@@ -99,9 +99,10 @@ def test_the_stack_agrees_with_reference(x, padding_mask, norm_first):
 
 
 def test_every_option_reaches_every_layer():
-    stack = Encoder(2, D, H, F, **OPTIONS)
+    options = {**OPTIONS, "normalization": "batch"}
+    stack = Encoder(2, D, H, F, **options)
     for layer in stack.layers:
-        for name, value in OPTIONS.items():
+        for name, value in options.items():
             assert getattr(layer, name) == getattr(stack, name) == value
         assert layer.self_attention.dropout_rate == 0.25
         assert layer.self_attention.position_encoding is OPTIONS["position_encoding"]

@@ -1,5 +1,6 @@
 """Dropout, residual connection, normalization."""
 
+import keras
 import numpy as np
 import pytest
 from support import reference
@@ -30,6 +31,22 @@ def test_agrees_with_reference(inputs, norm_first):
     expected = reference.residual(weights_of(layer), x, lambda x: x * x, norm_first)
     entered = to_numpy(layer.enter(x))
     np.testing.assert_allclose(to_numpy(layer(x, entered * entered)), expected, atol=1e-5)
+
+
+def test_batch_statistics_are_those_of_real_tokens(inputs):
+    layer = ResidualConnection(0.0, normalization="batch")
+    x, is_real = inputs["x"], np.arange(T) < np.array([[3], [T]])
+    x[~is_real] = 1e6
+    with_keras_mask = keras.layers.Masking(1e6)(x)
+    nothing = np.zeros_like(x)
+    by_argument = layer(x, nothing, is_real, training=True)
+    for output in (by_argument, layer(with_keras_mask, nothing, training=True)):
+        np.testing.assert_allclose(to_numpy(output)[is_real].mean(0), 0, atol=1e-5)
+
+
+def test_unknown_normalization_is_refused():
+    with pytest.raises(ValueError, match=r"\['layer', 'batch'\]. Received: normalization='group'"):
+        ResidualConnection(0.0, normalization="group")
 
 
 def test_dropout_acts_on_the_sublayer_and_not_on_the_residual(inputs):

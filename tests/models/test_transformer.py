@@ -126,6 +126,24 @@ def test_padding_changes_nothing(variant):
     np.testing.assert_allclose(to_numpy(model(padded))[:, :T], to_numpy(model(inputs)), atol=1e-5)
 
 
+def test_padding_changes_no_statistics_of_the_batch():
+    model = new_model("batch_normalization", num_layers=1, dropout_rate=0.0)
+    inputs = inputs_of(model)
+    is_real = inputs["target_ids"] != model.pad_id
+    outputs = [
+        to_numpy(
+            model(
+                {name: np.pad(ids, ((0, 0), (0, more))) for name, ids in inputs.items()},
+                training=True,
+            )
+        )
+        for more in (0, 3)
+    ]
+    short, long = (output[:, :T][is_real] for output in outputs)
+    np.testing.assert_allclose(long, short, atol=1e-5)
+    assert np.abs(short - to_numpy(model(inputs))[is_real]).max() > 0.1
+
+
 def test_sentences_of_a_batch_do_not_affect_each_other():
     model = small_model()
     inputs = inputs_of(model)
@@ -246,7 +264,8 @@ def test_config_round_trip(variant):
 
 @pytest.mark.parametrize(
     "variant",
-    ["sinusoidal", "learned", "index_concatenated", "t5", "local_attention", "all_at_once"],
+    ["sinusoidal", "learned", "index_concatenated", "t5", "local_attention", "all_at_once"]
+    + ["batch_normalization"],
 )
 def test_saved_is_loaded(variant, tmp_path):
     model = small_model(variant)

@@ -260,10 +260,18 @@ def feed_forward(weights, x, activation="relu"):
     return dense(weights["outer"], ACTIVATIONS[activation](dense(weights["inner"], x)))
 
 
+def normalization(weights, x):
+    """Layer normalization, or batch normalization in inference."""
+    if "moving_mean" not in weights:
+        return layer_normalization(weights, x)
+    deviation = np.sqrt(weights["moving_variance"] + LAYER_NORM_EPSILON)
+    return weights["gamma"] * (x - weights["moving_mean"]) / deviation + weights["beta"]
+
+
 def residual(weights, x, sublayer, norm_first):
     if norm_first:
-        return x + sublayer(layer_normalization(weights["norm"], x))
-    return layer_normalization(weights["norm"], x + sublayer(x))
+        return x + sublayer(normalization(weights["norm"], x))
+    return normalization(weights["norm"], x + sublayer(x))
 
 
 def encoder_layer(
@@ -364,8 +372,11 @@ def transformer(weights, config, source_ids, target_ids):
             bias=bias("positions", source_ids, True),
         )
     if config["norm_first"]:
-        memory = layer_normalization(weights["encoder_norm"], memory)
+        memory = normalization(weights["encoder_norm"], memory)
 
+    allowed_targets = allowed(target_ids)
+    if config["normalization"] == "batch":  # the model masks padding only then
+        allowed_targets = allowed_targets & padding_mask(target_ids, config["pad_id"])[:, None, :]
     x = embed(target_embedding, target_ids)
     for i in range(1, (config["num_decoder_layers"] or config["num_layers"]) + 1):
         x = decoder_layer(
@@ -375,10 +386,10 @@ def transformer(weights, config, source_ids, target_ids):
             memory_mask,
             **layer_arguments,
             bias=bias("decoder_positions", target_ids, False),
-            allowed=allowed(target_ids),
+            allowed=allowed_targets,
         )
     if config["norm_first"]:
-        x = layer_normalization(weights["decoder_norm"], x)
+        x = normalization(weights["decoder_norm"], x)
     return output_projection(target_embedding, x)
 
 

@@ -19,6 +19,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gelu": {"activation": "gelu"},
     "unscaled": {"use_scale": False},
     "d_k": {"d_k": 5},
+    "batch_normalization": {"normalization": "batch", "norm_first": True},
     "other_depth": {"num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
     "full_attention": {"attention_pattern": "full"},

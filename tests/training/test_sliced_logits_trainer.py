@@ -66,7 +66,7 @@ def test_a_sum_is_the_mean_times_the_weights():
     assert total == mean
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once", "batch_normalization"])
 def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
     trainer = new_trainer(variant=variant)
     inputs = inputs_of(trainer.model)
@@ -219,6 +219,11 @@ def test_gradient_checkpointing_without_effect_is_refused():
     assert SlicedLogitsTrainer(seq2seq_model("convolutional"), gradient_checkpointing=True)
     with pytest.raises(ValueError, match="no effect on this model.* model=RecurrentSeq2Seq"):
         SlicedLogitsTrainer(seq2seq_model("recurrent"), gradient_checkpointing=True)
+
+
+def test_gradient_checkpointing_with_batch_statistics_is_refused():
+    with pytest.raises(ValueError, match="update the moving averages again"):
+        SlicedLogitsTrainer(new_model("batch_normalization"), gradient_checkpointing=True)
 
 
 def test_the_padding_of_the_loss_must_be_that_of_the_model():

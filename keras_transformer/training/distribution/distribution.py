@@ -217,6 +217,12 @@ def _check(recipe: Recipe, backend: str) -> None:
             "XLA cannot compile a training step with a TensorFlow strategy: set "
             "training.jit_compile=false, or use another KERAS_BACKEND"
         )
+    if backend != "jax" and recipe.model.normalization == "batch":
+        raise UserError(
+            "with model.normalization=batch, each replica would use the statistics of its own "
+            "tokens: use layer normalization, or KERAS_BACKEND=jax. "
+            f"Received: training.distribution={training.distribution}"
+        )
     if backend != "jax" and training.dtype_policy == "mixed_float16":
         raise UserError(
             "with training.dtype_policy=mixed_float16, each replica would use its own loss scale: "

@@ -26,7 +26,7 @@ TWO_PROCESSES = dict.fromkeys(
 )
 MANY_DEVICES = {
     "tensorflow": (1, 2, []),
-    "jax": (1, 2, []),
+    "jax": (1, 2, ["model.normalization=batch"]),
     "torch": (2, 1, ["training.accumulation_steps=2"]),
 }
 BOTH = {
@@ -67,6 +67,14 @@ def test_what_an_engine_cannot_do_is_refused_and_names_another_way(
     monkeypatch.setattr(keras.config, "backend", lambda: backend)
     with pytest.raises(UserError, match=message):
         start(recipe_with(**{"distribution": "data_parallel", **training}))
+
+
+def test_replicas_with_statistics_of_their_own_are_refused(monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: "torch")
+    recipe = recipe_with(distribution="data_parallel")
+    model = recipe.model.model_copy(update={"normalization": "batch"})
+    with pytest.raises(UserError, match="model.normalization=batch.*statistics of its own"):
+        start(recipe.model_copy(update={"model": model}))
 
 
 @pytest.mark.parametrize(
