@@ -21,7 +21,9 @@ _PUBLIC_NAMES = {
     "_backend.compile_function": "compile_function",
     "_backend.fit_data": "fit_data",
     "_backend.process": "keep_freed_memory",
-    "data": "BatchPlan CorpusError TokenStore Tokenizer evaluation_batches read_parallel",
+    "data": """
+        BatchPlan CorpusError TokenStore Tokenizer evaluation_batches read_parallel
+        skip_gram_batches""",
     "decoding.cache": "Cache",
     "decoding.ensemble": "Ensemble",
     "decoding.hypothesis": "Hypothesis word_alignment",
@@ -43,7 +45,8 @@ _PUBLIC_NAMES = {
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
-        AttentionalRecurrentSeq2Seq ConvolutionalSeq2Seq RecurrentSeq2Seq Transformer""",
+        AttentionalRecurrentSeq2Seq ConvolutionalSeq2Seq RecurrentSeq2Seq SkipGram
+        Transformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

@@ -19,11 +19,12 @@ PUBLIC = """
     PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty Request
     ResidualConnection RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions
     SearchResult SelfAttention Shortlist
-    SinusoidalPositionalEncoding SlicedLogitsTrainer StridedAttention TokenEmbedding TokenStore
-    Tokenizer Transformer TransformerAdam TransformerSchedule Translator UserError array_batches
-    average_checkpoints causal_mask compile_function conformance evaluation_batches fit fit_data
-    keep_freed_memory load_recipe padding_mask random_numbers read_parallel
-    scaled_dot_product_attention score_pairs search train word_alignment
+    SinusoidalPositionalEncoding SkipGram SlicedLogitsTrainer StridedAttention TokenEmbedding
+    TokenStore Tokenizer Transformer TransformerAdam TransformerSchedule Translator UserError
+    array_batches average_checkpoints causal_mask compile_function conformance evaluation_batches
+    fit fit_data keep_freed_memory load_recipe padding_mask random_numbers read_parallel
+    scaled_dot_product_attention score_pairs search skip_gram_batches train
+    word_alignment
 """.split()
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_transformer._backend.fit_data import fit_data
     from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches
     from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+    from keras_transformer.data.skip_gram_batches import skip_gram_batches
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
 
@@ -25,6 +26,7 @@ __all__ = [
     "fit_data",
     "read_lines",
     "read_parallel",
+    "skip_gram_batches",
 ]
 
 __getattr__ = lazy_names(
@@ -39,5 +41,6 @@ __getattr__ = lazy_names(
         "fit_data": "keras_transformer._backend.fit_data",
         "read_lines": "keras_transformer.data.corpus",
         "read_parallel": "keras_transformer.data.corpus",
+        "skip_gram_batches": "keras_transformer.data.skip_gram_batches",
     },
 )

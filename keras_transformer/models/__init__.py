@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from keras_transformer.models.attentional_recurrent import AttentionalRecurrentSeq2Seq
     from keras_transformer.models.convolutional import ConvolutionalSeq2Seq
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
+    from keras_transformer.models.skip_gram import SkipGram
     from keras_transformer.models.transformer import Transformer
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "AttentionalRecurrentSeq2Seq",
     "ConvolutionalSeq2Seq",
     "RecurrentSeq2Seq",
+    "SkipGram",
     "Transformer",
     "architecture",
 ]
@@ -98,21 +100,26 @@ ARCHITECTURES = {
     ),
 }
 
+# Maps the names of all model classes to the modules of this package that define them.
+_CLASSES = {
+    **{class_name: module for module, (class_name, *_) in ARCHITECTURES.items()},
+    "SkipGram": "skip_gram",
+}
+
 
 def architecture(name: str) -> Any:
     """Returns the model class for `name`, a value of a recipe's `model.architecture`."""
-    module = importlib.import_module(f"keras_transformer.models.{name}")
-    return getattr(module, ARCHITECTURES[name].class_name)
+    return __getattr__(ARCHITECTURES[name].class_name)
 
 
 def register_models() -> None:
     """Imports all model classes, so that `keras.saving.load_model` can load them."""
-    for name in ARCHITECTURES:
-        architecture(name)
+    for class_name in _CLASSES:
+        __getattr__(class_name)
 
 
 def __getattr__(name: str) -> Any:
-    for module, (class_name, *_) in ARCHITECTURES.items():
-        if class_name == name:
-            return architecture(module)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"keras_transformer.models.{_CLASSES[name]}")
+    return getattr(module, name)
