@@ -22,7 +22,8 @@ _PUBLIC_NAMES = {
     "_backend.fit_data": "fit_data",
     "_backend.process": "keep_freed_memory",
     "data": """
-        BatchPlan CorpusError TokenStore Tokenizer evaluation_batches mask_tokens read_parallel""",
+        BatchPlan CorpusError TokenStore Tokenizer evaluation_batches mask_tokens read_parallel
+        skip_gram_batches""",
     "decoding.cache": "Cache",
     "decoding.ensemble": "Ensemble",
     "decoding.generator": "Generator",
@@ -46,8 +47,8 @@ _PUBLIC_NAMES = {
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
         AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq Forecaster LanguageModel
-        MaskedLanguageModel MaskedPatchModel RecurrentSeq2Seq SkipGramWindowModel TimeSeriesEncoder
-        Transformer VisionTransformer""",
+        MaskedLanguageModel MaskedPatchModel RecurrentSeq2Seq SkipGram SkipGramWindowModel
+        TimeSeriesEncoder Transformer VisionTransformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

@@ -9,23 +9,23 @@ import keras
 import keras_transformer
 
 PUBLIC = """
-    ALiBiPositionalEncoding AdditiveAttention AttentionPattern AttentionalGRU
-    AttentionalRecurrentSeq2Seq BatchPlan BertEncoder BinaryPositionalEncoding Cache Conformance
-    ConvolutionalDecoderLayer ConvolutionalEncoderLayer ConvolutionalSeq2Seq CorpusError Decoder
-    DecoderLayer Dropout Encoder EncoderLayer Ensemble FeedForward ForbiddenWords Forecaster
+    ALiBiPositionalEncoding AdditiveAttention AttentionExample AttentionMap AttentionPattern
+    AttentionalGRU AttentionalRecurrentSeq2Seq BatchPlan BertEncoder BinaryPositionalEncoding Cache
+    Conformance ConvolutionalDecoderLayer ConvolutionalEncoderLayer ConvolutionalSeq2Seq CorpusError
+    Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble FeedForward ForbiddenWords Forecaster
     FullAttention Generator Hypothesis IndexPositionalEncoding LanguageModel
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MaskedLanguageModel
     MaskedPatchModel MinLength MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding
     Perplexity PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty
     Request ResidualConnection RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions
-    SearchResult SelfAttention Shortlist SinusoidalPositionalEncoding SkipGramWindowModel
+    SearchResult SelfAttention Shortlist SinusoidalPositionalEncoding SkipGram SkipGramWindowModel
     SlicedLogitsTrainer StridedAttention TimeSeriesEncoder TokenEmbedding TokenStore Tokenizer
     Transformer TransformerAdam TransformerSchedule Translator UserError VisionTransformer
-    array_batches average_checkpoints causal_mask compile_function conformance evaluation_batches
-    fit fit_data keep_freed_memory load_recipe mask_tokens padding_mask random_numbers read_parallel
-    scaled_dot_product_attention score_pairs search train word_alignment
-    AttentionExample AttentionMap attention_maps attention_page attention_rollout attention_svg
-    head_entropy translation_attention
+    array_batches attention_maps attention_page attention_rollout attention_svg average_checkpoints
+    causal_mask compile_function conformance evaluation_batches fit fit_data head_entropy
+    keep_freed_memory load_recipe mask_tokens padding_mask random_numbers read_parallel
+    scaled_dot_product_attention score_pairs search skip_gram_batches train translation_attention
+    word_alignment
 """.split()
 
 

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.base import (
@@ -71,6 +72,40 @@ class TokenEmbedding(ConfiguredLayer):
             ),
         )
         self.built = True
+
+    def set_vectors(self, ids: Any, vectors: Any) -> None:
+        """Replaces the vectors of some tokens, for example with word vectors, before training.
+
+        Word vectors of other models are often longer or shorter than the initial vectors of this
+        layer. So all new vectors are multiplied by one number, after which the mean square of their
+        values is that of the layer's matrix. The vectors of the other tokens stay.
+
+        Example:
+
+        ```python
+        ids = {piece: id for id, piece in enumerate(tokenizer.source_pieces)}
+        known = [word for word in words if word in ids]
+        model.source_embedding.set_vectors([ids[word] for word in known], vectors[known])
+        ```
+
+        Args:
+            ids: Ids of the tokens, int `(N,)`.
+            vectors: The new vectors, float `(N, D)`.
+
+        Raises:
+            ValueError: If the shape of `vectors` is wrong, or if the layer is not built or is
+                quantized.
+        """
+        vectors = np.asarray(ops.convert_to_numpy(vectors), "float32")
+        if vectors.shape != (len(ids), self.d_model) or not self.built or self.scale is not None:
+            raise ValueError(
+                f"`vectors` must have the shape {(len(ids), self.d_model)}, and the layer must be "
+                f"built and not quantized. Received: shape={vectors.shape}, built={self.built}, "
+                f"quantized={self.scale is not None}"
+            )
+        matrix = np.array(ops.convert_to_numpy(self.embeddings))
+        matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / np.mean(vectors**2))
+        self.embeddings.assign(matrix)
 
     def _output_spec(self, inputs: Any, reverse: bool = False) -> Any:
         shape = inputs.shape[:-1] if reverse else inputs.shape

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         SkipGramWindowModel,
         TimeSeriesEncoder,
     )
+    from keras_transformer.models.skip_gram import SkipGram
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.models.vision_transformer import VisionTransformer
 
@@ -30,6 +31,7 @@ __all__ = [
     "RecurrentSeq2Seq",
     "SkipGramWindowModel",
     "TimeSeriesEncoder",
+    "SkipGram",
     "Transformer",
     "VisionTransformer",
     "architecture",
@@ -129,6 +131,7 @@ _CLASSES = {
     "TimeSeriesEncoder": "time_series",
 }
 
+    "SkipGram": "skip_gram",
 
 def architecture(name: str) -> Any:
     """Returns the model class for `name`, a value of a recipe's `model.architecture`."""

@@ -82,3 +82,21 @@ def test_embedding_refuses_other_modes():
     layer.build((None, None))
     with pytest.raises(NotImplementedError, match="Received: mode='int4'"):
         layer.quantize("int4")
+
+
+def test_given_vectors_get_the_size_of_the_initial_vectors(layer):
+    before = to_numpy(layer.embeddings).copy()
+    vectors = np.random.default_rng(2).normal(scale=50, size=(3, D))
+    layer.set_vectors([2, 4, 5], vectors)
+    after = to_numpy(layer.embeddings)
+    factor = np.sqrt(np.mean(before**2) / np.mean(vectors**2))
+    np.testing.assert_allclose(after[[2, 4, 5]], factor * vectors, rtol=1e-5)
+    others = [id for id in range(V) if id not in (2, 4, 5)]
+    np.testing.assert_array_equal(after[others], before[others])
+
+
+def test_vectors_of_another_width_are_refused(layer):
+    with pytest.raises(ValueError, match=r"must have the shape \(2, 7\).*shape=\(2, 6\)"):
+        layer.set_vectors([0, 1], np.ones((2, 6)))
+    with pytest.raises(ValueError, match="built=False"):
+        TokenEmbedding(V, D).set_vectors([0], np.ones((1, D)))
