@@ -27,10 +27,12 @@ from keras_transformer.errors import RecipeError, UserError, is_out_of_memory
 
 COMMANDS = (
     *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
-    *("conformance", "info", "recipes", "schema"),
+    *("report", "beam", "conformance", "info", "recipes", "schema"),
 )
 # These commands never compile with PyTorch's compiler Dynamo.
-_COMMANDS_THAT_COMPILE_NOTHING = ("translate", "score", "evaluate", "average", "export")
+_COMMANDS_THAT_COMPILE_NOTHING = (
+    *("translate", "score", "evaluate", "average", "export", "report", "beam"),
+)
 
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {

@@ -1,0 +1,19 @@
+"""Pages that show what a trained model does."""
+
+from typing import TYPE_CHECKING
+
+from keras_transformer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from keras_transformer.visualization.beam_tree import beam_page
+    from keras_transformer.visualization.report import report
+
+__all__ = ["beam_page", "report"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "beam_page": "keras_transformer.visualization.beam_tree",
+        "report": "keras_transformer.visualization.report",
+    },
+)
