@@ -14,7 +14,6 @@ from keras_transformer.run_info import run_info
 from keras_transformer.visualization.report_charts import bar_chart, line_chart
 from keras_transformer.visualization.report_page import Html, details, element, note, page, table
 from keras_transformer.visualization.report_sentences import (
-    COUNT,
     System,
     attention_html,
     best_and_worst,
