@@ -25,9 +25,8 @@ from keras_transformer.visualization.report_sentences import (
 # Title, unit and name of each curve.
 CURVES = (
     ("Training loss", "nats per target token, with label smoothing", "loss"),
-    ("Training perplexity", "", "perplexity"),
     ("Validation loss", "nats per target token", "validation/loss"),
-    ("Validation perplexity", "", "validation/perplexity"),
+    ("Validation perplexity", "logarithmic", "validation/perplexity"),
     ("Validation BLEU", "", "validation/bleu"),
     ("Learning rate", "", "learning_rate"),
     ("Throughput", "target tokens per second", "tokens_per_second"),
@@ -146,7 +145,7 @@ def _training(runs: Sequence[_Reported]) -> list[Html]:
     for title, unit, name in CURVES:
         lines = {one.name: _finite(one.scalars.get(name, {})) for one in runs}
         if any(lines.values()):
-            charts.append(line_chart(title, unit, lines))
+            charts.append(line_chart(title, unit, lines, is_logarithmic=unit == "logarithmic"))
     parts = [element("div", *charts, class_="charts")] if charts else []
     for one in runs:
         if not one.scalars:

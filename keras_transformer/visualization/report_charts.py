@@ -22,9 +22,12 @@ class Scale(NamedTuple):
     high: float
     begin: float
     end: float
+    is_logarithmic: bool = False
 
     def __call__(self, number: float) -> float:
-        share = (number - self.low) / (self.high - self.low)
+        numbers = number, self.low, self.high
+        place, low, high = map(math.log, numbers) if self.is_logarithmic else numbers
+        share = (place - low) / (high - low) if high > low else 0.5
         return self.begin + share * (self.end - self.begin)
 
 
@@ -40,26 +43,39 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def tick_label(number: float) -> str:
-    """Returns a short text: 12k, 0.0004 or 1.5e-05."""
+    """Returns a short text: 2.5k, 0.0004 or 1.5e-05."""
     if number and abs(number) < 1e-4:
         return f"{number:.1e}"
-    if abs(number) >= 10_000:
+    if abs(number) >= 1000:
         return f"{number / 1000:g}k"
     return f"{number:.6g}"
 
 
-def line_chart(title: str, unit: str, lines: Mapping[str, Mapping[int, float]]) -> Html:
+def log_ticks(low: float, high: float) -> list[float]:
+    """Returns the numbers 1, 2 and 5 times powers of ten that enclose two positive numbers."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
+    first = max(x for x in numbers if x <= low)
+    last = min(x for x in numbers if x >= high)
+    return [x for x in numbers if first <= x <= last]
+
+
+def line_chart(
+    title: str, unit: str, lines: Mapping[str, Mapping[int, float]], is_logarithmic: bool = False
+) -> Html:
     """Returns a line per name in `lines`, which maps optimizer steps to finite numbers.
 
-    `unit` labels the vertical axis. Each point shows its numbers when the mouse is over it.
+    `unit` labels the vertical axis. With `is_logarithmic`, the axis is logarithmic and all numbers
+    must be positive. Each point shows its numbers when the mouse is over it.
     """
     thinned = {name: thin(points) for name, points in lines.items() if points}
     steps = [step for points in thinned.values() for step in points]
     values = [value for points in thinned.values() for value in points.values()]
     low = 0.0 if 0 <= min(values) < 0.5 * max(values) else min(values)
-    across, up = ticks(0, max(steps)), ticks(low, max(values))
+    across = ticks(0, max(steps))
+    up = log_ticks(min(values), max(values)) if is_logarithmic else ticks(low, max(values))
     x = Scale(0, max(steps) or 1, LEFT, WIDTH - RIGHT)
-    y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP)
+    y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP, is_logarithmic)
     parts = [*_grid(up, y), *_steps(across, x)]
     for colour, (name, points) in zip(COLOURS, thinned.items(), strict=False):
         parts.append(_line(f"{name}, " if len(thinned) > 1 else "", points, x, y, colour))
@@ -162,11 +178,11 @@ def heat_map(title: str, rows: Sequence[str], columns: Sequence[str], weights: n
         fill="none",
         class_="grid",
     )
-    return _svg(title, width, height, frame + "".join(parts), width=width, class_="first")
+    return _svg(title, (width, height), frame + "".join(parts), width=width, class_="first")
 
 
-def _svg(label: str, width: float, height: float, content: str, **attributes: object) -> Html:
-    box = f"0 0 {width:g} {height:g}"
+def _svg(label: str, size: tuple[float, float], content: str, **attributes: object) -> Html:
+    box = f"0 0 {size[0]:g} {size[1]:g}"
     return element("svg", Html(content), viewBox=box, role="img", aria_label=label, **attributes)
 
 
@@ -178,7 +194,7 @@ def _figure(title: str, unit: str, names: Sequence[str], content: str) -> Html:
     caption = element(
         "figcaption", element("b", title), f" {unit} ", *keys if len(keys) > 1 else ()
     )
-    return element("figure", caption, _svg(f"{title} {unit}", WIDTH, HEIGHT, content))
+    return element("figure", caption, _svg(f"{title} {unit}", (WIDTH, HEIGHT), content))
 
 
 def _grid(numbers: Sequence[float], y: Scale) -> list[str]:

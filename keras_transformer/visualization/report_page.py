@@ -23,7 +23,7 @@ h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; overflow-wrap: anywher
 h2 { font-size: 19px; margin: 44px 0 12px; padding-top: 12px; border-top: 1px solid var(--line); }
 h3 { font-size: 15px; margin: 20px 0 8px; }
 p { margin: 8px 0; max-width: 75ch; }
-p, td, th, summary { overflow-wrap: anywhere; }
+p, summary { overflow-wrap: anywhere; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 12px 0 0; }
 a { color: var(--first); }
 .muted, figcaption, .note { color: var(--muted); }
@@ -36,7 +36,7 @@ pre { background: var(--panel); padding: 12px 14px; border-radius: 6px; overflow
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4px 0; }
 th, td { padding: 5px 14px 5px 0; text-align: start; vertical-align: top;
   border-bottom: 1px solid var(--line); }
-th { font-weight: 600; color: var(--muted); font-size: 13px; }
+th { font-weight: 600; color: var(--muted); font-size: 13px; white-space: nowrap; }
 td.number, th.number { text-align: end; white-space: nowrap; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--first); }
 :focus-visible { outline: 2px solid var(--first); outline-offset: 2px; }
@@ -52,7 +52,7 @@ svg .mark { fill: currentColor; stroke: none; } svg .hit { fill: transparent; }
 svg .hit:hover { fill: currentColor; }
 .first { color: var(--first); } .second { color: var(--second); } .good { color: var(--good); }
 .key::before { content: ""; display: inline-block; width: 14px; height: 3px; margin-inline: 0 6px;
-  vertical-align: middle; background: currentColor; } .key { margin-inline-end: 16px; }
+  vertical-align: middle; background: currentColor; } .key { margin-inline-start: 12px; }
 .sentence { border: 1px solid var(--line); border-radius: 6px; padding: 10px 14px; margin: 10px 0; }
 .sentence dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 4px 14px;
   margin: 0; } .sentence dt { color: var(--muted); font-size: 13px; }
@@ -137,9 +137,8 @@ def tokens_html(tokens: Sequence[tuple[str, float]]) -> Html:
     shaded = []
     for index, (piece, probability) in enumerate(tokens):
         text = piece.replace("▁", " ")
-        text = text.lstrip() if index == 0 else text
+        shaded.append(" " if index and text.startswith(" ") else "")
         style = f"--doubt: {0.75 * (1 - probability):.3f}"
-        shaded.append(
-            element("span", text, class_="token", style=style, title=f"{probability:.4f}")
-        )
+        title = f"{probability:.4f}"
+        shaded.append(element("span", text.strip(), class_="token", style=style, title=title))
     return element("bdi", *shaded, dir="auto")
