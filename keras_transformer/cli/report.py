@@ -32,7 +32,7 @@ def command(run: Path, other: Path | None, output: Path) -> None:
 
     runs = [Run.open(folder) for folder in (run, other) if folder is not None]
     with output_file(output) as file:
-        from keras_transformer.visualization.report import report
+        from keras_transformer.visualization.report import run_report
 
-        file.write(report(*runs))
+        file.write(run_report(*runs))
     click.echo(str(output))

@@ -6,14 +6,14 @@ from keras_transformer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from keras_transformer.visualization.beam_tree import beam_page
-    from keras_transformer.visualization.report import report
+    from keras_transformer.visualization.report import run_report
 
-__all__ = ["beam_page", "report"]
+__all__ = ["beam_page", "run_report"]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "beam_page": "keras_transformer.visualization.beam_tree",
-        "report": "keras_transformer.visualization.report",
+        "run_report": "keras_transformer.visualization.report",
     },
 )

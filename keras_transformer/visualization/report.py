@@ -48,7 +48,7 @@ class _Reported(NamedTuple):
         return " ".join(("keras-transformer", name, folder, *options))
 
 
-def report(run: Run, other: Run | None = None) -> str:
+def run_report(run: Run, other: Run | None = None) -> str:
     """Returns a report of a run as one HTML page that loads nothing else.
 
     The page has the recipe, the curves of the training, the scores, BLEU by sentence length, the
@@ -59,7 +59,7 @@ def report(run: Run, other: Run | None = None) -> str:
 
     Example:
 
-    >>> Path("report.html").write_text(report(Run.open("runs/quickstart")), "utf-8")
+    >>> Path("report.html").write_text(run_report(Run.open("runs/quickstart")), "utf-8")
 
     Args:
         run: A run. It need not be finished.

@@ -8,7 +8,7 @@ from support.html import read_page
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
 from keras_transformer.evaluation import Evaluator
-from keras_transformer.visualization import report
+from keras_transformer.visualization import run_report
 
 
 def numbers(page, key):
@@ -17,7 +17,7 @@ def numbers(page, key):
 
 @pytest.fixture
 def page(run):
-    return read_page(report(run))
+    return read_page(run_report(run))
 
 
 def test_the_numbers_of_the_charts_are_those_of_the_run(page):
@@ -58,7 +58,7 @@ def test_attention_is_that_of_the_model(page, run):
 
 
 def test_two_runs_are_compared(run, other):
-    page = read_page(report(run, other))
+    page = read_page(run_report(run, other))
     (found, _) = Evaluator(TARGETS, SOURCES).differences(other.hypotheses("test"), HYPOTHESES)
     cells = page.texts("td", dir="auto")
     assert f"{found.difference:+.2f}" in cells
@@ -73,7 +73,7 @@ def test_what_a_run_lacks_is_said_with_the_command(run):
     shutil.rmtree(run.hypotheses_dir)
     run.scores_path.unlink()
     run.model_path.unlink()
-    page = read_page(report(run))
+    page = read_page(run_report(run))
     notes = " ".join(page.texts("p", **{"class": "note"}))
     assert "has no logs" in notes and "has no scores" in notes and "no translations" in notes
     folder = run.directory
