@@ -37,6 +37,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4
 th, td { padding: 5px 14px 5px 0; text-align: start; vertical-align: top;
   border-bottom: 1px solid var(--line); }
 th { font-weight: 600; color: var(--muted); font-size: 13px; white-space: nowrap; }
+td.wide { min-width: 34ch; }
 td.number, th.number { text-align: end; white-space: nowrap; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--first); }
 :focus-visible { outline: 2px solid var(--first); outline-offset: 2px; }
@@ -105,10 +106,10 @@ def table(heads: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> Html:
             f"{x:,.2f}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else x
             for x in cells
         )
-        found = (
-            element(name, x, dir="auto", **scope, **own)
-            for x, own in zip(texts, classes, strict=True)
-        )
+        found = []
+        for text, own in zip(map(html_of, texts), classes, strict=True):
+            wide = {"class_": "wide"} if len(text) > 40 else {}
+            found.append(element(name, text, dir="auto", **scope, **{**wide, **own}))
         return element("tr", *found)
 
     body = (line("td", row, {}) for row in rows)

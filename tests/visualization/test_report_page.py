@@ -31,7 +31,8 @@ def test_text_and_attributes_are_escaped():
 
 
 def test_numbers_of_a_table_are_aligned_and_grouped():
-    found = read_page(page("", [table(["name", "count", "score"], [["a", 12345, 1.2345]])]))
+    rows = [["a", 12345, 1.2345]]
+    found = read_page(page("", [table(["name", "count", "score"], rows)]))
     assert found.texts("td", **{"class": "number"}) == ["12,345", "1.23"]
 
 
