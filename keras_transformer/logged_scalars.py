@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.errors import UserError
+
 
 def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[int, float]]:
     """Returns the numbers in the event files of a folder, by name and optimizer step.
@@ -15,6 +17,9 @@ def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[in
     Args:
         directory: The folder of the event files, such as `Run.logs_dir`.
         prefix: Only names with this prefix are read. Defaults to "".
+
+    Raises:
+        UserError: If a file is damaged. A file that ends within a record is not damaged.
     """
     found: dict[str, dict[int, float]] = {}
     for path in sorted(Path(directory).glob("events.out.tfevents.*")):
@@ -35,6 +40,7 @@ def _events(path: Path) -> Iterator[Any]:
     A record is its length in 8 bytes, a checksum in 4 bytes, an `Event` and a checksum in 4 bytes.
     The last record may be incomplete.
     """
+    from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
     size = path.stat().st_size
@@ -44,4 +50,7 @@ def _events(path: Path) -> Iterator[Any]:
             record = file.read(min(length, size))
             if len(record) < length or len(file.read(4)) < 4:
                 return
-            yield Event.FromString(record)
+            try:
+                yield Event.FromString(record)
+            except DecodeError as error:
+                raise UserError(f"{path} is damaged: {error}") from None

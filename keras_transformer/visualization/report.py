@@ -70,7 +70,7 @@ def run_report(run: Run, other: Run | None = None) -> str:
     if len(set(names)) < len(names):
         names = [str(one.directory) for one in given]
     runs = [
-        _Reported(name, one, run_info(one.directory), logged_scalars(one.logs_dir))
+        _Reported(name, one, run_info(one.directory), _scalars(one))
         for name, one in zip(names, given, strict=True)
     ]
     sections: dict[str, list[Html]] = {
@@ -85,6 +85,13 @@ def run_report(run: Run, other: Run | None = None) -> str:
     for name, content in sections.items():
         parts += [element("h2", name, id=_anchor(name)), *content]
     return page(title, parts)
+
+
+def _scalars(run: Run) -> dict[str, dict[int, float]]:
+    try:
+        return logged_scalars(run.logs_dir)
+    except UserError:  # `run_info` reports the same problem.
+        return {}
 
 
 def _anchor(title: str) -> str:
@@ -149,7 +156,7 @@ def _training(runs: Sequence[_Reported]) -> list[Html]:
     parts = [element("div", *charts, class_="charts")] if charts else []
     for one in runs:
         if not one.scalars:
-            text = f"{one.name} has no logs: a training writes them to {one.run.logs_dir}."
+            text = f"{one.name} has no logs. A training writes them to {one.run.logs_dir}:"
             parts.append(note(text, one.command("train --resume")))
         elif rows := _validation_rows(one):
             heads = ["step", *(name for name in _validations(one))]
@@ -201,33 +208,29 @@ def _scores(runs: Sequence[_Reported]) -> list[Html]:
 
 def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
     """Returns the sections that need the test text and its kept translations."""
-    parts: dict[str, list[Html]] = {}
-    try:
-        evaluator = run_evaluator(runs[0].run, metrics=["bleu", "chrf"])
-    except (UserError, AttributeError) as error:
-        return {"Sentences": [note(f"{runs[0].name} has no test text: {error}")]}
-    systems, missing = [], []
+    evaluator, systems, missing = None, [], []
     for one in runs:
         try:
-            systems.append(_system(one, evaluator))
+            hypotheses = one.run.hypotheses("test")
+            own = run_evaluator(one.run, metrics=["bleu", "chrf"])
+            model, tokenizer = one.run.model(), one.run.tokenizer()
         except UserError as error:
             missing.append(note(f"{error}:", one.command("evaluate")))
-    if not systems:
+            continue
+        evaluator = evaluator or own
+        if (own.sources, own.references) != (evaluator.sources, evaluator.references):
+            missing.append(note(f"{one.name} has another test text, so it is not compared."))
+            continue
+        chrf = sentence_chrf(hypotheses, own.references)
+        systems.append(System(one.name, hypotheses, chrf, model, tokenizer))
+    if evaluator is None:
         return {"Sentences": missing}
-    parts["Sentence length"] = [*missing, *_lengths(evaluator, systems)]
+    parts = {"Sentence length": [*missing, *_lengths(evaluator, systems)]}
     if len(systems) == 2:
         parts["Difference"] = _difference(evaluator, *systems)
     parts["Sentences"] = _sentences(evaluator, systems)
     parts["Attention"] = _attention(evaluator, systems[0])
     return parts
-
-
-def _system(one: _Reported, evaluator: Evaluator) -> System:
-    hypotheses = one.run.hypotheses("test")
-    if [source for source, _ in one.run.pairs("test")] != list(evaluator.sources or ()):
-        raise UserError(f"{one.name} has another test text, so its translations are not shown")
-    chrf = sentence_chrf(hypotheses, evaluator.references)
-    return System(one.name, hypotheses, chrf, one.run.model(), one.run.tokenizer())
 
 
 def _lengths(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
