@@ -19,7 +19,7 @@ MOST_WORDS = 20
 
 
 class System(NamedTuple):
-    """A run whose translations are shown. `model` is None if the run has no finished model."""
+    """A run whose translations are shown."""
 
     name: str
     hypotheses: Sequence[str]
@@ -81,10 +81,8 @@ def sentences_html(
 
 
 def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
-    """Returns the texts with shaded tokens, or without shades if there is no model for them."""
+    """Returns the texts with shaded tokens. Texts that are too long for the model have no shades."""
     shown = [element("bdi", text) for text in texts]
-    if system.model is None or not sources:
-        return shown
     tokenizer, longest = system.tokenizer, system.model.max_length
     encoded = tokenizer.encode_target([text.strip() for text in texts])
     of_source = tokenizer.encode_source([source.strip() for source in sources])

@@ -1,5 +1,7 @@
 """The sentences that a report chooses."""
 
+from types import SimpleNamespace
+
 from sacrebleu.metrics import CHRF
 
 from keras_transformer.visualization.report_sentences import (
@@ -35,6 +37,12 @@ def test_chrf_is_that_of_sacrebleu():
     assert found == CHRF().sentence_score("the cat", ["the cats"]).score
 
 
-def test_without_a_model_texts_are_not_shaded():
-    shown = sentences_html([1], REFERENCES, REFERENCES, [system([1.0] * 7, "<run>")])
+def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
+    def encode(texts):
+        return [[1, 2, 3]] * len(texts)
+
+    model, pad = SimpleNamespace(max_length=3), {"pad_id": 0, "target_pieces": []}
+    tokenizer = SimpleNamespace(encode_source=encode, encode_target=encode, **pad)
+    long = system([1.0] * 7, "<run>")._replace(model=model, tokenizer=tokenizer)
+    shown = sentences_html([1], REFERENCES, REFERENCES, [long])
     assert "&lt;run&gt; chrF 1.0" in shown and 'class="token"' not in shown
