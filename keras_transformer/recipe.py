@@ -477,12 +477,16 @@ class Recipe(_Section):
         tree = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
+    def settings(self) -> dict[str, Any]:
+        """Returns all settings by key, such as "training.steps"."""
+        return _flat(self.model_dump(mode="json"))
+
     def differences(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:
         """Returns the keys whose values differ in two recipes, such as "training.steps".
 
         The values of the dictionary are the value of this recipe and the value of `other`.
         """
-        mine, others = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+        mine, others = self.settings(), other.settings()
         pairs = {key: (mine.get(key), others.get(key)) for key in mine | others}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

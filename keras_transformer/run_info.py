@@ -2,14 +2,14 @@
 
 import math
 import shlex
-import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.logged_scalars import logged_scalars
 from keras_transformer.run import Run, checkpoint_step
 from keras_transformer.shipped_runs import find_run
 from keras_transformer.validation_history import ValidationHistory, load_history
@@ -166,32 +166,10 @@ def _validations(run: Run) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     for folder in run.checkpoints()[-1:]:
         found |= {step: {"loss": loss} for step, loss in load_history(folder).losses.items()}
-    for path in sorted(run.logs_dir.glob("events.out.tfevents.*")):
-        for step, name, value in _scalars(path, "validation/"):
-            found.setdefault(step, {})[name] = value
+    for name, values in logged_scalars(run.logs_dir, prefix := "validation/").items():
+        for step, value in values.items():
+            found.setdefault(step, {})[name.removeprefix(prefix)] = value
     return found
-
-
-def _scalars(path: Path, prefix: str) -> Iterator[tuple[int, str, float]]:
-    """Yields step, name and value of the numbers in an event file of TensorBoard.
-
-    TensorBoard's own reader imports NumPy. A record is its length in 8 bytes, a checksum in 4
-    bytes, an `Event` and a checksum in 4 bytes. The last record may be incomplete.
-    """
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    with path.open("rb") as file:
-        while len(head := file.read(12)) == 12:
-            (length,) = struct.unpack("<Q", head[:8])
-            record = file.read(min(length, path.stat().st_size))
-            if len(record) < length or len(file.read(4)) < 4:
-                return
-            if prefix.encode() not in record:
-                continue
-            event = Event.FromString(record)
-            for value in event.summary.value:
-                if value.tag.startswith(prefix) and value.HasField("simple_value"):
-                    yield event.step, value.tag.removeprefix(prefix), value.simple_value
 
 
 def _scores(run: Run) -> list[dict[str, Any]]:

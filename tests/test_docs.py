@@ -168,7 +168,9 @@ def test_every_public_name_is_in_the_reference():
     for path in paths:
         module, _, name = path.rpartition(".")
         assert hasattr(importlib.import_module(module), name), path
-    packages = "layers models keras_hub data training export serving portability".split()
+    packages = (
+        "layers models keras_hub data training export serving portability visualization"
+    ).split()
     public = set(keras_transformer.__all__)
     for package in packages:
         public |= set(importlib.import_module(f"keras_transformer.{package}").__all__)

@@ -27,11 +27,11 @@ from keras_transformer.errors import RecipeError, UserError, is_out_of_memory
 
 COMMANDS = (
     *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
-    *("attention", "conformance", "info", "recipes", "schema"),
+    *("attention", "report", "beam", "conformance", "info", "recipes", "schema"),
 )
 # These commands never compile with PyTorch's compiler Dynamo.
 _COMMANDS_THAT_COMPILE_NOTHING = (
-    *("translate", "score", "evaluate", "average", "export", "attention"),
+    *("translate", "score", "evaluate", "average", "export", "attention", "report", "beam"),
 )
 
 # Errors of the file system that the user can fix with another path.

@@ -257,8 +257,7 @@ class BeamSearch:
         The first finished hypothesis is the result.
         """
         position, totals = state.position + 1, candidates.log_probabilities
-        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
-        ends = ops.logical_or(is_eos, position >= request.max_lengths[:, None])
+        ends = self._ends(candidates, position, request)
         ends = ops.logical_and(ends, totals > IMPOSSIBLE)
         scores = totals / self._divisor(request, position) + bonus
         finished = Finished(
@@ -281,15 +280,12 @@ class BeamSearch:
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
         position = state.position + 1
-        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
-        ends = ops.logical_or(is_eos, position >= limits[:, None])
+        ends = self._ends(candidates, position, request)
         log_probabilities = ops.where(ends, IMPOSSIBLE, candidates.log_probabilities)
         log_probabilities, chosen = _top_candidates(log_probabilities, candidates.banks, beams)
         log_probabilities = _mask_unused_beams(log_probabilities, beam_sizes)
         parents = take_columns(candidates.parents, chosen)
-        own_beams = beams if beam_sizes is None else beam_sizes[:, None]
-        ends = ops.logical_and(ends, _may_finish(candidates, own_beams))
-        ended = _finish(candidates, ends, self._divisor(request, position), bonus)
+        ended = self._ended(candidates, ends, position, bonus, request)
         finished = _merge_finished([state.finished, ended], n_best)
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
         num_finished = state.num_finished + newly_finished[:, None]
@@ -304,6 +300,20 @@ class BeamSearch:
             coverage=take_columns(state.live.coverage, parents),
         )
         return BeamState(position, live, finished, num_finished), parents
+
+    def _ends(self, candidates: Candidates, position: Any, request: Request) -> Any:
+        """Returns a bool mask, True for candidates with eos or with the maximum length."""
+        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
+        return ops.logical_or(is_eos, position >= request.max_lengths[:, None])
+
+    def _ended(
+        self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request
+    ) -> Finished:
+        """Returns all candidates as `Finished`. Only those that finish now have finite scores."""
+        beam_sizes = request.beam_sizes
+        beams = ops.shape(bonus)[1] if beam_sizes is None else beam_sizes[:, None]
+        ends = ops.logical_and(ends, _may_finish(candidates, beams))
+        return _finish(candidates, ends, self._divisor(request, position), bonus)
 
 
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:

@@ -1,6 +1,6 @@
 """Scores existing translations by their log-probabilities under a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -121,20 +121,40 @@ class Scorer:
             UserError: If a sentence or a translation is longer than the model accepts.
             ValueError: If the numbers of sentences and translations are different.
         """
+        scores = [PairScore(0.0, 0)] * len(sentences)
+        for indices, found in self._batches(sentences, translations):
+            for row, index in enumerate(indices):
+                log_probability, length = found.log_probabilities[row], found.lengths[row]
+                scores[index] = PairScore(float(log_probability), int(length))
+            if progress:
+                progress(len(indices))
+        return scores
+
+    def token_log_probabilities(
+        self, sentences: Sequence[str], translations: Sequence[str]
+    ) -> list[list[float]]:
+        """Returns the log-probabilities in nats of the pieces of each translation, then of eos.
+
+        For the arguments and errors, see `score`.
+        """
+        tokens: list[list[float]] = [[]] * len(sentences)
+        for indices, found in self._batches(sentences, translations):
+            for row, index in enumerate(indices):
+                tokens[index] = found.token_log_probabilities[row, : found.lengths[row]].tolist()
+        return tokens
+
+    def _batches(
+        self, sentences: Sequence[str], translations: Sequence[str]
+    ) -> Iterator[tuple[list[int], PairScores]]:
+        """Yields the indices of the pairs of each batch, and their scores as NumPy arrays."""
         tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
         sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]
         targets = [tokenizer.frame_target(ids) for ids in self._encode("target", translations)]
-        scores = [PairScore(0.0, 0)] * len(sources)
         for indices, source_ids, target_ids in pair_batches(
             sources, targets, self.tokens_per_batch, self.model.max_length, pad_id
         ):
             found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
-            _, log_probabilities, lengths = map(ops.convert_to_numpy, found)
-            for row, index in enumerate(indices):
-                scores[index] = PairScore(float(log_probabilities[row]), int(lengths[row]))
-            if progress:
-                progress(len(indices))
-        return scores
+            yield indices, PairScores(*map(ops.convert_to_numpy, found))
 
     def _encode(self, side: str, texts: Sequence[str]) -> list[list[int]]:
         encoded = getattr(self.tokenizer, f"encode_{side}")([text.strip() for text in texts])

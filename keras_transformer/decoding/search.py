@@ -266,6 +266,18 @@ def _run(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -
     return result
 
 
+def search_without_compiling(
+    model: Any, request: Request, max_length: int, *, strategy: Strategy
+) -> SearchResult:
+    """Does the same as `search`, but calls `strategy.advance` from Python for each token."""
+    request, state, cache = _begin(
+        model, request, strategy=strategy, max_length=max_length, length=max_length
+    )
+    while ops.convert_to_numpy(strategy.is_open(state)).any():
+        state, cache = strategy.advance(model, request, state, cache)
+    return strategy.result(request, state)
+
+
 def _begin(
     model: Any, request: Request, *, strategy: Strategy, max_length: Any, length: Any
 ) -> tuple[Request, Any, Cache]:

@@ -17,6 +17,7 @@ from keras_transformer.decoding.base_translator import (
     num_sentences,
     whole_sentences,
 )
+from keras_transformer.decoding.beam_tree import BeamTree, nodes_of, record
 from keras_transformer.decoding.buckets import (
     LengthBatch,
     length_batches,
@@ -223,6 +224,43 @@ class Translator(BaseTranslator):
             best = next(x for x in samples if x.text == text)
             chosen.append([replace(best, score=utility)])
         return chosen
+
+    def beam_tree(self, sentence: str) -> BeamTree:
+        """Translates a sentence, and returns all hypotheses that the beam search considered.
+
+        The search runs without compiling, so it is slow. Its results are those of
+        `translate_nbest`, except where two scores are almost equal.
+
+        Example:
+
+        >>> tree = translator.beam_tree("A man sleeps.")
+        >>> [(tree.text(x), x.score, x.reason) for x in tree.nodes if x.outcome == "finished"]
+
+        Args:
+            sentence: A sentence that the model accepts as a whole.
+
+        Raises:
+            UserError: If the sentence is blank or too long, or if the translator has a shortlist.
+        """
+        parts = self._parts([sentence])
+        if len(parts) != 1:
+            raise UserError(
+                f"a beam tree needs one sentence of at most {self.max_length - 1:,} pieces. "
+                f"Received: {sentence[:40]!r}, which has {len(parts)} parts"
+            )
+        if self.shortlist is not None:
+            raise UserError("a beam tree needs a translator without a shortlist")
+        batch = self._batch(parts, 1, len(parts[0].ids), self.options)
+        tokenizer = self.tokenizer
+        ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+        strategy = make_strategy(self.model, self.options, **ids)
+        request = Request(batch.source_ids, batch.max_lengths)
+        steps, result = record(self.model, request, batch.max_length, strategy)
+        lengths = result.lengths[0].tolist()
+        results = [x[:n].tolist() for x, n in zip(result.ids[0], lengths, strict=True)]
+        pieces = tokenizer.target_pieces
+        nodes = nodes_of(steps, results, batch.max_length, self.options, pieces)
+        return BeamTree(parts[0].text, nodes, tuple(self._hypotheses(result, 0)), self.options)
 
     def _decode(
         self,

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from keras_transformer.models.language_model import LanguageModel
     from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
+    from keras_transformer.models.skip_gram import SkipGram
     from keras_transformer.models.time_series import (
         Forecaster,
         MaskedPatchModel,
         SkipGramWindowModel,
         TimeSeriesEncoder,
     )
-    from keras_transformer.models.skip_gram import SkipGram
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.models.vision_transformer import VisionTransformer
 
@@ -29,9 +29,9 @@ __all__ = [
     "MaskedLanguageModel",
     "MaskedPatchModel",
     "RecurrentSeq2Seq",
+    "SkipGram",
     "SkipGramWindowModel",
     "TimeSeriesEncoder",
-    "SkipGram",
     "Transformer",
     "VisionTransformer",
     "architecture",
@@ -122,16 +122,16 @@ ARCHITECTURES = {
 _CLASSES = {
     **{class_name: module for module, (class_name, *_) in ARCHITECTURES.items()},
     "BertEncoder": "masked_language_model",
+    "Forecaster": "time_series",
     "LanguageModel": "language_model",
     "MaskedLanguageModel": "masked_language_model",
-    "VisionTransformer": "vision_transformer",
-    "Forecaster": "time_series",
     "MaskedPatchModel": "time_series",
+    "SkipGram": "skip_gram",
     "SkipGramWindowModel": "time_series",
     "TimeSeriesEncoder": "time_series",
+    "VisionTransformer": "vision_transformer",
 }
 
-    "SkipGram": "skip_gram",
 
 def architecture(name: str) -> Any:
     """Returns the model class for `name`, a value of a recipe's `model.architecture`."""

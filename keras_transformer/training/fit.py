@@ -54,6 +54,7 @@ def fit(
     report_every: int = 50,
     progress: bool = True,
     tensorboard: bool = True,
+    hyperparameters: Mapping[str, bool | float | str] | None = None,
     tokens: Callable[[int], int] | None = None,
     distribution: Distribution | None = None,
 ) -> ValidationHistory:
@@ -111,6 +112,8 @@ def fit(
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs.
+        hyperparameters: Names and values for TensorBoard's tab HParams, which compares runs.
+            Defaults to None, which means none.
         tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
             number of target tokens in this step, without padding. Defaults to None, which reports
             steps per second instead of tokens per second.
@@ -136,6 +139,11 @@ def fit(
     directory, distribution = Path(directory), distribution or Distribution()
     _check(model, distribution, validation, patience, keep_best, **counts)
     _check_callbacks(callbacks)
+    if hyperparameters and not tensorboard:
+        raise ValueError(
+            "`hyperparameters` have no effect without TensorBoard logs. "
+            f"Received: tensorboard=False, hyperparameters={hyperparameters}"
+        )
     use_compilation_cache()
     folder = directory / "checkpoints"
     with ExitStack() as stack:
@@ -160,6 +168,7 @@ def fit(
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
+            writer.write_hyperparameters(hyperparameters or {})
         needs_loss = patience is not None or keep_best > 0
         measure = _measuring(validation, [*reporters, history], needs_loss)
         save = _saving(folder, keep_checkpoints, history, keep_best)

@@ -29,6 +29,13 @@ class TensorBoardWriter:
         """Writes the values of an optimizer step. `values` maps names to numbers or Markdown."""
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
+    def write_hyperparameters(self, values: Mapping[str, bool | float | str]) -> None:
+        """Writes names and values for the tab HParams, unless there are none."""
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+        if values:
+            self._write(summary=hparams_pb(dict(values)))
+
     def _write(self, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 

@@ -104,6 +104,7 @@ def _train(
         callbacks=callbacks,
         seed=recipe.seed,
         resume=resume,
+        hyperparameters=_hyperparameters(recipe),
         tokens=plan.tokens,
         distribution=distribution,
     )
@@ -111,6 +112,17 @@ def _train(
         with writing:
             _write_model(run, history, tokenizer)
     distribution.barrier()
+
+
+def _hyperparameters(recipe: Recipe) -> dict[str, bool | float | str]:
+    """Returns the settings of tokenizer, model and training that have a value."""
+    settings = recipe.settings()
+    sections = ("tokenizer.", "model.", "training.")
+    return {
+        name: value
+        for name, value in settings.items()
+        if name.startswith(sections) and isinstance(value, bool | int | float | str)
+    }
 
 
 def check_settings(recipe: Recipe) -> None:

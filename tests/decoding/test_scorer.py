@@ -110,3 +110,12 @@ def test_mistakes_are_named(model):
         Scorer(model, Letters()).score(["a", "b"], ["a", "b" * 11])
     with pytest.raises(ValueError):
         Scorer(model, Letters()).score(["a"], ["a", "b"])
+
+
+def test_tokens_sum_to_the_score(model):
+    scorer = Scorer(model, Letters())
+    pairs = ["abc", "b"], ["ab", "cde"]
+    tokens, scores = scorer.token_log_probabilities(*pairs), scorer.score(*pairs)
+    assert [len(of_pair) for of_pair in tokens] == [3, 4]
+    expected = [score.log_probability for score in scores]
+    np.testing.assert_allclose([sum(of_pair) for of_pair in tokens], expected, rtol=1e-5)

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
@@ -170,3 +172,31 @@ def test_files_are_read_and_checked(tmp_path):
     source.write_bytes(b"\xff\n")
     with pytest.raises(CorpusError, match=f"{source}, line 1: text must be UTF-8"):
         Evaluator.from_files(source)
+
+
+def test_difference_has_the_interval_of_a_paired_bootstrap(monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    samples, size = 60, len(REFERENCES)
+    evaluator = Evaluator(REFERENCES, metrics=["bleu", "chrf"])
+    found = evaluator.differences(SYSTEM, BASELINE, samples)
+    drawn = np.random.default_rng(7).multinomial(size, np.full(size, 1 / size), size=samples)
+    for difference, new, old in zip(
+        found, evaluator.scores(SYSTEM), evaluator.scores(BASELINE), strict=True
+    ):
+        assert math.isclose(difference.difference, new.score - old.score, abs_tol=1e-9)
+        assert difference.low < difference.difference < difference.high
+    sampled = []
+    for counts in drawn:
+        chosen = np.repeat(np.arange(size), counts)
+        bleu = [
+            BLEU().corpus_score([lines[i] for i in chosen], [[REFERENCES[i] for i in chosen]])
+            for lines in (SYSTEM, BASELINE)
+        ]
+        sampled.append(bleu[0].score - bleu[1].score)
+    expected = np.percentile(sampled, (2.5, 97.5))
+    np.testing.assert_allclose((found[0].low, found[0].high), expected, atol=1e-9)
+
+
+def test_equal_systems_have_no_difference():
+    (found,) = Evaluator(REFERENCES, metrics=["bleu"]).differences(SYSTEM, SYSTEM, 5)
+    assert (found.difference, found.low, found.high) == (0, 0, 0)

@@ -1,6 +1,7 @@
 """Event files are TensorBoard's, and need no TensorFlow."""
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 from keras_transformer.training import TensorBoardWriter
 
@@ -27,6 +28,17 @@ def test_tensorboard_reads_text(tmp_path):
     assert "translations" in found.PluginTagToContent("text")
     (text,) = found.Tensors("translations")
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "zwölf | двенадцать")
+
+
+def test_tensorboard_reads_hyperparameters(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.write_hyperparameters(
+            {"model.d_model": 64, "training.ema": 0.5, "model.preset": "b"}
+        )
+    content = events(tmp_path).PluginTagToContent("hparams")[metadata.SESSION_START_INFO_TAG]
+    found = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert found["model.d_model"].number_value == 64 and found["training.ema"].number_value == 0.5
+    assert found["model.preset"].string_value == "b"
 
 
 def test_a_resumed_run_hides_what_it_repeats(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from support import tiny_job, tiny_run
 from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -195,6 +196,10 @@ def test_logs_what_there_is_to_watch(whole):
     assert set(logs.Tags()["scalars"]) == expected
     for tag in expected:
         assert [scalar.step for scalar in logs.Scalars(tag)] == [2, 4, 5]
+    content = logs.PluginTagToContent("hparams")[metadata.SESSION_START_INFO_TAG]
+    settings = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert settings["model.d_model"].number_value == 4
+    assert settings["training.steps"].number_value == tiny_run.STEPS
     rates = [scalar.value for scalar in logs.Scalars("learning_rate")]
     # warmup_steps=2, d_model=4: 4^-0.5 / sqrt(step) of the steps that come next.
     np.testing.assert_allclose(rates, 0.5 / np.sqrt([3, 5, 6]), rtol=1e-6)

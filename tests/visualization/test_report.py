@@ -1,0 +1,81 @@
+"""The report of a run, and of two runs."""
+
+import shutil
+
+import numpy as np
+import pytest
+from support.html import read_page
+from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
+
+from keras_transformer.evaluation import Evaluator
+from keras_transformer.visualization import run_report
+
+
+def numbers(page, key):
+    return [float(x) for x in page.values("circle", key)]
+
+
+@pytest.fixture
+def page(run):
+    return read_page(run_report(run))
+
+
+def test_the_numbers_of_the_charts_are_those_of_the_run(page):
+    curves = ("loss", "validation/loss", "validation/bleu", "learning_rate", "tokens_per_second")
+    points = [point for name in curves for point in LOGS[name].items()]
+    assert numbers(page, "data-x") == [step for step, _ in points]
+    np.testing.assert_array_equal(
+        np.float32(numbers(page, "data-y")), np.float32([value for _, value in points])
+    )
+    buckets = Evaluator(TARGETS, SOURCES).length_buckets(HYPOTHESES)
+    bars = [float(x) for x in page.values("rect", "data-y")]
+    assert bars == [bucket.scores["BLEU"] for bucket in buckets]
+
+
+def test_the_page_has_scores_sentences_and_recipe(page, run):
+    assert {"43.21", "nrefs:1|x<y", "hostile <b>"} <= set(page.texts("td"))
+    assert page.texts("pre") == [run.recipe.to_yaml()]
+    shown = page.texts("dd", dir="auto")
+    assert {*SOURCES, *TARGETS, *HYPOTHESES} >= set(shown)
+    assert "<script>alert(1)</script>" in shown and "<i>lost</i>" in shown
+    assert "chrF 100.0" in " ".join(page.texts("dt"))
+
+
+def test_attention_is_that_of_the_model(page, run):
+    figures = [x for x in page.texts("figcaption") if x.startswith("Sentence ")]
+    assert 1 <= len(figures) <= 3
+    number = int(figures[0].split(",")[0].removeprefix("Sentence ")) - 1
+    model, tokenizer = run.model(), run.tokenizer()
+    (source,), (target,) = (
+        tokenizer.encode_source([SOURCES[number]]),
+        tokenizer.encode_target([HYPOTHESES[number]]),
+    )
+    source_ids = np.array([tokenizer.frame_source(source)])
+    target_ids = np.array([[tokenizer.frame_target(target)[0]]])
+    weights = np.array(model.source_attention(source_ids, target_ids))[0, 0].ravel()
+    shown = np.array([float(x) for x in page.values("rect", "fill-opacity")])[: weights.size]
+    np.testing.assert_allclose(shown, weights, atol=1 / 255)
+
+
+def test_two_runs_are_compared(run, other):
+    page = read_page(run_report(run, other))
+    (found, _) = Evaluator(TARGETS, SOURCES).differences(other.hypotheses("test"), HYPOTHESES)
+    cells = page.texts("td", dir="auto")
+    assert f"{found.difference:+.2f}" in cells
+    assert f"{found.low:+.2f} to {found.high:+.2f}" in cells
+    assert page.texts("h3").count("Sentences that changed most") == 1
+    text = "other is better on 0 sentences, worse on 1 and equal on 6."
+    assert any(text in paragraph for paragraph in page.texts("p"))
+
+
+def test_what_a_run_lacks_is_said_with_the_command(run):
+    shutil.rmtree(run.logs_dir)
+    shutil.rmtree(run.hypotheses_dir)
+    run.scores_path.unlink()
+    run.model_path.unlink()
+    page = read_page(run_report(run))
+    notes = " ".join(page.texts("p", **{"class": "note"}))
+    assert "has no logs" in notes and "has no scores" in notes and "no translations" in notes
+    folder = run.directory
+    for command in ("train", "evaluate"):
+        assert f"keras-transformer {command} {folder}" in notes

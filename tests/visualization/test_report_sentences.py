@@ -1,0 +1,48 @@
+"""The sentences that a report chooses."""
+
+from types import SimpleNamespace
+
+from sacrebleu.metrics import CHRF
+
+from keras_transformer.visualization.report_sentences import (
+    COUNT,
+    System,
+    best_and_worst,
+    most_changed,
+    sentence_chrf,
+    sentences_html,
+)
+
+REFERENCES = ["a b c d", "a b", "a", "x y", "x y z", "u v", "p q r"]
+
+
+def system(chrf, name="a"):
+    return System(name, REFERENCES, chrf, None, None)
+
+
+def test_best_and_worst_prefer_long_sentences_and_share_none():
+    best, worst = best_and_worst([100, 100, 20, 0, 0, 50, 60], REFERENCES)
+    assert best == [0, 1, 6, 5, 2] and len(best) == COUNT
+    assert worst == [4, 3]
+
+
+def test_most_changed_leaves_out_what_is_equal():
+    first = system([10, 50, 30, 30, 30, 30, 30])
+    second = system([10, 20, 35, 30, 30, 30, 90])
+    assert most_changed(first, second) == [6, 1, 2]
+
+
+def test_chrf_is_that_of_sacrebleu():
+    (found,) = sentence_chrf(["the cat"], ["the cats"])
+    assert found == CHRF().sentence_score("the cat", ["the cats"]).score
+
+
+def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
+    def encode(texts):
+        return [[1, 2, 3]] * len(texts)
+
+    model, pad = SimpleNamespace(max_length=3), {"pad_id": 0, "target_pieces": []}
+    tokenizer = SimpleNamespace(encode_source=encode, encode_target=encode, **pad)
+    long = system([1.0] * 7, "<run>")._replace(model=model, tokenizer=tokenizer)
+    shown = sentences_html([1], REFERENCES, REFERENCES, [long])
+    assert "&lt;run&gt; chrF 1.0" in shown and 'class="token"' not in shown
