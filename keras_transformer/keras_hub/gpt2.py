@@ -21,7 +21,7 @@ _SUBLAYERS = {
 }
 _DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
 # Arguments of `LanguageModel` that a `GPT2Backbone` does not have, and their values there.
-_FIXED = {
+_FIXED: dict[str, Any] = {
     "position_encoding": "learned",
     "activation": "gelu_approximate",
     "norm_first": True,

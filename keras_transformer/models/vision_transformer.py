@@ -75,7 +75,7 @@ class VisionTransformer(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
-        height, width, _ = image_shape = tuple(image_shape)
+        height, width, channels = image_shape
         if height % patch_size or width % patch_size:
             raise ValueError(
                 "`patch_size` must divide the height and the width in `image_shape`. "
@@ -114,7 +114,7 @@ class VisionTransformer(ConfiguredModel):
 
         self.dtype_policy = policy
         self.num_classes = num_classes
-        self.image_shape = image_shape
+        self.image_shape = height, width, channels
         self.patch_size = patch_size
         self.num_layers = num_layers
         self.d_model = d_model
