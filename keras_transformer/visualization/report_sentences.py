@@ -81,7 +81,7 @@ def sentences_html(
 
 
 def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
-    """Returns the texts with shaded tokens. Texts that are too long for the model have no shades."""
+    """Returns the texts with shaded tokens. Texts too long for the model have no shades."""
     shown = [element("bdi", text) for text in texts]
     tokenizer, longest = system.tokenizer, system.model.max_length
     encoded = tokenizer.encode_target([text.strip() for text in texts])
