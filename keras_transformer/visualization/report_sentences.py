@@ -1,7 +1,7 @@
 """Shows single sentences in a report: the best, the worst, the most changed, and attention."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -24,8 +24,7 @@ class System(NamedTuple):
     name: str
     hypotheses: Sequence[str]
     chrf: Sequence[float]  # sentence chrF of each hypothesis, 0 to 100
-    model: Any
-    tokenizer: Any
+    scorer: Scorer
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
@@ -83,14 +82,14 @@ def sentences_html(
 def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
     """Returns the texts with shaded tokens. Texts too long for the model have no shades."""
     shown = [element("bdi", text) for text in texts]
-    tokenizer, longest = system.tokenizer, system.model.max_length
+    tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
     encoded = tokenizer.encode_target([text.strip() for text in texts])
     of_source = tokenizer.encode_source([source.strip() for source in sources])
     short = [
         i for i in range(len(texts)) if fits(encoded[i], longest) and fits(of_source[i], longest)
     ]
-    scorer = Scorer(system.model, tokenizer)
-    found = scorer.token_log_probabilities([sources[i] for i in short], [texts[i] for i in short])
+    pairs = [sources[i] for i in short], [texts[i] for i in short]
+    found = system.scorer.token_log_probabilities(*pairs)
     pieces = tokenizer.target_pieces
     for index, log_probabilities in zip(short, found, strict=True):
         names = [pieces[id] for id in encoded[index]]
@@ -122,11 +121,11 @@ def attention_of(system: System, source: str, text: str) -> tuple[list[str], lis
 
     Both lists end with eos. Row t has the weights of the step that predicts target piece t.
     """
-    tokenizer = system.tokenizer
+    tokenizer, model = system.scorer.tokenizer, system.scorer.model
     (source_ids,) = (tokenizer.frame_source(x) for x in tokenizer.encode_source([source.strip()]))
     (pieces,) = tokenizer.encode_target([text.strip()])
     target_ids, labels = tokenizer.frame_target(pieces)
-    attention = system.model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
+    attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
     weights = ops.convert_to_numpy(attention)[0, 0]
     rows = [tokenizer.target_pieces[id] for id in labels]
     return rows, [tokenizer.source_pieces[id] for id in source_ids], weights
