@@ -14,8 +14,8 @@ from keras_transformer.visualization.report_page import Html, element, scrollabl
 
 # Number of sentences in each list.
 COUNT = 5
-# Sentences with more words make heat maps that are hard to read.
-MOST_WORDS = 20
+# Longer sentences make heat maps that are hard to read.
+MOST_CHARACTERS = 100
 
 
 class System(NamedTuple):
@@ -101,10 +101,11 @@ def attention_html(system: System, sources: Sequence[str]) -> Html:
     """Returns heat maps of the attention from the translations to the sources, for 3 sentences.
 
     The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
-    the sentences with at most `MOST_WORDS` words.
+    the longer half of the sentences with at most `MOST_CHARACTERS` characters.
     """
-    short = [index for index, text in enumerate(sources) if 2 < len(text.split()) <= MOST_WORDS]
-    ranked = sorted(short, key=lambda index: system.chrf[index])
+    short = [index for index, text in enumerate(sources) if 0 < len(text) <= MOST_CHARACTERS]
+    short.sort(key=lambda index: len(sources[index]))
+    ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
     chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []
     maps = []
     for index in dict.fromkeys(chosen):
