@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from keras_transformer.decoding.beam_tree import BeamNode, BeamTree
+from keras_transformer.visualization.report_charts import text_width
 from keras_transformer.visualization.report_page import (
     Html,
     details,
@@ -137,7 +138,7 @@ def _places(tree: BeamTree, shown: Sequence[int]) -> dict[int, tuple[float, floa
         column = [index for index in shown if tree.nodes[index].length == length]
         column.sort(key=lambda index: (tree.nodes[index].outcome == "finished", index))
         live = sum(tree.nodes[index].outcome != "finished" for index in column)
-        width = 18.0 + 7.4 * max(len(_label(tree.nodes[index])) for index in column)
+        width = 18.0 + max(text_width(_label(tree.nodes[index])) for index in column)
         for row, index in enumerate(column):
             below = max(tree.options.beam_size - live, 0) if row >= live else 0
             places[index] = (left, ROW * (row + below + 0.5), width)

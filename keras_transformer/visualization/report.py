@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.scores import run_evaluator
@@ -213,7 +214,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
         try:
             hypotheses = one.run.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
-            model, tokenizer = one.run.model(), one.run.tokenizer()
+            scorer = Scorer(one.run.model(), one.run.tokenizer())
         except UserError as error:
             missing.append(note(f"{error}:", one.command("evaluate")))
             continue
@@ -222,7 +223,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
             missing.append(note(f"{one.name} has another test text, so it is not compared."))
             continue
         chrf = sentence_chrf(hypotheses, own.references)
-        systems.append(System(one.name, hypotheses, chrf, model, tokenizer))
+        systems.append(System(one.name, hypotheses, chrf, scorer))
     if evaluator is None:
         return {"Sentences": missing}
     parts = {"Sentence length": [*missing, *_lengths(evaluator, systems)]}
@@ -310,7 +311,7 @@ def _sentences(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
 
 
 def _attention(evaluator: Evaluator, system: System) -> list[Html]:
-    if not hasattr(system.model, "source_attention"):
+    if not hasattr(system.scorer.model, "source_attention"):
         return [note(f"The model of {system.name} has no attention from target to source.")]
     text = (
         "Rows are the tokens of the translation, columns those of the source. Each row shows where "

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from unicodedata import east_asian_width
 
 import numpy as np
 
@@ -145,8 +146,8 @@ def bar_chart(
 
 def heat_map(title: str, rows: Sequence[str], columns: Sequence[str], weights: np.ndarray) -> Html:
     """Returns a heat map of `weights` from 0 to 1, with a label for each row and column."""
-    cell, left = 22, 14 + 8 * max(map(len, rows), default=0)
-    top = 14 + 6 * max(map(len, columns), default=0)
+    cell, left = 22, 14 + max(map(text_width, rows), default=0)
+    top = 14 + 0.8 * max(map(text_width, columns), default=0)
     parts = []
     for row, name in enumerate(rows):
         y = top + cell * row
@@ -179,6 +180,11 @@ def heat_map(title: str, rows: Sequence[str], columns: Sequence[str], weights: n
         class_="grid",
     )
     return _svg(title, (width, height), frame + "".join(parts), width=width, class_="first")
+
+
+def text_width(text: str) -> float:
+    """Returns about how many pixels a label needs. East Asian characters are wide."""
+    return sum(12.0 if east_asian_width(x) in "WF" else 7.4 for x in text)
 
 
 def _svg(label: str, size: tuple[float, float], content: str, **attributes: object) -> Html:

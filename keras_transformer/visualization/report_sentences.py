@@ -1,7 +1,7 @@
 """Shows single sentences in a report: the best, the worst, the most changed, and attention."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -14,8 +14,8 @@ from keras_transformer.visualization.report_page import Html, element, scrollabl
 
 # Number of sentences in each list.
 COUNT = 5
-# Sentences with more words make heat maps that are hard to read.
-MOST_WORDS = 20
+# Longer sentences make heat maps that are hard to read.
+MOST_CHARACTERS = 100
 
 
 class System(NamedTuple):
@@ -24,8 +24,7 @@ class System(NamedTuple):
     name: str
     hypotheses: Sequence[str]
     chrf: Sequence[float]  # sentence chrF of each hypothesis, 0 to 100
-    model: Any
-    tokenizer: Any
+    scorer: Scorer
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
@@ -81,16 +80,16 @@ def sentences_html(
 
 
 def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
-    """Returns the texts with shaded tokens. Texts that are too long for the model have no shades."""
+    """Returns the texts with shaded tokens. Texts too long for the model have no shades."""
     shown = [element("bdi", text) for text in texts]
-    tokenizer, longest = system.tokenizer, system.model.max_length
+    tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
     encoded = tokenizer.encode_target([text.strip() for text in texts])
     of_source = tokenizer.encode_source([source.strip() for source in sources])
     short = [
         i for i in range(len(texts)) if fits(encoded[i], longest) and fits(of_source[i], longest)
     ]
-    scorer = Scorer(system.model, tokenizer)
-    found = scorer.token_log_probabilities([sources[i] for i in short], [texts[i] for i in short])
+    pairs = [sources[i] for i in short], [texts[i] for i in short]
+    found = system.scorer.token_log_probabilities(*pairs)
     pieces = tokenizer.target_pieces
     for index, log_probabilities in zip(short, found, strict=True):
         names = [pieces[id] for id in encoded[index]]
@@ -102,10 +101,11 @@ def attention_html(system: System, sources: Sequence[str]) -> Html:
     """Returns heat maps of the attention from the translations to the sources, for 3 sentences.
 
     The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
-    the sentences with at most `MOST_WORDS` words.
+    the longer half of the sentences with at most `MOST_CHARACTERS` characters.
     """
-    short = [index for index, text in enumerate(sources) if 2 < len(text.split()) <= MOST_WORDS]
-    ranked = sorted(short, key=lambda index: system.chrf[index])
+    short = [index for index, text in enumerate(sources) if 0 < len(text) <= MOST_CHARACTERS]
+    short.sort(key=lambda index: len(sources[index]))
+    ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
     chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []
     maps = []
     for index in dict.fromkeys(chosen):
@@ -122,11 +122,11 @@ def attention_of(system: System, source: str, text: str) -> tuple[list[str], lis
 
     Both lists end with eos. Row t has the weights of the step that predicts target piece t.
     """
-    tokenizer = system.tokenizer
+    tokenizer, model = system.scorer.tokenizer, system.scorer.model
     (source_ids,) = (tokenizer.frame_source(x) for x in tokenizer.encode_source([source.strip()]))
     (pieces,) = tokenizer.encode_target([text.strip()])
     target_ids, labels = tokenizer.frame_target(pieces)
-    attention = system.model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
+    attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
     weights = ops.convert_to_numpy(attention)[0, 0]
     rows = [tokenizer.target_pieces[id] for id in labels]
     return rows, [tokenizer.source_pieces[id] for id in source_ids], weights

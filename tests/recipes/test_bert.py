@@ -1,8 +1,8 @@
 """The recipe runs from end to end at toy size, and counts entities as CoNLL's scorer does."""
 
 import gzip
+import importlib.util
 import json
-import runpy
 import sys
 from pathlib import Path
 
@@ -15,7 +15,10 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "bert.py"
 
 @pytest.fixture(scope="module")
 def recipe():
-    return runpy.run_path(str(RECIPE))
+    spec = importlib.util.spec_from_file_location("recipe_bert", RECIPE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_data(folder):
@@ -52,7 +55,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bert.py", *arguments])
     policy = keras.config.dtype_policy()
     try:
-        recipe["main"]()
+        recipe.main()
     finally:
         keras.config.set_dtype_policy(policy)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
@@ -64,7 +67,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
 
 
 def test_entities_are_those_of_conll(recipe):
-    entities = recipe["entities"]
+    entities = recipe.entities
     assert entities(["O", "B-x", "I-x", "B-x", "O"]) == {(1, 3, "x"), (3, 4, "x")}
     # A tag I-* without an entity of its class before it begins one.
     assert entities(["I-x", "I-y", "O", "I-y"]) == {(0, 1, "x"), (1, 2, "y"), (3, 4, "y")}
@@ -72,7 +75,7 @@ def test_entities_are_those_of_conll(recipe):
     tags = [["B-x", "I-x", "O"], ["B-y", "O", "B-x"]]
     predicted = [["B-x", "O", "O"], ["B-y", "O", "B-y"]]
     # One of three entities is found; three are predicted.
-    assert recipe["entity_f1"](tags, predicted) == pytest.approx(1 / 3)
+    assert recipe.entity_f1(tags, predicted) == pytest.approx(1 / 3)
 
 
 def test_words_are_tagged_at_their_first_piece(recipe):
@@ -82,7 +85,7 @@ def test_words_are_tagged_at_their_first_piece(recipe):
         def encode_source(self, words):
             return [list({"long": [7, 8], "": [], "a": [9]}[word]) for word in words]
 
-    ids, labels = recipe["word_arrays"](
+    ids, labels = recipe.word_arrays(
         Pieces(), [["a", "long", ""], ["long"] * 3], [["O", "B-x", "O"], ["O"] * 3], ["B-x", "O"], 6
     )
     assert ids.tolist() == [[2, 9, 7, 8, 1, 3], [2, 7, 8, 7, 8, 3]]
@@ -90,7 +93,7 @@ def test_words_are_tagged_at_their_first_piece(recipe):
 
 
 def test_interval_is_that_of_students_t(recipe):
-    found = recipe["summary"]([0.80, 0.81, 0.82])
+    found = recipe.summary([0.80, 0.81, 0.82])
     assert found["mean"] == pytest.approx(81)
     assert found["interval"] == pytest.approx(4.303 / np.sqrt(3))  # standard deviation 1
-    assert recipe["summary"]([0.8])["interval"] is None
+    assert recipe.summary([0.8])["interval"] is None

@@ -17,7 +17,7 @@ REFERENCES = ["a b c d", "a b", "a", "x y", "x y z", "u v", "p q r"]
 
 
 def system(chrf, name="a"):
-    return System(name, REFERENCES, chrf, None, None)
+    return System(name, REFERENCES, chrf, None)
 
 
 def test_best_and_worst_prefer_long_sentences_and_share_none():
@@ -41,8 +41,11 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
     def encode(texts):
         return [[1, 2, 3]] * len(texts)
 
-    model, pad = SimpleNamespace(max_length=3), {"pad_id": 0, "target_pieces": []}
-    tokenizer = SimpleNamespace(encode_source=encode, encode_target=encode, **pad)
-    long = system([1.0] * 7, "<run>")._replace(model=model, tokenizer=tokenizer)
+    scorer = SimpleNamespace(
+        model=SimpleNamespace(max_length=3),
+        tokenizer=SimpleNamespace(encode_source=encode, encode_target=encode, target_pieces=[]),
+        token_log_probabilities=lambda sources, texts: [[]] * len(texts),
+    )
+    long = system([1.0] * 7, "<run>")._replace(scorer=scorer)
     shown = sentences_html([1], REFERENCES, REFERENCES, [long])
     assert "&lt;run&gt; chrF 1.0" in shown and 'class="token"' not in shown
