@@ -99,8 +99,9 @@ function element(name, attributes, parent, text) {
 
 const ruler = document.createElement("canvas").getContext("2d");
 
+/** At most 24 characters, and only those that XML allows. */
 function shortened(token) {
-  const characters = [...token];
+  const characters = [...token.replace(/[\0-\x1f\ufffe\uffff]/g, "\ufffd")];
   return characters.length > 24 ? characters.slice(0, 23).join("") + "…" : token;
 }
 
@@ -116,7 +117,7 @@ function drawToken(parent, token, attributes) {
   const begins = token.startsWith("▁");
   if (begins) element("tspan", { class: "mark" }, text, "▁");
   element("tspan", {}, text, shortened(token.slice(begins ? 1 : 0)));
-  if (shortened(token) !== token) element("title", {}, text, token);
+  if ([...token].length > 24) element("title", {}, text, token);
 }
 
 /** A token that the pointer and the keyboard can select. `side` is "query" or "key". */
