@@ -13,7 +13,15 @@ from keras_transformer.logged_scalars import logged_scalars
 from keras_transformer.run import Run
 from keras_transformer.run_info import run_info
 from keras_transformer.visualization.report_charts import bar_chart, line_chart
-from keras_transformer.visualization.report_page import Html, details, element, note, page, table
+from keras_transformer.visualization.report_page import (
+    Html,
+    details,
+    element,
+    note,
+    page,
+    table,
+    tokens_html,
+)
 from keras_transformer.visualization.report_sentences import (
     System,
     attention_html,
@@ -197,7 +205,7 @@ def _scores(runs: Sequence[_Reported]) -> list[Html]:
             parts.append(note(text, one.command("evaluate")))
         for score in scores:
             text = score.get("split") or f"{score.get('source')}, {score.get('reference')}"
-            model = score.get("checkpoint") or ("" if score["is_current"] else "earlier model")
+            model = score.get("checkpoint") or ("current" if score["is_current"] else "earlier")
             search = f"beam {score.get('beam_size')}, length penalty {score.get('length_penalty')}"
             value = (one.name, text, score.get("metric"), float(score["score"]), model, search)
             rows.append([*value, element("code", score.get("signature"))])
@@ -293,10 +301,7 @@ def _sentences(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
     legend = element(
         "p",
         "The darker a token, the less probable the model found it: ",
-        *(
-            element("span", f" {p} ", class_="token", style=f"--doubt: {0.75 * (1 - p):.3f}")
-            for p in (0.99, 0.5, 0.1)
-        ),
+        tokens_html([(f"▁{p}", p) for p in (0.99, 0.5, 0.1)]),
         ". The mouse shows the probability. References are shaded by the model of "
         f"{systems[0].name}. Sentences are ranked by sentence chrF.",
         class_="muted",

@@ -37,7 +37,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4
 th, td { padding: 5px 14px 5px 0; text-align: start; vertical-align: top;
   border-bottom: 1px solid var(--line); }
 th { font-weight: 600; color: var(--muted); font-size: 13px; white-space: nowrap; }
-td.wide { min-width: 34ch; }
+td.wide { min-width: 24ch; }
 td.number, th.number { text-align: end; white-space: nowrap; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--first); }
 :focus-visible { outline: 2px solid var(--first); outline-offset: 2px; }
