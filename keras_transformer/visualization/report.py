@@ -51,6 +51,10 @@ class _Reported(NamedTuple):
     info: dict[str, Any]
     scalars: dict[str, dict[int, float]]
 
+    @property
+    def is_finished(self) -> bool:
+        return bool((self.info["training"] or {}).get("is_finished"))
+
     def command(self, arguments: str) -> str:
         name, *options = arguments.split()
         folder = shlex.quote(str(self.run.directory))
@@ -116,7 +120,7 @@ def _overview(runs: Sequence[_Reported]) -> list[Html]:
     parts = [table(["", *(one.name for one in runs)], rows)]
     for one in runs:
         parts += [note(problem) for problem in one.info["problems"]]
-        if not (one.info["training"] or {}).get("is_finished"):
+        if not one.is_finished:
             command = one.command("train --resume")
             parts.append(
                 note(f"The training of {one.name} has not finished. Continue it:", command)
@@ -165,8 +169,9 @@ def _training(runs: Sequence[_Reported]) -> list[Html]:
     parts = [element("div", *charts, class_="charts")] if charts else []
     for one in runs:
         if not one.scalars:
-            text = f"{one.name} has no logs. A training writes them to {one.run.logs_dir}:"
-            parts.append(note(text, one.command("train --resume")))
+            text = f"{one.name} has no logs. Only a training writes logs"
+            command = None if one.is_finished else one.command("train --resume")
+            parts.append(note(f"{text}{':' if command else '.'}", command))
         elif rows := _validation_rows(one):
             heads = ["step", *(name for name in _validations(one))]
             parts.append(details(f"Validation results of {one.name}", table(heads, rows)))
