@@ -21,23 +21,37 @@ let tokenNodes = {}; // the drawn tokens, "query 0" and so on
 
 // --- Weights --------------------------------------------------------------------------------
 
+/** Each character holds 7 bits. */
+function bytesFromText(text) {
+  const bytes = new Uint8Array(Math.floor((text.length * 7) / 8));
+  let [bits, count, place] = [0, 0, 0];
+  for (let i = 0; i < text.length; i++) {
+    bits = ((bits << 7) | (text.charCodeAt(i) & 127)) & 0x7fff;
+    count += 7;
+    if (count >= 8) bytes[place++] = (bits >> (count -= 8)) & 255;
+  }
+  return bytes;
+}
+
+/** Fills `groups`. The later positions of causal attention are not stored: their weights are 0. */
 async function readWeights() {
-  const packed = Uint8Array.from(atob(page.weights), (x) => x.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stream = new Blob([bytesFromText(byId("weights").textContent)]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const count = bytes.length / 3; // the lowest bytes of all weights, then the middle ones, then the highest
-  const all = new Float64Array(count);
-  for (let i = 0; i < count; i++) {
-    all[i] = (bytes[i] + 256 * bytes[count + i] + 65536 * bytes[2 * count + i]) / page.weightSteps;
-  }
+  let next = 0;
   groups = {};
-  let start = 0;
   for (const { name, kind, heads } of page.maps) {
     const [rows, columns] = page.tokens[kind].map((x) => x.length);
-    const size = rows * columns;
-    const weights = Array.from({ length: heads }, (_, i) => all.subarray(start + i * size, start + (i + 1) * size));
+    const weights = Array.from({ length: heads }, () => new Float64Array(rows * columns));
+    for (const matrix of weights) {
+      for (let i = 0; i < matrix.length; i++) {
+        if (kind === "decoder" && i % columns > Math.floor(i / columns)) continue;
+        const integer = bytes[next] + 256 * bytes[count + next] + 65536 * bytes[2 * count + next];
+        matrix[i] = integer / page.weightSteps;
+        next++;
+      }
+    }
     (groups[kind] ??= []).push({ name, weights });
-    start += heads * size;
   }
 }
 
@@ -85,8 +99,9 @@ function element(name, attributes, parent, text) {
 
 const ruler = document.createElement("canvas").getContext("2d");
 
+/** At most 24 characters, and only those that XML allows. */
 function shortened(token) {
-  const characters = [...token];
+  const characters = [...token.replace(/[\0-\x1f\ufffe\uffff]/g, "\ufffd")];
   return characters.length > 24 ? characters.slice(0, 23).join("") + "…" : token;
 }
 
@@ -102,7 +117,7 @@ function drawToken(parent, token, attributes) {
   const begins = token.startsWith("▁");
   if (begins) element("tspan", { class: "mark" }, text, "▁");
   element("tspan", {}, text, shortened(token.slice(begins ? 1 : 0)));
-  if (shortened(token) !== token) element("title", {}, text, token);
+  if ([...token].length > 24) element("title", {}, text, token);
 }
 
 /** A token that the pointer and the keyboard can select. `side` is "query" or "key". */
@@ -119,6 +134,7 @@ function selectableToken(svg, side, index, box, textAttributes) {
 }
 
 function newDrawing(width, height, label) {
+  [width, height] = [Math.ceil(width), Math.ceil(height)];
   const svg = element("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-label": label });
   element("style", {}, svg, STYLE);
   element("rect", { width, height, fill: "#fff" }, svg);

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import re
 import struct
 import unicodedata
 import zlib
@@ -22,6 +23,7 @@ _TITLES = {
 _STYLE = """text { font: 13px Helvetica, Arial, "Noto Sans", sans-serif; fill: #1a1a1a; }
 .small { font-size: 11px; fill: #666; } .special { font-style: italic; fill: #777; }
 .mark { fill: #b5b5b5; } .frame { fill: none; stroke: #bbb; } .title { font-weight: 600; }"""
+_NOT_IN_XML = re.compile("[\0-\x1f\ufffe\uffff]")
 # White to dark blue, at the weights 0, 1/3, 2/3 and 1.
 _COLOURS = np.array([[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 107]])
 _CELL, _THUMBNAIL, _GAP, _LEFT = 22, 80, 6, 34
@@ -161,7 +163,7 @@ def _text(text: str, x: float, y: float, style: str, anchor: str = "start") -> s
 def _token(token: str, x: float, y: float, attributes: str, special: Sequence[str]) -> str:
     """Draws a token. The mark "▁" before a word is grey, and special tokens are in italics."""
     style = "special" if token in special else "token"
-    word = "".join(x if x.isprintable() else "�" for x in token)
+    word = _NOT_IN_XML.sub("\ufffd", token)
     marked = word.replace("▁", "", 1) if word.startswith("▁") else word
     mark = '<tspan class="mark">▁</tspan>' if marked != word else ""
     text = f"{mark}{html.escape(marked)}"

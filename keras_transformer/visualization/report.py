@@ -13,7 +13,15 @@ from keras_transformer.logged_scalars import logged_scalars
 from keras_transformer.run import Run
 from keras_transformer.run_info import run_info
 from keras_transformer.visualization.report_charts import bar_chart, line_chart
-from keras_transformer.visualization.report_page import Html, details, element, note, page, table
+from keras_transformer.visualization.report_page import (
+    Html,
+    details,
+    element,
+    note,
+    page,
+    table,
+    tokens_html,
+)
 from keras_transformer.visualization.report_sentences import (
     System,
     attention_html,
@@ -42,6 +50,10 @@ class _Reported(NamedTuple):
     run: Run
     info: dict[str, Any]
     scalars: dict[str, dict[int, float]]
+
+    @property
+    def is_finished(self) -> bool:
+        return bool((self.info["training"] or {}).get("is_finished"))
 
     def command(self, arguments: str) -> str:
         name, *options = arguments.split()
@@ -108,7 +120,7 @@ def _overview(runs: Sequence[_Reported]) -> list[Html]:
     parts = [table(["", *(one.name for one in runs)], rows)]
     for one in runs:
         parts += [note(problem) for problem in one.info["problems"]]
-        if not (one.info["training"] or {}).get("is_finished"):
+        if not one.is_finished:
             command = one.command("train --resume")
             parts.append(
                 note(f"The training of {one.name} has not finished. Continue it:", command)
@@ -157,8 +169,9 @@ def _training(runs: Sequence[_Reported]) -> list[Html]:
     parts = [element("div", *charts, class_="charts")] if charts else []
     for one in runs:
         if not one.scalars:
-            text = f"{one.name} has no logs. A training writes them to {one.run.logs_dir}:"
-            parts.append(note(text, one.command("train --resume")))
+            text = f"{one.name} has no logs. Only a training writes logs"
+            command = None if one.is_finished else one.command("train --resume")
+            parts.append(note(f"{text}{':' if command else '.'}", command))
         elif rows := _validation_rows(one):
             heads = ["step", *(name for name in _validations(one))]
             parts.append(details(f"Validation results of {one.name}", table(heads, rows)))
@@ -197,7 +210,7 @@ def _scores(runs: Sequence[_Reported]) -> list[Html]:
             parts.append(note(text, one.command("evaluate")))
         for score in scores:
             text = score.get("split") or f"{score.get('source')}, {score.get('reference')}"
-            model = score.get("checkpoint") or ("" if score["is_current"] else "earlier model")
+            model = score.get("checkpoint") or ("current" if score["is_current"] else "earlier")
             search = f"beam {score.get('beam_size')}, length penalty {score.get('length_penalty')}"
             value = (one.name, text, score.get("metric"), float(score["score"]), model, search)
             rows.append([*value, element("code", score.get("signature"))])
@@ -293,10 +306,7 @@ def _sentences(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
     legend = element(
         "p",
         "The darker a token, the less probable the model found it: ",
-        *(
-            element("span", f" {p} ", class_="token", style=f"--doubt: {0.75 * (1 - p):.3f}")
-            for p in (0.99, 0.5, 0.1)
-        ),
+        tokens_html([(f"▁{p}", p) for p in (0.99, 0.5, 0.1)]),
         ". The mouse shows the probability. References are shaded by the model of "
         f"{systems[0].name}. Sentences are ranked by sentence chrF.",
         class_="muted",

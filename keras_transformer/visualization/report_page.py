@@ -32,12 +32,12 @@ code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; background: v
   padding: 1px 5px; border-radius: 4px; overflow-wrap: anywhere; }
 pre { background: var(--panel); padding: 12px 14px; border-radius: 6px; overflow: auto;
   margin: 8px 0; font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
-.scroll { overflow-x: auto; }
+.note code { display: inline-block; } .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4px 0; }
 th, td { padding: 5px 14px 5px 0; text-align: start; vertical-align: top;
   border-bottom: 1px solid var(--line); }
 th { font-weight: 600; color: var(--muted); font-size: 13px; white-space: nowrap; }
-td.wide { min-width: 34ch; }
+td { white-space: nowrap; } td.wide { min-width: 24ch; white-space: normal; }
 td.number, th.number { text-align: end; white-space: nowrap; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--first); }
 :focus-visible { outline: 2px solid var(--first); outline-offset: 2px; }

@@ -45,6 +45,8 @@ def test_what_has_no_attention_is_refused_in_one_line(tokenizer):
     for sentence, target in (("", "d"), ("d", ""), ("d " * 20, "d")):
         with pytest.raises(UserError, match="must have 1 to 10 tokens. Received: "):
             translation_attention(translator, sentence, target)
+    with pytest.raises(UserError, match="must be UTF-8 text"):
+        translation_attention(translator, "d\udcff", "d")
     recurrent = seq2seq_models.new_model("recurrent", target_vocabulary_size=None)
     with pytest.raises(UserError, match="must have attention layers"):
         translation_attention(Translator(recurrent, tokenizer), "d", "d")

@@ -167,8 +167,8 @@ def test_saved_files_are_what_is_shown_and_what_the_model_computed(open_page, tm
     png = saved(page, "#save-png").path().read_bytes()
     width, height = struct.unpack(">II", png[16:24])
     assert (width, height) == (
-        3 * int(page.get_attribute("#drawing svg", "width").split(".")[0]),
-        3 * int(page.get_attribute("#drawing svg", "height").split(".")[0]),
+        3 * int(page.get_attribute("#drawing svg", "width")),
+        3 * int(page.get_attribute("#drawing svg", "height")),
     )
     data = json.loads(saved(page, "#save-json").path().read_text(encoding="utf-8"))
     assert data["texts"] == example.texts and data["alignment"] == "0-1 2-0"

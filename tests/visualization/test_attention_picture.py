@@ -40,6 +40,13 @@ def test_one_head_is_a_heat_map_with_its_tokens():
     np.testing.assert_allclose(pixels[..., 0], red, atol=1.5)
 
 
+def test_every_token_can_be_drawn():
+    tokens = ["▁", "\0\x1f\uffff", "می\u200cخواهم", "x" * 99, "<&>\"'"]
+    svg = attention_svg(attention_example(tokens, tokens), layer=1, head=1)
+    texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert texts[1:6] == [tokens[0], "\ufffd" * 3, *tokens[2:]]
+
+
 def test_all_heads_have_a_small_heat_map_with_their_entropy():
     svg = ElementTree.fromstring(attention_svg(attention_example()))
     assert len(list(svg.iter(f"{SVG}image"))) == 3 * 2 * 3  # kinds, layers, heads

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from support.contract import to_numpy
 from support.html import read_page
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
@@ -52,7 +53,7 @@ def test_attention_is_that_of_the_model(page, run):
     )
     source_ids = np.array([tokenizer.frame_source(source)])
     target_ids = np.array([[tokenizer.frame_target(target)[0]]])
-    weights = np.array(model.source_attention(source_ids, target_ids))[0, 0].ravel()
+    weights = to_numpy(model.source_attention(source_ids, target_ids))[0, 0].ravel()
     shown = np.array([float(x) for x in page.values("rect", "fill-opacity")])[: weights.size]
     np.testing.assert_allclose(shown, weights, atol=1 / 255)
 

@@ -180,7 +180,7 @@ class MultiHeadAttention(ConfiguredLayer):
         if padding_mask is None:
             query_mask = mask if query_mask is None else query_mask
             padding_mask = query_mask if key is None else key_mask
-        is_self_attention = key is None or key is query
+        is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         value = key if value is None else value
         allowed, bias = _over_heads(attention_mask), None
@@ -207,8 +207,8 @@ class MultiHeadAttention(ConfiguredLayer):
         queries = self._rotate(self._split_heads(self.query_projection(query)))
         memory = self.project_memory(key, value)
         heads, weights = self._attention(queries, memory, allowed, bias)
-        kind = self_attention_kind(use_causal_mask) if is_self_attention else "cross"
-        record_attention(self, kind, weights)
+        own_kind = self_attention_kind(use_causal_mask)
+        record_attention(self, "cross" if is_cross_attention else own_kind, weights)
         output = self.output_projection(self._join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
