@@ -15,7 +15,7 @@ def test_types_ranges_and_defaults():
     steps = KEYS["training.steps"]
     assert (steps.value, steps.default) == ("integer, > 0, ≤ 99,999,999", "100000")
     assert KEYS["model.dropout_rate"].value == "number, ≥ 0, < 1"
-    assert KEYS["tokenizer.model_type"].value == "bpe, unigram"
+    assert KEYS["tokenizer.model_type"].value == "bpe, unigram, word"
     assert KEYS["training.jit_compile"].value == "true or false or auto"
     assert KEYS["tokenizer.joint"].default == "true"
     assert KEYS["data.download.sha256"].value == "mapping"

@@ -129,7 +129,7 @@ class DecoderLayer(EncoderLayer):
         memory: Any,
         memory_padding_mask: Any,
         position: Any,
-        prompt_length: Any,
+        prompt_length: Any = 0,
     ) -> tuple[Any, Any, Any]:
         """Decodes one new token per hypothesis.
 

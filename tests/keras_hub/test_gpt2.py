@@ -29,7 +29,7 @@ def outputs(backbone, token_ids):
 
 def test_a_backbone_becomes_a_language_model_with_equal_outputs(backbone):
     model = gpt2_from_keras_hub(backbone)
-    states = keras.Function(model.inputs, model.states)(TOKEN_IDS)
+    states = keras.Function(model.input, model.states)(TOKEN_IDS)
     expected = outputs(backbone, TOKEN_IDS)
     np.testing.assert_allclose(to_numpy(states), expected, atol=1e-4)
     logits = to_numpy(backbone.token_embedding(expected, reverse=True))
@@ -40,7 +40,7 @@ def test_a_backbone_becomes_a_language_model_with_equal_outputs(backbone):
 def test_a_language_model_becomes_a_backbone_with_equal_outputs():
     model = LanguageModel(V, **SIZES)
     randomize(model)
-    states = keras.Function(model.inputs, model.states)(TOKEN_IDS)
+    states = keras.Function(model.input, model.states)(TOKEN_IDS)
     expected = outputs(gpt2_to_keras_hub(model), TOKEN_IDS)
     np.testing.assert_allclose(to_numpy(states), expected, atol=1e-4)
 
