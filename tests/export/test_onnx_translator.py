@@ -45,7 +45,7 @@ def model():
         V, num_layers=2, d_model=12, num_heads=3, d_ff=23, max_length=LENGTH, norm_first=True, d_k=5
     )
     randomize(model)
-    likelier(model, 3, 0.5)
+    likelier(model, 3, 0.3)
     return model
 
 
