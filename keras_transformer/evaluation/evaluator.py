@@ -201,6 +201,8 @@ class Evaluator:
         if test not in _TEST_TYPES:
             raise ValueError(f"`test` must be one of {list(_TEST_TYPES)}. Received: test={test!r}")
         self.check_aligned({"the translations": hypotheses, "the baseline": baseline})
+        if not any(map(str.strip, hypotheses)) or not any(map(str.strip, baseline)):
+            warnings.warn("All translations of a system are empty: check the files", stacklevel=2)
         if len(hypotheses) < _FEWEST_SENTENCES:
             warnings.warn(
                 f"A p-value from fewer than {_FEWEST_SENTENCES} sentences tells little. "

@@ -36,7 +36,7 @@ def test_text_that_has_moved_is_told_without_an_option_of_another_command(run):
     lines = [line for line in recipe.splitlines() if "directory:" not in line]
     (run / "recipe.yaml").write_text("\n".join(lines))
     message = fails("evaluate", run)
-    assert f"in {run / 'recipe.yaml'} (for" in message
+    assert f"in {run / 'recipe.yaml'} to" in message
 
 
 def test_empty_text_is_refused(finished, run, tmp_path):
@@ -183,11 +183,15 @@ assert not loaded, loaded
         ),
         (
             "--hypotheses two --reference ref",
-            "two must have as many lines as the references, 1. Received: 2",
+            "two must have as many lines as ref: one translation of each sentence, in the same "
+            "order. Complete the shorter text, or choose two of the same sentences. "
+            "Received: 2 and 1 lines",
         ),
         (
             "--hypotheses hyp --reference ref --baseline two",
-            "two must have as many lines as the references, 1. Received: 2",
+            "two must have as many lines as ref: one translation of each sentence, in the same "
+            "order. Complete the shorter text, or choose two of the same sentences. "
+            "Received: 2 and 1 lines",
         ),
         (
             "--hypotheses empty --reference empty",
@@ -210,7 +214,7 @@ def test_what_contradicts_or_has_no_effect_is_refused(files, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--baseline two", "two must have as many lines as the references, 10. Received: 2"),
+        ("--baseline two", "two must have as many lines as the references: one translation"),
         ("--output .", ". cannot be written: Is a directory"),
         ("--source src --reference ref --output ref", "--output must not be an input file"),
         ("--source src --reference ref --json src", "--json must not be an input file"),

@@ -101,6 +101,12 @@ def test_a_p_value_of_few_sentences_is_not_given_without_a_warning():
         evaluator.compare(SYSTEM[:29], BASELINE[:29])
 
 
+def test_a_system_without_translations_is_not_compared_without_a_warning():
+    evaluator = Evaluator(REFERENCES, metrics=["exact-match"])
+    with pytest.warns(UserWarning, match="All translations of a system are empty"):
+        evaluator.compare(SYSTEM, [" "] * len(SYSTEM))
+
+
 def test_length_buckets_hold_all_sentences_and_have_the_scores_of_their_sentences():
     sources = ["a " * count for count in (0, 5, 6, 10, 51, 99)]
     references = made_up(6)
