@@ -77,7 +77,7 @@ def draw_added() -> Any:
         line.spines[["top", "right"]].set_visible(False)
     for axes, title in zip(
         rows[0],
-        ("vectors", "dot products of positions", f"dot products with position {POSITION}"),
+        ("vectors", "dot products of positions", f"row of position {POSITION}"),
         strict=True,
     ):
         axes.set_title(title)

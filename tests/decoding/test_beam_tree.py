@@ -16,6 +16,8 @@ OPTIONS = [
     SearchOptions(beam_size=3, n_best=3),
     SearchOptions(beam_size=3, n_best=1, length_penalty=2.0),
     SearchOptions(beam_size=1),
+]
+MORE_OPTIONS = [
     SearchOptions(beam_size=4, n_best=4, num_beam_groups=2, diversity_penalty=0.5),
     SearchOptions(beam_size=2, n_best=2, no_repeat_ngram_size=1, max_length=4),
 ]
@@ -33,7 +35,11 @@ def tree_of(model, source, options, max_length=MAX_LENGTH):
     return BeamTree("", nodes_of(steps, results, limit, options, PIECES), (), options), result
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [*OPTIONS, *(pytest.param(options, marks=pytest.mark.slow) for options in MORE_OPTIONS)],
+    ids=lambda options: str(options.model_dump(exclude_defaults=True)),
+)
 def test_results_are_those_of_the_search(options):
     with eagerly():
         for source in ([7, 3], [20, 3], [36, 3]):

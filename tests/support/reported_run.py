@@ -28,7 +28,8 @@ def make_run(folder: Path) -> Run:
     files = {"source": "text.en", "target": "text.de"}
     recipe = Recipe.model_validate(
         {
-            "name": "hostile <b>",
+            "name": "hostile",
+            "description": "<b>bold</b> & more",
             "data": {"train": files, "validation": files, "test": files, "directory": folder},
             "tokenizer": {"vocabulary_size": 60},
             "model": {"preset": "tiny", "num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 8},

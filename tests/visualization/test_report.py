@@ -34,7 +34,7 @@ def test_the_numbers_of_the_charts_are_those_of_the_run(page):
 
 
 def test_the_page_has_scores_sentences_and_recipe(page, run):
-    assert {"43.21", "nrefs:1|x<y", "hostile <b>"} <= set(page.texts("td"))
+    assert {"43.21", "nrefs:1|x<y", "<b>bold</b> & more"} <= set(page.texts("td"))
     assert page.texts("pre") == [run.recipe.to_yaml()]
     shown = page.texts("dd", dir="auto")
     assert {*SOURCES, *TARGETS, *HYPOTHESES} >= set(shown)
