@@ -1,7 +1,7 @@
 """`keras-transformer beam`."""
 
 from support.command_line import fails, succeeds
-from support.html import read_page
+from support.html_page import read_page
 
 
 def test_beam_search_of_a_sentence(run, tmp_path):

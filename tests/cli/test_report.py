@@ -1,7 +1,7 @@
 """`keras-transformer report`."""
 
 from support.command_line import fails, succeeds
-from support.html import read_page
+from support.html_page import read_page
 
 
 def test_report_of_a_trained_run(run, tmp_path):

@@ -211,9 +211,9 @@ def test_options_reach_the_translator(run, monkeypatch):
     seen = {}
 
     class Recorder(decoding.Translator):
-        def __init__(self, model, tokenizer, options, overlong, **others):
-            seen.update(options.model_dump(), overlong=overlong)
-            super().__init__(model, tokenizer, options, overlong, **others)
+        def __init__(self, *arguments, **others):
+            super().__init__(*arguments, **others)
+            seen.update(self.options.model_dump(), overlong=self.overlong)
 
     monkeypatch.setattr(decoding, "Translator", Recorder)
     given = {
@@ -239,14 +239,14 @@ def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
 
     class Recorder(decoding.Translator):
         def __init__(self, *arguments, **others):
-            seen.append(others.get("tokens_per_batch"))
             super().__init__(*arguments, **others)
+            seen.append(self.tokens_per_batch)
 
     monkeypatch.setattr(decoding, "Translator", Recorder)
     translate = ("translate", run, "--beam-size", 1)
     whole = succeeds(*translate, input="one\ntwo three\n")
     assert succeeds(*translate, "--batch-tokens", 1, input="one\ntwo three\n") == whole
-    assert seen == [None, 1]
+    assert seen == [decoding.Translator.TOKENS_PER_BATCH, 1]
     assert "not in the range" in fails("translate", run, "--batch-tokens", 0, input="one\n")
     message = fails("translate", run, "--engine", "ctranslate2", "--batch-tokens", 8, input="one\n")
     assert message.endswith("Received: --batch-tokens 8")

@@ -86,7 +86,7 @@ def test_unequal_numbers_of_lines_are_refused(tmp_path, source_count, target_cou
     with pytest.raises(CorpusError) as caught:
         list(read_parallel(source, target))
     assert f"text.en with {source_count} " in str(caught.value)
-    assert str(caught.value).endswith(f"text.de with {target_count}")
+    assert str(caught.value).endswith(f"text.de with {target_count} lines")
 
 
 def test_invalid_utf8_names_file_and_line(tmp_path):

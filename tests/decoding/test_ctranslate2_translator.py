@@ -94,7 +94,7 @@ def test_greedy_translations_begin_with_their_prefixes(model, tokenizer, folder)
     expected = Translator(model, tokenizer, options).translate_nbest(TEXTS, prefixes=prefixes)
     found = CTranslate2Translator(folder, options).translate_nbest(TEXTS, prefixes=prefixes)
     assert_same(found, expected)
-    with pytest.raises(UserError, match="`prefixes`, beam_size must be 1.*beam_size=2"):
+    with pytest.raises(UserError, match="`prefixes`, `beam_size` must be 1.*beam_size=2"):
         translator = CTranslate2Translator(folder, SearchOptions(beam_size=2))
         translator.translate(TEXTS, prefixes=prefixes)
 
@@ -114,7 +114,7 @@ def test_greedy_translations_begin_with_their_prefixes(model, tokenizer, folder)
             "num_beam_groups=1, diversity_penalty=0.0, .* num_beam_groups=2, diversity_penalty=0.5",
         ),
         ({"n_best": 2}, "length_penalty_form=power, length_penalty=0 or n_best=1.* n_best=2"),
-        ({"beam_size": 30}, "beam_size must be at most 29.* beam_size=30"),
+        ({"beam_size": 30}, "`beam_size` must be at most 29.* beam_size=30"),
     ],
 )
 def test_other_options_are_refused_by_name(arguments, message, folder):

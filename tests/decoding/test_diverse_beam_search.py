@@ -79,7 +79,7 @@ def test_the_first_group_finds_what_a_search_of_its_size_finds():
     ],
 )
 def test_groups_must_divide_the_beams_and_have_a_penalty(options):
-    with pytest.raises(ValueError, match="beam_size must be a multiple of num_beam_groups"):
+    with pytest.raises(ValueError, match="`beam_size` must be a multiple of `num_beam_groups`"):
         SearchOptions(**options)
 
 

@@ -1,6 +1,6 @@
 """The page of a beam search."""
 
-from support.html import read_page
+from support.html_page import read_page
 
 from keras_transformer import SearchOptions
 from keras_transformer.visualization import beam_page

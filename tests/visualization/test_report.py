@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from support.contract import to_numpy
-from support.html import read_page
+from support.html_page import read_page
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
 from keras_transformer.evaluation import Evaluator

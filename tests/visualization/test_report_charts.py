@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.html import Page
+from support.html_page import Page
 
 from keras_transformer.visualization.report_charts import (
     HEIGHT,

@@ -1,6 +1,6 @@
 """Pages escape all text."""
 
-from support.html import read_page
+from support.html_page import read_page
 
 from keras_transformer.visualization.report_page import (
     details,
