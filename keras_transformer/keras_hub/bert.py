@@ -21,7 +21,7 @@ _SUBLAYERS = {
 }
 _DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
 # Arguments of `BertEncoder` that a `BertBackbone` does not have, and their values there.
-_FIXED = {"activation": "gelu_approximate", "norm_epsilon": 1e-12}
+_FIXED: dict[str, Any] = {"activation": "gelu_approximate", "norm_epsilon": 1e-12}
 
 
 def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]:
