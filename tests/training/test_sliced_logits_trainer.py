@@ -223,6 +223,7 @@ def test_gradient_checkpointing_without_effect_is_refused():
 
 def test_a_step_updates_the_batch_statistics_once():
     trainer = new_trainer("batch_normalization")
+    trainer.compile(TransformerAdam(0.01), run_eagerly=True)
     model = new_model("batch_normalization", dropout_rate=0.0, num_layers=1)
     inputs = inputs_of(model)
     trainer.train_on_batch(inputs, labels_of(inputs))
