@@ -8,7 +8,7 @@ command:  KERAS_BACKEND=torch python recipes/ablations.py --plot runs/ablations/
           With `--rows NAME ...`, two commands can train different rows at the same time.
 hardware: 2 CPU cores
 time:     not yet measured
-steps:    1,000 of 1,024 target tokens per row
+steps:    1,500 of 1,024 target tokens per row
 score:    not yet measured
 
 The option --plot needs matplotlib. The backend PyTorch is the fastest on CPUs with bfloat16.
@@ -35,7 +35,7 @@ BASE = [
     "model.dropout_rate=0.1",
     "training.tokens_per_batch=1024",
     "training.warmup_steps=200",
-    "training.peak_learning_rate=0.004",
+    "training.peak_learning_rate=0.003",
     "training.dtype_policy=mixed_bfloat16",
     "training.keep_checkpoints=3",
     "training.validation_bleu_sentences=0",
@@ -176,7 +176,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         metavar="NAME",
         help=f"rows to train, of {', '.join(ROWS)}; default: all",
     )
-    parser.add_argument("--steps", type=int, default=1000, help="optimizer steps per row")
+    parser.add_argument("--steps", type=int, default=1500, help="optimizer steps per row")
     parser.add_argument("--data-dir", type=Path, help="folder of the text; default: download")
     parser.add_argument("--runs", type=Path, default=Path("runs/ablations"), help="folder of runs")
     parser.add_argument("--plot", type=Path, help="file of the plot; needs matplotlib")

@@ -35,7 +35,7 @@ def write_data(folder):
 def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
     plot = ["--plot", str(tmp_path / "plot.png")] if find_spec("matplotlib") else []
-    run_recipe(tmp_path, "--steps", "2", *plot)
+    run_recipe(tmp_path, "--steps", "1", *plot)
     (row,) = json.loads((tmp_path / "runs" / "ablations.json").read_text())
     assert row["setting"] == "normalization batch"
     assert row["parameters"] > 0 and row["perplexity"] > 1
@@ -45,12 +45,12 @@ def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypat
     assert line.startswith("| batch_normalization | normalization batch | ")
 
     monkeypatch.setitem(RECIPE["main"].__globals__, "train", None)  # it must not train again
-    run_recipe(tmp_path, "--steps", "2")
+    run_recipe(tmp_path, "--steps", "1")
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
 def test_every_row_changes_only_its_setting():
-    recipes = {name: RECIPE["recipe_of"](name, 1000, []) for name in RECIPE["ROWS"]}
+    recipes = {name: RECIPE["recipe_of"](name, 100, []) for name in RECIPE["ROWS"]}
     base = recipes.pop("base")
     for name, recipe in recipes.items():
         (setting,) = RECIPE["ROWS"][name]

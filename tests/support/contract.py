@@ -48,7 +48,7 @@ def randomize(layer: keras.layers.Layer, seed: int = 0) -> None:
         if weight.name == "gamma":
             value = 1 + noise / 5
         elif weight.name == "moving_variance":
-            value = np.exp(noise)
+            value = 8 * np.exp(noise)
         elif len(weight.shape) == 1:
             value = noise / 5
         else:

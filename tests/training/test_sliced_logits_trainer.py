@@ -66,7 +66,7 @@ def test_a_sum_is_the_mean_times_the_weights():
     assert total == mean
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once", "batch_normalization"])
+@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
 def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
     trainer = new_trainer(variant=variant)
     inputs = inputs_of(trainer.model)
@@ -219,6 +219,18 @@ def test_gradient_checkpointing_without_effect_is_refused():
     assert SlicedLogitsTrainer(seq2seq_model("convolutional"), gradient_checkpointing=True)
     with pytest.raises(ValueError, match="no effect on this model.* model=RecurrentSeq2Seq"):
         SlicedLogitsTrainer(seq2seq_model("recurrent"), gradient_checkpointing=True)
+
+
+def test_a_step_updates_the_batch_statistics_once():
+    trainer = new_trainer("batch_normalization")
+    trainer.compile(TransformerAdam(0.01), run_eagerly=True)
+    model = new_model("batch_normalization", dropout_rate=0.0, num_layers=1)
+    inputs = inputs_of(model)
+    trainer.train_on_batch(inputs, labels_of(inputs))
+    model(inputs, training=True)
+    for own, other in zip(trainer.model.weights, model.weights, strict=True):
+        if own.name.startswith("moving"):
+            np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_checkpointing_with_batch_statistics_is_refused():
