@@ -88,7 +88,7 @@ def png_from_svg(svg: str) -> bytes:
 
 def _all_heads(example: AttentionExample, kinds: Sequence[AttentionKind]) -> str:
     parts: list[str] = []
-    width, y = 320.0, 0.0
+    width, y = 320.0, 4.0
     for kind in kinds:
         layers = example.layers(kind)
         heads = max(map(len, layers))
