@@ -5,8 +5,8 @@ const KINDS = {
   decoder: ["Decoder self-attention", "Each token that the decoder reads (row) attends to itself and the tokens before it."],
   cross: ["Cross-attention", "Each target token (row), while it is predicted, attends to source tokens."],
 };
-const FONT = 'Helvetica, Arial, "Noto Sans", sans-serif';
-const STYLE = `text { font: 13px ${FONT}; fill: #1a1a1a; unicode-bidi: plaintext; }
+const FONT = 'Helvetica, Arial, "Liberation Sans", "Noto Sans", "DejaVu Sans", sans-serif';
+const STYLE = `text { font-size: 13px; font-family: ${FONT}; fill: #1a1a1a; unicode-bidi: plaintext; }
 .small { font-size: 11px; fill: #666; } .special { font-style: italic; fill: #777; } .mark { fill: #b5b5b5; }
 .line { stroke: #08519c; stroke-width: 2; } .frame { fill: none; stroke: #bbb; }
 .chosen { fill: none; stroke: #e6850e; stroke-width: 1.5; } .shade { fill: #08519c; }
@@ -128,7 +128,10 @@ function selectableToken(svg, side, index, box, textAttributes) {
   element("rect", { class: "shade", rx: 2, ...box, "fill-opacity": 0 }, group);
   drawToken(group, token, textAttributes);
   group.onpointerenter = () => select({ side, index });
-  group.onfocus = () => select({ side, index });
+  group.onfocus = () => {
+    makeTabStop(group);
+    select({ side, index });
+  };
   group.onclick = () => keep({ side, index });
   tokenNodes[`${side} ${index}`] = group;
 }
@@ -254,7 +257,11 @@ function drawAll([queries, keys], available, label) {
         element("text", { x: box.x + width / 2, y: boxY + height + 12, "text-anchor": "middle", class: "small" }, group, value);
       }
       tokenNodes[`head ${layer} ${head}`] = group;
-      group.onpointerenter = group.onfocus = () => say([group.getAttribute("aria-label")]);
+      group.onpointerenter = () => say([group.getAttribute("aria-label")]);
+      group.onfocus = () => {
+        makeTabStop(group);
+        say([group.getAttribute("aria-label")]);
+      };
       group.onclick = () => openHead(layer, head);
     });
   });
@@ -279,7 +286,7 @@ function draw() {
     const value = entropy(matrix, tokens[0].length).toFixed(2);
     byId("caption").textContent = `${title}, ${where}. ${explanation} Mean entropy: ${value} nats.`;
   }
-  Object.values(tokenNodes)[0].setAttribute("tabindex", 0); // The arrow keys reach the others.
+  makeTabStop(Object.values(tokenNodes)[0]);
   select(state.view === "all" ? null : state.kept);
 }
 
@@ -356,6 +363,12 @@ function openHead(layer, head) {
   fillControls();
   draw();
   Object.values(tokenNodes)[0].focus();
+}
+
+/** The Tab key reaches one token or head of a drawing. The arrow keys reach the others. */
+function makeTabStop(node) {
+  byId("drawing").querySelector('[tabindex="0"]')?.setAttribute("tabindex", -1);
+  node.setAttribute("tabindex", 0);
 }
 
 /** The arrow keys move the focus between tokens or heads. */

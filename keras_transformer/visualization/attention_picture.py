@@ -20,7 +20,8 @@ _TITLES = {
     "decoder": "Decoder self-attention",
     "cross": "Cross-attention",
 }
-_STYLE = """text { font: 13px Helvetica, Arial, "Noto Sans", sans-serif; fill: #1a1a1a; }
+_STYLE = """text { font-size: 13px; fill: #1a1a1a;
+  font-family: Helvetica, Arial, "Liberation Sans", "Noto Sans", "DejaVu Sans", sans-serif; }
 .small { font-size: 11px; fill: #666; } .special { font-style: italic; fill: #777; }
 .mark { fill: #b5b5b5; } .frame { fill: none; stroke: #bbb; } .title { font-weight: 600; }"""
 _NOT_IN_XML = re.compile("[\0-\x1f\ufffe\uffff]")
@@ -87,7 +88,7 @@ def png_from_svg(svg: str) -> bytes:
 
 def _all_heads(example: AttentionExample, kinds: Sequence[AttentionKind]) -> str:
     parts: list[str] = []
-    width, y = 320.0, 0.0
+    width, y = 320.0, 4.0
     for kind in kinds:
         layers = example.layers(kind)
         heads = max(map(len, layers))

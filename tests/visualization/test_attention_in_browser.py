@@ -57,7 +57,7 @@ def open_page(browser, tmp_path):
 
 def choose(page, **options):
     for name, value in options.items():
-        page.select_option(f"#{name}", str(value))
+        page.select_option(f"#{name}", value=str(value))
 
 
 def saved(page, button):

@@ -75,8 +75,11 @@ def test_what_the_model_does_not_have_is_refused(wrong, message):
 
 def test_png_is_drawn_without_a_browser():
     pytest.importorskip("resvg_py", reason="resvg_py is an optional dependency")
-    png = png_from_svg(attention_svg(attention_example(), layer=1, head=1))
+    svg = attention_svg(attention_example(), layer=1, head=1)
+    png = png_from_svg(svg)
     assert png.startswith(b"\x89PNG") and min(struct.unpack(">II", png[16:24])) > 300
+    without_text = png_from_svg(re.sub("<text.*?</text>", "", svg))
+    assert len(png) > 1.5 * len(without_text)
 
 
 def test_png_without_its_library_is_refused(monkeypatch):

@@ -2,8 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
+from keras import ops
 
 from keras_transformer.layers import (
     AdditiveAttention,
@@ -14,7 +14,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.attention.attention_records import recorded_attention
 
 B, T, S, D = 2, 5, 7, 6
-X, MEMORY = np.ones((B, T, D), "float32"), np.ones((B, S, D), "float32")
+X, MEMORY = ops.ones((B, T, D)), ops.ones((B, S, D))
 
 
 @pytest.mark.parametrize(
