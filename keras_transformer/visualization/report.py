@@ -325,7 +325,7 @@ def _attention(evaluator: Evaluator, system: System) -> list[Html]:
         return [note(f"The model of {system.name} has no attention from target to source.")]
     text = (
         "Rows are the tokens of the translation, columns those of the source. Each row shows where "
-        "the step that predicted the token looked in the source: the stronger the colour, the more attention."
+        "the step that predicted the token looked: the stronger the colour, the more attention."
     )
     maps = attention_html(system, evaluator.sources or ())
     return [element("p", text, class_="muted"), maps]
