@@ -118,8 +118,8 @@ class _RecordingBeamSearch(BeamSearch):
             len(self.steps) % self.options.num_beam_groups,
             int(state.position),
             *(ops.convert_to_numpy(x)[0] for x in arrays),
-            is_open=bool(ops.convert_to_numpy(self.is_open(state))[0]),
-            num_finished=int(ops.convert_to_numpy(state.num_finished)[0, 0]),
+            bool(ops.convert_to_numpy(self.is_open(state))[0]),
+            int(ops.convert_to_numpy(state.num_finished)[0, 0]),
         )
         self.steps.append(step)
         return found

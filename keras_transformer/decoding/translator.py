@@ -253,7 +253,7 @@ class Translator(BaseTranslator):
         batch = self._batch(parts, 1, len(parts[0].ids), self.options)
         tokenizer = self.tokenizer
         ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        strategy = make_strategy(self.model, self.options, **ids)
+        strategy: Any = make_strategy(self.model, self.options, **ids)
         request = Request(batch.source_ids, batch.max_lengths)
         steps, result = record(self.model, request, batch.max_length, strategy)
         lengths = result.lengths[0].tolist()

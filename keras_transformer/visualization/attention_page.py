@@ -76,8 +76,8 @@ def _text_from_bytes(data: bytes) -> str:
     256 is added to the characters that an HTML parser would change: NUL, carriage return and "<".
     """
     bits = np.unpackbits(np.frombuffer(data, "uint8"))
-    bits = np.pad(bits, (0, -len(bits) % 7)).reshape(-1, 7)
-    codes = np.packbits(bits, axis=1) >> 1
+    groups = np.pad(bits, (0, -len(bits) % 7)).reshape(-1, 7)
+    codes = np.packbits(groups, axis=1) >> 1
     return codes.tobytes().decode("ascii").translate({code: code + 256 for code in b"\0\r<"})
 
 

@@ -53,8 +53,9 @@ def beam_page(tree: BeamTree) -> str:
 
 _READING = (
     "Each column is a step, with the live hypotheses from the most probable down, and below them "
-    "those that ended. The darker a token, the less probable it was. The green path is the best "
-    "translation; hypotheses with a dashed border were not continued. The mouse shows more."
+    "those that ended. The stronger the colour of a token, the less probable it was. The green "
+    "path is the best translation. Hypotheses with a dashed border were not continued. The mouse "
+    "shows more."
 )
 
 

@@ -305,7 +305,7 @@ def _sentences(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
     best, worst = best_and_worst(systems[0].chrf, references)
     legend = element(
         "p",
-        "The darker a token, the less probable the model found it: ",
+        "The stronger the colour of a token, the less probable the model found it: ",
         tokens_html([(f"▁{p}", p) for p in (0.99, 0.5, 0.1)]),
         ". The mouse shows the probability. References are shaded by the model of "
         f"{systems[0].name}. Sentences are ranked by sentence chrF.",
@@ -325,7 +325,7 @@ def _attention(evaluator: Evaluator, system: System) -> list[Html]:
         return [note(f"The model of {system.name} has no attention from target to source.")]
     text = (
         "Rows are the tokens of the translation, columns those of the source. Each row shows where "
-        "the step that predicted the token looked in the source; the darker, the more."
+        "the step that predicted the token looked: the stronger the colour, the more attention."
     )
     maps = attention_html(system, evaluator.sources or ())
     return [element("p", text, class_="muted"), maps]

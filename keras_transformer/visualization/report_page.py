@@ -134,7 +134,7 @@ def note(text: str, command: str | None = None) -> Html:
 
 
 def tokens_html(tokens: Sequence[tuple[str, float]]) -> Html:
-    """Returns pieces as text. The darker the background, the less probable the token was."""
+    """Returns pieces as text. The stronger the colour, the less probable the token."""
     shaded = []
     for index, (piece, probability) in enumerate(tokens):
         text = piece.replace("▁", " ")
