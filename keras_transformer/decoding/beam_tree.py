@@ -113,24 +113,32 @@ class _RecordingBeamSearch(BeamSearch):
         state, _ = found
         ends = self._ends(candidates, state.position, request)
         ended = self._ended(candidates, ends, state.position, bonus, request)
-        arrays = (candidates.ids, candidates.log_probabilities, ends, ended.scores, state.live.ids)
         step = _Step(
-            len(self.steps) % self.options.num_beam_groups,
-            int(state.position),
-            *(ops.convert_to_numpy(x)[0] for x in arrays),
-            bool(ops.convert_to_numpy(self.is_open(state))[0]),
-            int(ops.convert_to_numpy(state.num_finished)[0, 0]),
+            group=len(self.steps) % self.options.num_beam_groups,
+            length=int(state.position),
+            ids=_first(candidates.ids),
+            log_probabilities=_first(candidates.log_probabilities),
+            ends=_first(ends),
+            end_scores=_first(ended.scores),
+            live_ids=_first(state.live.ids),
+            is_open=bool(_first(self.is_open(state))),
+            num_finished=int(_first(state.num_finished)[0]),
         )
         self.steps.append(step)
         return found
 
 
+def _first(tensor: Any) -> Any:
+    """Returns the row of the only sentence as a NumPy array."""
+    return ops.convert_to_numpy(tensor)[0]
+
+
 def record(
-    model: Any, request: Request, max_length: int, strategy: BeamSearch
+    model: Any, request: Request, max_length: int, strategy: Any
 ) -> tuple[list[_Step], SearchResult]:
     """Searches one sentence without compiling. Returns the steps, and the result as NumPy arrays.
 
-    The steps call the same functions as the compiled search.
+    `strategy` is a `BeamSearch`. The steps call the same functions as the compiled search.
     """
     own = {x.name: getattr(strategy, x.name) for x in fields(strategy)}
     recording = _RecordingBeamSearch(**own)

@@ -104,7 +104,8 @@ def _drawing(tree: BeamTree) -> Html:
     places = _places(tree, shown)
     best = next((node for node in tree.nodes if node.result == 1), tree.nodes[0])
     on_path = {id(node) for node in tree.path(best)}
-    edges, boxes = [], []
+    edges: list[Html] = []
+    boxes: list[Html] = []
     for index in shown[1:]:
         node = tree.nodes[index]
         x, y, width = places[index]

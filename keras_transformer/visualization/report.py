@@ -222,7 +222,9 @@ def _scores(runs: Sequence[_Reported]) -> list[Html]:
 
 def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
     """Returns the sections that need the test text and its kept translations."""
-    evaluator, systems, missing = None, [], []
+    evaluator: Evaluator | None = None
+    systems: list[System] = []
+    missing: list[Html] = []
     for one in runs:
         try:
             hypotheses = one.run.hypotheses("test")

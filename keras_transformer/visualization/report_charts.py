@@ -26,8 +26,10 @@ class Scale(NamedTuple):
     is_logarithmic: bool = False
 
     def __call__(self, number: float) -> float:
-        numbers = number, self.low, self.high
-        place, low, high = map(math.log, numbers) if self.is_logarithmic else numbers
+        numbers = [number, self.low, self.high]
+        if self.is_logarithmic:
+            numbers = [math.log(x) for x in numbers]
+        place, low, high = numbers
         share = (place - low) / (high - low) if high > low else 0.5
         return self.begin + share * (self.end - self.begin)
 

@@ -95,10 +95,10 @@ def element(name: str, *content: Cell, **attributes: Cell) -> Html:
 
 def table(heads: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> Html:
     """Returns a table. Columns whose first cell is a number are aligned at the end."""
-    rows = [list(row) for row in rows]
+    lines = [list(row) for row in rows]
     classes = [
-        {"class_": "number"} if rows and isinstance(cell, int | float) else {}
-        for cell in (rows[0] if rows else heads)
+        {"class_": "number"} if isinstance(cell, int | float) else {}
+        for cell in (lines[0] if lines else heads)
     ]
 
     def line(name: str, cells: Sequence[Cell], scope: Mapping[str, str]) -> Html:
@@ -112,7 +112,7 @@ def table(heads: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> Html:
             found.append(element(name, text, dir="auto", **scope, **{**wide, **own}))
         return element("tr", *found)
 
-    body = (line("td", row, {}) for row in rows)
+    body = (line("td", row, {}) for row in lines)
     head = element("thead", line("th", heads, {"scope": "col"}))
     return scrollable(element("table", head, element("tbody", *body)), "Table")
 
