@@ -235,7 +235,7 @@ class Evaluator:
                 statistics = np.array(self._statistics(metric, lines), "float64")
                 totals = [statistics.sum(0), *(drawn @ statistics)]
                 scores.append([metric._compute_score_from_stats(x).score for x in totals])
-            difference, *sampled = np.subtract(*scores).tolist()
+            difference, *sampled = (np.array(scores[0]) - np.array(scores[1])).tolist()
             low, high = np.percentile(sampled, (2.5, 97.5)).tolist()
             name = metric._compute_score_from_stats(totals[0]).name
             found.append(Difference(name, difference, low, high, samples, seed))
