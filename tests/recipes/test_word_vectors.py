@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "word_vectors.py"
 
@@ -23,6 +24,7 @@ def write_data(folder):
             file.write(f"{english}.\t{german}.\n")
 
 
+@pytest.mark.slow
 def test_recipe_runs_from_end_to_end(tmp_path, monkeypatch, capsys):
     recipe = runpy.run_path(str(RECIPE))
     write_data(tmp_path / "data")

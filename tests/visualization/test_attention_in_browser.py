@@ -57,7 +57,9 @@ def open_page(browser, tmp_path):
 
 def choose(page, **options):
     for name, value in options.items():
-        page.select_option(f"#{name}", value=str(value))
+        # A string would also match the label of an option, and labels count from 1.
+        option = {"index": value} if isinstance(value, int) else {"value": value}
+        page.select_option(f"#{name}", **option)
 
 
 def saved(page, button):
