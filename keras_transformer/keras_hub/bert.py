@@ -6,6 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.keras_hub.exchange import (
+    DENSE,
+    NORM,
+    assign,
+    check_weights,
+    checked_backbone,
+    import_keras_hub,
+    weight_pairs,
+)
 from keras_transformer.models.masked_language_model import BertEncoder
 
 # Maps the layers of `EncoderLayer` to those of `keras_hub.layers.TransformerEncoder`.
@@ -19,7 +28,6 @@ _SUBLAYERS = {
     "feed_forward.outer": "feedforward_output_dense",
     "feed_forward_residual.norm": "feedforward_layer_norm",
 }
-_DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
 # Arguments of `BertEncoder` that a `BertBackbone` does not have, and their values there.
 _FIXED: dict[str, Any] = {"activation": "gelu_approximate", "norm_epsilon": 1e-12}
 
@@ -48,20 +56,7 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
         ValueError: If `backbone` is not a `BertBackbone`, is quantized, has LoRA, or has several
             dtype policies.
     """
-    keras_hub = _keras_hub()
-    if isinstance(backbone, str):
-        backbone = keras_hub.models.BertBackbone.from_preset(backbone)
-    if type(backbone) is not keras_hub.models.BertBackbone:
-        raise ValueError(
-            "`backbone` must be a `keras_hub.models.BertBackbone` or the name of a preset. "
-            f"Received: backbone={backbone}"
-        )
-    policy = backbone.dtype_policy
-    if type(policy) is not keras.dtype_policies.DTypePolicy:
-        raise ValueError(
-            "All layers of `backbone` must have one dtype policy, without quantization. "
-            f"Received: dtype={policy}"
-        )
+    backbone = checked_backbone(backbone, "BertBackbone")
     encoder = BertEncoder(
         backbone.vocabulary_size,
         num_layers=backbone.num_layers,
@@ -72,15 +67,17 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
         attention_dropout_rate=backbone.dropout,
         max_length=backbone.max_sequence_length,
         num_segments=backbone.num_segments,
-        dtype=policy,
+        dtype=backbone.dtype_policy,
         **_FIXED,
     )
-    pooler = keras.layers.Dense(encoder.d_model, activation="tanh", dtype=policy, name="pooler")
+    pooler = keras.layers.Dense(
+        encoder.d_model, activation="tanh", dtype=encoder.dtype_policy, name="pooler"
+    )
     pooler.build((None, encoder.d_model))
-    pairs = [*_pairs(encoder, backbone), *_of_layer(pooler, backbone.pooled_dense, _DENSE)]
-    _check_weights("backbone", backbone.weights, [other for _, other in pairs])
+    pairs = [*_pairs(encoder, backbone), *weight_pairs(pooler, backbone.pooled_dense, DENSE)]
+    check_weights("backbone", backbone.weights, [other for _, other in pairs])
     for own, other in pairs:
-        own.assign(ops.reshape(other, own.shape))
+        assign(own, other)
     return encoder, pooler
 
 
@@ -107,7 +104,7 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
         ValueError: If `encoder` or `pooler` differs from BERT's, is quantized, or has LoRA.
     """
     _check_encoder(encoder, pooler)
-    backbone = _keras_hub().models.BertBackbone(
+    backbone = import_keras_hub().models.BertBackbone(
         encoder.vocabulary_size,
         num_layers=encoder.num_layers,
         num_heads=encoder.num_heads,
@@ -119,27 +116,17 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
         dtype=encoder.dtype_policy,
     )
     pairs = _pairs(encoder, backbone)
-    _check_weights("encoder", encoder.weights, [own for own, _ in pairs])
+    check_weights("encoder", encoder.weights, [own for own, _ in pairs])
     if pooler is not None:
-        own = _of_layer(pooler, backbone.pooled_dense, _DENSE)
-        _check_weights("pooler", pooler.weights, [weight for weight, _ in own])
+        own = weight_pairs(pooler, backbone.pooled_dense, DENSE)
+        check_weights("pooler", pooler.weights, [weight for weight, _ in own])
         pairs += own
     if not encoder.num_segments:
         segments = backbone.segment_embedding.embeddings
         segments.assign(ops.zeros(segments.shape))
     for own, other in pairs:
-        other.assign(ops.reshape(own, other.shape))
+        assign(other, own)
     return backbone
-
-
-def _keras_hub() -> Any:
-    try:
-        import keras_hub
-    except ImportError as error:
-        raise ImportError(
-            "KerasHub is needed: pip install 'keras3-transformer[tensorflow]'"
-        ) from error
-    return keras_hub
 
 
 def _pairs(encoder: BertEncoder, backbone: Any) -> list[tuple[Any, Any]]:
@@ -147,31 +134,16 @@ def _pairs(encoder: BertEncoder, backbone: Any) -> list[tuple[Any, Any]]:
     pairs = [
         (encoder.embedding.embeddings, backbone.token_embedding.embeddings),
         (encoder.positions.position_embeddings, backbone.position_embedding.position_embeddings),
-        *_of_layer(encoder.embedding_norm, backbone.embeddings_layer_norm, _NORM),
+        *weight_pairs(encoder.embedding_norm, backbone.embeddings_layer_norm, NORM),
     ]
     if encoder.segment_embedding is not None:
         pairs.append((encoder.segment_embedding.embeddings, backbone.segment_embedding.embeddings))
     for own, other in zip(encoder.encoder.layers, backbone.transformer_layers, strict=True):
         named = {"/".join(weight.path.split("/")[-2:]): weight for weight in other.weights}
         for path, name in _SUBLAYERS.items():
-            for weight in _NORM if name.endswith("norm") else _DENSE:
+            for weight in NORM if name.endswith("norm") else DENSE:
                 pairs.append((getattr(attrgetter(path)(own), weight), named[f"{name}/{weight}"]))
     return pairs
-
-
-def _of_layer(own: Any, other: Any, names: tuple[str, ...]) -> list[tuple[Any, Any]]:
-    return [(getattr(own, name), getattr(other, name)) for name in names]
-
-
-def _check_weights(name: str, weights: list[Any], converted: list[Any]) -> None:
-    """Raises `ValueError` if a weight would be lost, such as a weight of LoRA."""
-    known = {id(weight) for weight in converted}
-    lost = [weight.path for weight in weights if id(weight) not in known]
-    if lost:
-        raise ValueError(
-            f"`{name}` must have BERT's weights only, without quantization and LoRA. "
-            f"Received: {name} with the weights {lost}"
-        )
 
 
 def _check_encoder(encoder: BertEncoder, pooler: keras.layers.Dense | None) -> None:

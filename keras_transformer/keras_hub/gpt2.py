@@ -3,9 +3,15 @@
 from operator import attrgetter
 from typing import Any
 
-import keras
-from keras import ops
-
+from keras_transformer.keras_hub.exchange import (
+    DENSE,
+    NORM,
+    assign,
+    check_weights,
+    checked_backbone,
+    import_keras_hub,
+    weight_pairs,
+)
 from keras_transformer.models.language_model import LanguageModel
 
 # Maps the layers of `DecoderLayer` to those of `keras_hub.layers.TransformerDecoder`.
@@ -19,7 +25,6 @@ _SUBLAYERS = {
     "feed_forward.outer": "_feedforward_output_dense",
     "feed_forward_residual.norm": "_feedforward_layer_norm",
 }
-_DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
 # Arguments of `LanguageModel` that a `GPT2Backbone` does not have, and their values there.
 _FIXED: dict[str, Any] = {
     "position_encoding": "learned",
@@ -51,20 +56,7 @@ def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
         ValueError: If `backbone` is not a `GPT2Backbone`, is quantized, has LoRA, or has several
             dtype policies.
     """
-    keras_hub = _keras_hub()
-    if isinstance(backbone, str):
-        backbone = keras_hub.models.GPT2Backbone.from_preset(backbone)
-    if type(backbone) is not keras_hub.models.GPT2Backbone:
-        raise ValueError(
-            "`backbone` must be a `keras_hub.models.GPT2Backbone` or the name of a preset. "
-            f"Received: backbone={backbone}"
-        )
-    policy = backbone.dtype_policy
-    if type(policy) is not keras.dtype_policies.DTypePolicy:
-        raise ValueError(
-            "All layers of `backbone` must have one dtype policy, without quantization. "
-            f"Received: dtype={policy}"
-        )
+    backbone = checked_backbone(backbone, "GPT2Backbone")
     model = LanguageModel(
         backbone.vocabulary_size,
         num_layers=backbone.num_layers,
@@ -75,13 +67,13 @@ def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
         attention_dropout_rate=backbone.dropout,
         max_length=backbone.max_sequence_length,
         pad_id=-1,
-        dtype=policy,
+        dtype=backbone.dtype_policy,
         **_FIXED,
     )
     pairs = _pairs(model, backbone)
-    _check_weights("backbone", backbone.weights, [other for _, other in pairs])
+    check_weights("backbone", backbone.weights, [other for _, other in pairs])
     for own, other in pairs:
-        own.assign(ops.reshape(other, own.shape))
+        assign(own, other)
     return model
 
 
@@ -109,7 +101,7 @@ def gpt2_to_keras_hub(model: LanguageModel) -> Any:
         raise ValueError(
             f"A `GPT2Backbone` needs a `model` with {fixed}. Received: model with {others}"
         )
-    backbone = _keras_hub().models.GPT2Backbone(
+    backbone = import_keras_hub().models.GPT2Backbone(
         model.vocabulary_size,
         num_layers=model.num_layers,
         num_heads=model.num_heads,
@@ -120,20 +112,10 @@ def gpt2_to_keras_hub(model: LanguageModel) -> Any:
         dtype=model.dtype_policy,
     )
     pairs = _pairs(model, backbone)
-    _check_weights("model", model.weights, [own for own, _ in pairs])
+    check_weights("model", model.weights, [own for own, _ in pairs])
     for own, other in pairs:
-        other.assign(ops.reshape(own, other.shape))
+        assign(other, own)
     return backbone
-
-
-def _keras_hub() -> Any:
-    try:
-        import keras_hub
-    except ImportError as error:
-        raise ImportError(
-            "KerasHub is needed: pip install 'keras3-transformer[tensorflow]'"
-        ) from error
-    return keras_hub
 
 
 def _pairs(model: LanguageModel, backbone: Any) -> list[tuple[Any, Any]]:
@@ -141,25 +123,10 @@ def _pairs(model: LanguageModel, backbone: Any) -> list[tuple[Any, Any]]:
     pairs = [
         (model.embedding.embeddings, backbone.token_embedding.embeddings),
         (model.positions.position_embeddings, backbone.position_embedding.position_embeddings),
-        *_of_layer(model.decoder.norm, backbone.layer_norm, _NORM),
+        *weight_pairs(model.decoder.norm, backbone.layer_norm, NORM),
     ]
     for own, other in zip(model.decoder.layers, backbone.transformer_layers, strict=True):
         for path, name in _SUBLAYERS.items():
-            weights = _NORM if name.endswith("norm") else _DENSE
-            pairs += _of_layer(attrgetter(path)(own), attrgetter(name)(other), weights)
+            weights = NORM if name.endswith("norm") else DENSE
+            pairs += weight_pairs(attrgetter(path)(own), attrgetter(name)(other), weights)
     return pairs
-
-
-def _of_layer(own: Any, other: Any, names: tuple[str, ...]) -> list[tuple[Any, Any]]:
-    return [(getattr(own, name), getattr(other, name)) for name in names]
-
-
-def _check_weights(name: str, weights: list[Any], converted: list[Any]) -> None:
-    """Raises `ValueError` if a weight would be lost, such as a weight of LoRA."""
-    known = {id(weight) for weight in converted}
-    lost = [weight.path for weight in weights if id(weight) not in known]
-    if lost:
-        raise ValueError(
-            f"`{name}` must have GPT-2's weights only, without quantization and LoRA. "
-            f"Received: {name} with the weights {lost}"
-        )
