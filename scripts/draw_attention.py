@@ -17,7 +17,7 @@ def main() -> None:
     example = translation_attention(Translator.from_run("tatoeba_en_de"), SENTENCE)
     pictures = {
         "attention-head.svg": attention_svg(example, "cross", LAYER, HEAD),
-        "attention-all-heads.svg": attention_svg(example, "cross"),
+        "attention-all-heads.svg": attention_svg(example),
     }
     for name, svg in pictures.items():
         (FOLDER / name).write_text(svg, encoding="utf-8")
