@@ -95,7 +95,5 @@ def test_what_an_encoder_has_beyond_bert_is_refused():
     with pytest.raises(ValueError, match="`pooler` must be a built"):
         bert_to_keras_hub(encoder, keras.layers.Dense(12, activation="relu"))
     encoder.quantize("int8")
-    with pytest.raises(
-        ValueError, match="`encoder` must have only the weights of the published model.*scale"
-    ):
+    with pytest.raises(ValueError, match="`encoder` must have only the weights of.*scale"):
         bert_to_keras_hub(encoder)
