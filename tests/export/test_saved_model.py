@@ -28,7 +28,7 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     assert (version / "assets.extra" / "tf_serving_warmup_requests").is_file()
     share, difference = exported["comparison"].split("; their scores differ by at most ")
     assert share == "100.0% of 6 translations equal the model's"
-    assert float(difference.removesuffix(" nats")) < 1e-4
+    assert float(difference.split(" nats")[0]) < 1e-4
     assert exported["min_consumer"] > 0
     assert {path.name for path in version.parent.iterdir()} == {
         "1",

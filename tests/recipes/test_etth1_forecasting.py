@@ -28,8 +28,10 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
     options = {
         "data-dir": tmp_path / "data", "output": tmp_path / "run", "look-backs": 16, "horizon": 8,
-        "num-layers": 1, "d-model": 4, "pretraining-steps": 4, "epochs": 1, "batch-size": 4_000,
+        "num-layers": 1, "d-model": 4, "pretraining-steps": 4, "epochs": 1, "batch-size": 64,
     }  # fmt: skip
+    for split, hours in {"TRAIN": 200, "VALIDATION": 60, "TEST": 60}.items():
+        monkeypatch.setitem(recipe["main"].__globals__, split, hours)
     arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["etth1_forecasting.py", *arguments])
     recipe["main"]()
