@@ -41,3 +41,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     def build(self, input_shape: Any) -> None:
         super().build(input_shape)
         self.input_spec = None
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns the Keras mask of `inputs`. The argument `mask` is for this layer alone."""
+        return getattr(inputs, "_keras_mask", None)

@@ -1,5 +1,6 @@
 """Batch normalization: what is a statistic of the batch, and what is not."""
 
+import keras
 import numpy as np
 import pytest
 from support.contract import assert_layer_contract, randomize, to_numpy
@@ -44,3 +45,11 @@ def test_tokens_of_a_step_get_what_they_get_in_a_sequence(x):
     layer = new_layer()
     step = layer(x[:, 2])
     np.testing.assert_allclose(to_numpy(step), to_numpy(layer(x))[:, 2], atol=1e-6)
+
+
+def test_the_mask_is_for_this_layer_alone(x):
+    """Otherwise, Keras would warn that the output projection loses it."""
+    inputs, mask = keras.Input((T, D)), keras.Input((T,), dtype="bool")
+    assert not hasattr(BatchNormalization()(inputs, mask=mask), "_keras_mask")
+    masked = keras.layers.Masking()(inputs)
+    assert BatchNormalization()(masked)._keras_mask is masked._keras_mask
