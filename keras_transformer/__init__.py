@@ -54,7 +54,7 @@ _PUBLIC_NAMES = {
     "run": "Run",
     "training": """
         MaskedAccuracy MaskedCrossentropy Perplexity SlicedLogitsTrainer TransformerAdam
-        TransformerSchedule array_batches average_checkpoints fit train""",
+        TransformerSchedule array_batches average_checkpoints check_same_options fit train""",
     "visualization.attention_example": "AttentionExample translation_attention",
     "visualization.attention_maps": "AttentionMap attention_maps attention_rollout head_entropy",
     "visualization.attention_page": "attention_page",

@@ -89,7 +89,8 @@ def train_row(folder: Path, recipe: Recipe) -> dict[str, Any]:
     steps, result_path = recipe.training.steps, folder / "ablation.json"
     if result_path.exists():
         result: dict[str, Any] = json.loads(result_path.read_text())
-        if result["steps"] == steps:
+        changed = Run.open(folder).recipe.differences(recipe).keys() - {"data.directory"}
+        if result["steps"] == steps and not changed:
             return result
     is_begun = (folder / "recipe.yaml").exists()
     run = (Run.resume if is_begun else Run.create)(folder, recipe)
@@ -205,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Other commands may have trained other rows.
     paths = [options.runs / name / "ablation.json" for name in ROWS]
     results = [json.loads(path.read_text()) for path in paths if path.exists()]
+    results = [result for result in results if result["steps"] == options.steps]
     (options.runs / "ablations.json").write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
     if options.plot:

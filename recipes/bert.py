@@ -41,6 +41,7 @@ from keras_transformer import (
     Tokenizer,
     UserError,
     array_batches,
+    check_same_options,
     fit,
     keep_freed_memory,
     mask_tokens,
@@ -68,8 +69,11 @@ def parse_options():
     parser.add_argument("--wnut17-epochs", type=int, default=10)
     parser.add_argument("--fine-tuning-batch-size", type=int, default=32)
     parser.add_argument("--fine-tuning-learning-rate", type=float, default=5e-4)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    return parser.parse_args()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="at most 10")
+    options = parser.parse_args()
+    if len(options.seeds) > 10:
+        parser.error("at most 10 seeds: the table of Student's t ends there")
+    return options
 
 
 # 2. Data.
@@ -382,7 +386,7 @@ def summary(values):
     percent = [100 * value for value in values]
     count, width = len(percent), None
     if count > 1:
-        width = T_95.get(count, 1.96) * statistics.stdev(percent) / math.sqrt(count)
+        width = T_95[count] * statistics.stdev(percent) / math.sqrt(count)
     return {"mean": statistics.mean(percent), "interval": width, "values": percent}
 
 
@@ -401,6 +405,8 @@ def table(results):
 
 def main():
     options = parse_options()
+    may_change = ["data_dir", "output", "seeds"]
+    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
@@ -443,4 +449,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (UserError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None

@@ -22,7 +22,13 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_transformer import VisionTransformer, fit, keep_freed_memory
+from keras_transformer import (
+    UserError,
+    VisionTransformer,
+    check_same_options,
+    fit,
+    keep_freed_memory,
+)
 
 CLASSES = (
     *("T-shirt", "trousers", "pullover", "dress", "coat"),
@@ -101,7 +107,7 @@ def batches_of(pictures, labels, batch_size, seed):
     return stream, steps_per_epoch
 
 
-# 4. Training: AdamW with a linear warm-up and cosine decay, and label smoothing.
+# 4. Training: AdamW with a linear warm-up and cosine decay.
 
 
 def new_model(options, steps):
@@ -128,6 +134,8 @@ def new_model(options, steps):
 
 def main():
     options = parse_options()
+    may_change = ["data_dir", "output"]
+    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
@@ -156,4 +164,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (UserError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None

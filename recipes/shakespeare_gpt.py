@@ -32,6 +32,8 @@ from keras_transformer import (
     LanguageModel,
     MaskedCrossentropy,
     SamplingOptions,
+    UserError,
+    check_same_options,
     fit,
     keep_freed_memory,
 )
@@ -85,10 +87,18 @@ def parse_options():
     options = parser.parse_args()
     given = {name: value for name, value in vars(options).items() if value is not None}
     output = Path(f"runs/shakespeare_gpt_{options.preset}")
-    return argparse.Namespace(**{"output": output, **PRESETS[options.preset], **given})
+    options = argparse.Namespace(**{"output": output, **PRESETS[options.preset], **given})
+    if options.steps <= options.warmup_steps:
+        parser.error(f"--steps must be more than --warmup-steps, {options.warmup_steps}")
+    return options
 
 
 options = parse_options()
+may_change = ["data_dir", "output", "preset", "checkpoint_every", "sample_length"]
+try:
+    check_same_options(options.output, vars(options), may_change)
+except UserError as error:
+    raise SystemExit(f"Error: {error}") from None
 keras.utils.set_random_seed(options.seed)
 keras.config.set_dtype_policy(options.dtype)
 keep_freed_memory()

@@ -43,6 +43,8 @@ from keras_transformer import (
     TransformerAdam,
     TransformerSchedule,
     Translator,
+    UserError,
+    check_same_options,
     fit,
     keep_freed_memory,
     skip_gram_batches,
@@ -71,7 +73,7 @@ def parse_options():
     parser.add_argument("--held-out", type=int, default=1_000, help="test sentences")
     parser.add_argument("--translator-steps", type=int, default=800)
     parser.add_argument("--tokens-per-batch", type=int, default=2_048)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     return parser.parse_args()
 
 
@@ -196,6 +198,8 @@ def table(results):
 
 def main():
     options = parse_options()
+    may_change = ["data_dir", "output", "seeds"]
+    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     split = hold_out(read_tatoeba(options.data_dir), options.held_out, options.held_out)
@@ -236,4 +240,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (UserError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None

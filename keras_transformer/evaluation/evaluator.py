@@ -164,7 +164,7 @@ class Evaluator:
                 raise UserError(
                     f"{name} must have as many lines as {self._name_of_references}: one "
                     "translation of each sentence, in the same order. Complete the shorter text, "
-                    f"or choose two of the same sentences. Received: {len(lines):,} and "
+                    f"or choose texts of the same sentences. Received: {len(lines):,} and "
                     f"{len(self.references):,} lines"
                 )
 

@@ -11,6 +11,7 @@ from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.fit import array_batches, fit
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
+from keras_transformer.training.same_options import check_same_options
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 from keras_transformer.training.train import train
@@ -25,6 +26,7 @@ __all__ = [
     "TransformerSchedule",
     "array_batches",
     "average_checkpoints",
+    "check_same_options",
     "fit",
     "keep_freed_memory",
     "load_checkpoint",

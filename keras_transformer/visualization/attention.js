@@ -99,10 +99,15 @@ function element(name, attributes, parent, text) {
 
 const ruler = document.createElement("canvas").getContext("2d");
 
-/** At most 24 characters, and only those that XML allows. */
+/** Replaces the characters that XML does not allow. */
+function cleaned(token) {
+  return token.replace(/[\0-\x1f\ufffe\uffff]/g, "\ufffd");
+}
+
+/** At most 24 characters. */
 function shortened(token) {
-  const characters = [...token.replace(/[\0-\x1f\ufffe\uffff]/g, "\ufffd")];
-  return characters.length > 24 ? characters.slice(0, 23).join("") + "…" : token;
+  const characters = [...cleaned(token)];
+  return characters.length > 24 ? characters.slice(0, 23).join("") + "…" : characters.join("");
 }
 
 function widest(tokens) {
@@ -117,14 +122,14 @@ function drawToken(parent, token, attributes) {
   const begins = token.startsWith("▁");
   if (begins) element("tspan", { class: "mark" }, text, "▁");
   element("tspan", {}, text, shortened(token.slice(begins ? 1 : 0)));
-  if ([...token].length > 24) element("title", {}, text, token);
+  if ([...token].length > 24) element("title", {}, text, cleaned(token));
 }
 
 /** A token that the pointer and the keyboard can select. `side` is "query" or "key". */
 function selectableToken(svg, side, index, box, textAttributes) {
   const token = page.tokens[state.kind][side === "query" ? 0 : 1][index];
   const group = element("g", { tabindex: -1, role: "button", "data-side": side, "data-index": index }, svg);
-  group.setAttribute("aria-label", `${side} ${index + 1}: ${token}`);
+  group.setAttribute("aria-label", `${side} ${index + 1}: ${cleaned(token)}`);
   element("rect", { class: "shade", rx: 2, ...box, "fill-opacity": 0 }, group);
   drawToken(group, token, textAttributes);
   group.onpointerenter = () => select({ side, index });

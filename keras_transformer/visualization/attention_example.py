@@ -82,7 +82,7 @@ def translation_attention(
 
     >>> translator = Translator.from_run("tatoeba_en_de")
     >>> example = translation_attention(translator, "The dog sleeps.")
-    >>> Path("attention.html").write_text(attention_page(example))
+    >>> Path("attention.html").write_text(attention_page(example), encoding="utf-8")
 
     Args:
         translator: A `Translator`.

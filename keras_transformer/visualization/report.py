@@ -231,7 +231,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
             scorer = Scorer(one.run.model(), one.run.tokenizer())
         except UserError as error:
-            missing.append(note(f"{error}:", one.command("evaluate")))
+            missing.append(note(f"{error}"))
             continue
         evaluator = evaluator or own
         if (own.sources, own.references) != (evaluator.sources, evaluator.references):

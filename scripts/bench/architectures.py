@@ -91,8 +91,9 @@ class Contestant:
         """Returns the results of all rounds but the first."""
         from keras_transformer.evaluation import Evaluator
 
-        tokenize = self.run.recipe.evaluation.tokenize
-        evaluator = Evaluator(self.references, self.sources, ["bleu"], tokenize=tokenize)
+        settings = self.run.recipe.evaluation
+        how = {"tokenize": settings.tokenize, "lowercase": settings.lowercase}
+        evaluator = Evaluator(self.references, self.sources, ["bleu"], **how)
         bleu = {
             f"{name}_bleu": evaluator.scores(found)[0].score
             for name, found in self.translations.items()
@@ -111,8 +112,10 @@ class Contestant:
         }
 
 
-def training_minutes(run: Any) -> float:
-    """Returns the minutes from the start of the training to its last checkpoint."""
+def training_minutes(run: Any) -> float | None:
+    """Returns the minutes of the training, or None if it was resumed: it may have paused."""
+    if len(run.history()) > 1:
+        return None
     start = datetime.fromisoformat(run.history()[0]["time"]).timestamp()
     return (max(path.stat().st_mtime for path in run.checkpoints()) - start) / 60
 
