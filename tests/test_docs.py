@@ -49,7 +49,10 @@ def quickstart(tmp_path_factory):
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page.name != "README.ko.md"]
 
 
-SLOW = {"own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"}
+SLOW = {
+    *("own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"),
+    "report.md",
+}
 
 
 @pytest.mark.parametrize(

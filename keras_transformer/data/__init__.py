@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches
     from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
     from keras_transformer.data.masking import mask_tokens
-    from keras_transformer.data.skip_gram_batches import skip_gram_batches
+    from keras_transformer.data.skip_gram import skip_gram_batches
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
 
@@ -44,6 +44,6 @@ __getattr__ = lazy_names(
         "mask_tokens": "keras_transformer.data.masking",
         "read_lines": "keras_transformer.data.corpus",
         "read_parallel": "keras_transformer.data.corpus",
-        "skip_gram_batches": "keras_transformer.data.skip_gram_batches",
+        "skip_gram_batches": "keras_transformer.data.skip_gram",
     },
 )

@@ -10,14 +10,11 @@ from keras_transformer.decoding.buckets import length_batches, padded
 from keras_transformer.decoding.hypothesis import Hypothesis, hypotheses
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import AdaptiveSearch, make_strategy
+from keras_transformer.decoding.search import NO_ID, AdaptiveSearch, make_strategy
 from keras_transformer.decoding.steps import Request
 
 # Maximum number of tokens of a continuation if the options have no `max_length`.
 DEFAULT_LENGTH = 50
-
-# Stands for bos and eos where the vocabulary has no such token.
-NO_ID = -1
 
 
 class Generator:
@@ -140,4 +137,10 @@ class Generator:
                     f"at most {self.model.max_length + 1:,} tokens together. Received: prompt "
                     f"{index} with {len(ids):,} tokens, and a max_length of {length:,} tokens for "
                     "its continuation"
+                )
+            if self.model.pad_id in ids:
+                raise ValueError(
+                    "A prompt must not contain the model's id of padding. If every id is a token "
+                    f"of the text, create the model with pad_id=-1. Received: prompt {index} with "
+                    f"the id {self.model.pad_id}"
                 )

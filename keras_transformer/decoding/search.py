@@ -40,6 +40,9 @@ GRAPH_SENTENCES, FEW_SHAPES_SENTENCES = 4096, 16384
 # Maximum number of tokens of the first stage of `search`, which always compiles all stages.
 FIRST_STAGE = 24
 
+# Stands for bos and eos where the vocabulary has no such token.
+NO_ID = -1
+
 
 def search(
     model: Any,
@@ -48,8 +51,8 @@ def search(
     max_length: Any,
     options: DecodingOptions | None = None,
     rules: Sequence[TokenRule] = (),
-    bos_id: int = 2,
-    eos_id: int = 3,
+    bos_id: int | None = None,
+    eos_id: int | None = None,
     beam_size: Any = None,
 ) -> SearchResult:
     """Finds translations by beam search or by random sampling.
@@ -72,8 +75,10 @@ def search(
         rules: Token rules, such as `ForbiddenWords`. They apply after the rules that `options` turn
             on. If the rules allow no token for a hypothesis, the hypothesis is dropped. Defaults to
             no rules.
-        bos_id: Id of the beginning of a sentence. Defaults to 2.
-        eos_id: Id of the end of a sentence. Defaults to 3.
+        bos_id: Id of the beginning of a sentence. Defaults to None, which means 2, or no id if the
+            model reads prompts, as a `LanguageModel` does.
+        eos_id: Id of the end of a sentence. Defaults to None, which means 3, or no id if the model
+            reads prompts.
         beam_size: Number of beams as a 0-d int tensor, if the number is known only at run time.
             With `beam_size`, the search returns `beam_size` hypotheses and requires
             `request.beam_sizes`. Defaults to None, which means `options.beam_size` beams and
@@ -97,8 +102,8 @@ def make_strategy(
     model: Any,
     options: DecodingOptions,
     rules: Sequence[TokenRule] = (),
-    bos_id: int = 2,
-    eos_id: int = 3,
+    bos_id: int | None = None,
+    eos_id: int | None = None,
     beam_size: Any = None,
 ) -> Strategy:
     """Returns a `BeamSearch` for `SearchOptions` or a `Sampling` for `SamplingOptions`.
@@ -110,6 +115,11 @@ def make_strategy(
             f"`options` must be SearchOptions or SamplingOptions. Received: options={options!r}"
         )
     check_coverage_penalty(model, options)
+    reads_prompt = getattr(model, "reads_prompt", False)
+    if bos_id is None:
+        bos_id = NO_ID if reads_prompt else 2
+    if eos_id is None:
+        eos_id = NO_ID if reads_prompt else 3
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):

@@ -211,9 +211,9 @@ def take_columns(x: Any, columns: Any) -> Any:
         return x
     batch, num_columns = ops.shape(x)[:2]
     rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
-    return ops.take(
-        ops.reshape(x, (-1, *ops.shape(x)[2:])), rows + ops.cast(columns, "int32"), axis=0
-    )
+    # Not -1: an axis of size 0 would leave it undefined.
+    flat = ops.reshape(x, (batch * num_columns, *ops.shape(x)[2:]))
+    return ops.take(flat, rows + ops.cast(columns, "int32"), axis=0)
 
 
 def block_maxima(scores: Any) -> Any:

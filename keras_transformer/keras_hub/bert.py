@@ -155,6 +155,7 @@ def _check_encoder(encoder: BertEncoder, pooler: keras.layers.Dense | None) -> N
         )
     if pooler is not None and (
         not pooler.built
+        or not pooler.use_bias
         or pooler.activation is not keras.activations.tanh
         or pooler.kernel.shape != (encoder.d_model, encoder.d_model)
     ):

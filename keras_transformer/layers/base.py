@@ -133,8 +133,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(epsilon=epsilon, **kwargs)
 
-    def call(self, inputs: Any, training: bool = False, mask: Any = None) -> Any:
-        # `mask` makes the layer interchangeable with `BatchNormalization`. It has no effect here.
+    def call(self, inputs: Any, training: bool = False) -> Any:
         is_of_tokens = self.axis == [-1] and not self.rms_scaling
         if not training or not is_of_tokens or keras.config.backend() != "tensorflow":
             return super().call(inputs)

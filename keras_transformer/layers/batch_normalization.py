@@ -17,7 +17,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Example:
 
-    >>> y = BatchNormalization()(x, mask=ids != 0, training=True)
+    >>> y = BatchNormalization()(x, padding_mask=ids != 0, training=True)
 
     Args:
         epsilon: Constant that is added to the variance. Defaults to 1e-6.
@@ -25,9 +25,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Call arguments:
         inputs: float tensor `(B, T, D)`, or `(B * N, D)` without training.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None, which means the
+            Keras mask of `inputs`, if any.
         training: Whether to use the statistics of the batch. Defaults to False.
-        mask: bool tensor `(B, T)`, True = real token. Defaults to None, which means the Keras mask
-            of `inputs`, if any.
 
     Returns:
         A float tensor of the shape of `inputs`.
@@ -42,6 +42,15 @@ class BatchNormalization(keras.layers.BatchNormalization):
         super().build(input_shape)
         self.input_spec = None
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Returns the Keras mask of `inputs`. The argument `mask` is for this layer alone."""
-        return getattr(inputs, "_keras_mask", None)
+    def call(
+        self,
+        inputs: Any,
+        padding_mask: Any = None,
+        training: bool = False,
+        mask: Any = None,
+        inputs_mask: Any = None,
+    ) -> Any:
+        # Keras sets the last two arguments, and hands on only masks with these names.
+        if padding_mask is None:
+            padding_mask = mask if inputs_mask is None else inputs_mask
+        return super().call(inputs, training=training, mask=padding_mask)

@@ -14,7 +14,11 @@ from keras_transformer.layers.base import (
 )
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.residual_connection import ResidualConnection, new_norm
+from keras_transformer.layers.residual_connection import (
+    ResidualConnection,
+    new_norm,
+    normalize,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -235,7 +239,7 @@ class Encoder(ConfiguredLayer):
         return self._normalize(x, padding_mask)
 
     def _normalize(self, x: Any, padding_mask: Any = None) -> Any:
-        return x if self.norm is None else self.norm(x, mask=padding_mask)
+        return x if self.norm is None else normalize(self.norm, x, padding_mask)
 
     @classmethod
     def argument_names(cls) -> list[str]:

@@ -21,6 +21,13 @@ def new_norm(normalization: str, epsilon: float, **kwargs: Any) -> Any:
     return NORMALIZATIONS[normalization](epsilon, **kwargs)
 
 
+def normalize(norm: Any, x: Any, padding_mask: Any) -> Any:
+    """Applies a layer that `new_norm` returned."""
+    if isinstance(norm, BatchNormalization):
+        return norm(x, padding_mask=padding_mask)
+    return norm(x)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ResidualConnection(ConfiguredLayer):
     """Computes "Add & Norm" of Figure 1: residual connection, dropout and layer norm (§3.1, §5.4).
@@ -76,7 +83,7 @@ class ResidualConnection(ConfiguredLayer):
 
     def enter(self, x: Any, padding_mask: Any = None) -> Any:
         """Returns the sublayer's input: normalized `x` for pre-norm, `x` itself for post-norm."""
-        return self.norm(x, mask=padding_mask) if self.norm_first else x
+        return normalize(self.norm, x, padding_mask) if self.norm_first else x
 
     def call(
         self,
@@ -91,4 +98,4 @@ class ResidualConnection(ConfiguredLayer):
         total = x + (self.dropout(output, training=True) if training else output)
         if self.norm_first:
             return total
-        return self.norm(total, mask=x_mask if padding_mask is None else padding_mask)
+        return normalize(self.norm, total, x_mask if padding_mask is None else padding_mask)

@@ -93,8 +93,8 @@ class TokenEmbedding(ConfiguredLayer):
             vectors: The new vectors, float `(N, D)`.
 
         Raises:
-            ValueError: If the shape of `vectors` is wrong, or if the layer is not built or is
-                quantized.
+            ValueError: If the shape of `vectors` is wrong, if all are 0 or one is not finite, if an
+                id is not in the vocabulary, or if the layer is not built or is quantized.
         """
         vectors = np.asarray(ops.convert_to_numpy(vectors), "float32")
         if vectors.shape != (len(ids), self.d_model) or not self.built or self.scale is not None:
@@ -103,8 +103,16 @@ class TokenEmbedding(ConfiguredLayer):
                 f"built and not quantized. Received: shape={vectors.shape}, built={self.built}, "
                 f"quantized={self.scale is not None}"
             )
+        ids = np.asarray(ids)
+        size = np.mean(vectors**2)
+        if not 0 < size < np.inf or not np.all((0 <= ids) & (ids < self.vocabulary_size)):
+            raise ValueError(
+                "`vectors` must be finite and not all 0, and `ids` must be in the range from 0 to "
+                f"{self.vocabulary_size - 1}. Received: mean square {size}, ids from {ids.min()} "
+                f"to {ids.max()}"
+            )
         matrix = np.array(ops.convert_to_numpy(self.embeddings))
-        matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / np.mean(vectors**2))
+        matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / size)
         self.embeddings.assign(matrix)
 
     def _output_spec(self, inputs: Any, reverse: bool = False) -> Any:

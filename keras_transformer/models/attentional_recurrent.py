@@ -97,6 +97,7 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
         self.dropout_rate = dropout_rate
         self.max_length = max_length
         self.pad_id = pad_id
+        self.source_embedding = source_embedding
         self.target_embedding = target_embedding
         self.decoder = decoder
         self.output_layer = output

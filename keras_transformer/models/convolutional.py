@@ -126,6 +126,7 @@ class ConvolutionalSeq2Seq(Seq2Seq):
         self.dropout_rate = dropout_rate
         self.max_length = max_length
         self.pad_id = pad_id
+        self.source_embedding = source_embedding
         self.target_embedding = target_embedding
         self.positions = positions
         self.decoder_layers = decoder

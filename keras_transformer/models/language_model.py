@@ -28,7 +28,9 @@ class LanguageModel(ConfiguredModel):
 
     Example:
 
-    >>> model = LanguageModel(vocabulary_size=65, num_layers=4, d_model=128, num_heads=4, d_ff=512)
+    >>> model = LanguageModel(
+    ...     vocabulary_size=65, num_layers=4, d_model=128, num_heads=4, d_ff=512, pad_id=-1
+    ... )
     >>> logits = model(token_ids)                                               # (B, T, 65)
 
     Args:

@@ -99,6 +99,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         self.dropout_rate = dropout_rate
         self.max_length = max_length
         self.pad_id = pad_id
+        self.source_embedding = source_embedding
         self.target_embedding = target_embedding
         self.decoder_layers = decoder
         self.output_layer = output

@@ -106,7 +106,15 @@ class TimeSeriesEncoder(ConfiguredModel):
 
         Returns:
             A float array `(B, P, patch_size)`.
+
+        Raises:
+            ValueError: If L is not `look_back`.
         """
+        if series.shape[1:] != (self.look_back,):
+            raise ValueError(
+                f"`series` must have the shape (B, {self.look_back}). "
+                f"Received: shape={series.shape}"
+            )
         mean = series.mean(axis=1, keepdims=True)
         scaled = (series - mean) / np.sqrt(series.var(axis=1, keepdims=True) + _EPSILON)
         return scaled.reshape(-1, self.num_patches, self.patch_size)

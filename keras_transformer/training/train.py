@@ -1,6 +1,7 @@
 """Trains a translation model from a recipe."""
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,12 @@ def _averages_again(run: Run) -> bool:
 
     The process that changed it may have been killed before it averaged.
     """
-    written = run.model_member(AVERAGE_LAST_MEMBER)
-    return written not in (None, str(run.recipe.evaluation.average_last))
+    if (written := run.model_member(AVERAGE_LAST_MEMBER)) is not None:
+        return written != str(run.recipe.evaluation.average_last)
+    # Models of older releases do not tell. For them, the time of the file decides.
+    changed = [x["time"] for x in run.history() if "evaluation.average_last" in x["changes"]]
+    time = run.model_path.stat().st_mtime
+    return any(datetime.fromisoformat(x).timestamp() > time for x in changed)
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:

@@ -112,3 +112,17 @@ def test_a_large_vocabulary_without_padding_is_searched():
         request = np.array([[4, 5]], "int32")
         found = quick_search(model, request, 3, SearchOptions(beam_size=2))
     assert np.isfinite(found.scores).all() and (found.lengths == 3).all()
+
+
+def test_search_knows_no_bos_and_eos_of_a_language_model(generator):
+    """Letters number 2 and 3 are tokens like any other."""
+    ids, options = Letters().encode("abc"), SearchOptions(beam_size=1, max_length=LENGTH)
+    ((expected,),) = generator.generate(["abc"], options)
+    found = quick_search(generator.model, np.array([ids], "int32"), LENGTH, options)
+    assert tuple(found.ids[0, 0].tolist()) == expected.ids
+
+
+def test_a_prompt_with_the_id_of_padding_is_refused():
+    model = LanguageModel(5, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9, pad_id=2)
+    with pytest.raises(ValueError, match="pad_id=-1. Received: prompt . with the id 2"):
+        Generator(model, Letters()).generate(["ab", "abc"], SearchOptions(max_length=2))

@@ -24,7 +24,7 @@ def new_layer():
 
 
 def test_contract(x, tmp_path):
-    inputs = {"inputs": x, "mask": IS_REAL}
+    inputs = {"inputs": x, "padding_mask": IS_REAL}
     assert_layer_contract(BatchNormalization, {"epsilon": 1e-3}, inputs, x.shape, tmp_path)
 
 
@@ -32,7 +32,7 @@ def test_training_uses_the_statistics_of_real_tokens_and_keeps_their_averages(x)
     layer = new_layer()
     gamma, beta, *before = (to_numpy(weight) for weight in layer.weights)
     x[~IS_REAL] = 1e6
-    output = to_numpy(layer(x, mask=IS_REAL, training=True))
+    output = to_numpy(layer(x, padding_mask=IS_REAL, training=True))
     mean, variance = x[IS_REAL].mean(0), x[IS_REAL].var(0)
     expected = gamma * (x[IS_REAL] - mean) / np.sqrt(variance + 1e-6) + beta
     np.testing.assert_allclose(output[IS_REAL], expected, atol=1e-5)
@@ -47,9 +47,9 @@ def test_tokens_of_a_step_get_what_they_get_in_a_sequence(x):
     np.testing.assert_allclose(to_numpy(step), to_numpy(layer(x))[:, 2], atol=1e-6)
 
 
-def test_the_mask_is_for_this_layer_alone(x):
+def test_a_padding_mask_is_for_this_layer_alone():
     """Otherwise, Keras would warn that the output projection loses it."""
     inputs, mask = keras.Input((T, D)), keras.Input((T,), dtype="bool")
-    assert not hasattr(BatchNormalization()(inputs, mask=mask), "_keras_mask")
+    assert not hasattr(BatchNormalization()(inputs, padding_mask=mask), "_keras_mask")
     masked = keras.layers.Masking()(inputs)
     assert BatchNormalization()(masked)._keras_mask is masked._keras_mask

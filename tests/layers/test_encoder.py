@@ -176,3 +176,13 @@ def test_a_mask_that_the_input_carries_goes_through_the_stack(padding_mask):
     masked = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(stack(embedding(ids))))
     mean = [row[real].mean(axis=0) for row, real in zip(found, padding_mask, strict=True)]
     np.testing.assert_allclose(to_numpy(masked(tokens)), mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_padding_mask_is_not_handed_on_as_a_keras_mask(x, padding_mask, norm_first):
+    """Otherwise, Keras would weight the loss of a model that ends with the encoder by it."""
+    sizes = {"d_model": x.shape[-1], "num_heads": 1, "d_ff": 3, "norm_first": norm_first}
+    for normalization in ("layer", "batch"):
+        encoder = Encoder(1, **sizes, normalization=normalization)
+        output = encoder(x, padding_mask=padding_mask)
+        assert keras.src.backend.get_keras_mask(output) is None

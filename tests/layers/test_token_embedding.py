@@ -100,3 +100,9 @@ def test_vectors_of_another_width_are_refused(layer):
         layer.set_vectors([0, 1], np.ones((2, 6)))
     with pytest.raises(ValueError, match="built=False"):
         TokenEmbedding(V, D).set_vectors([0], np.ones((1, D)))
+
+
+@pytest.mark.parametrize("id, value", [(-1, 1.0), (V, 1.0), (0, 0.0), (0, np.nan)])
+def test_vectors_that_would_damage_the_matrix_are_refused(layer, id, value):
+    with pytest.raises(ValueError, match="must be finite and not all 0, and `ids` must be in"):
+        layer.set_vectors([id], np.full((1, layer.d_model), value))

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 from support.contract import to_numpy
+from support.searching import eagerly, quick_search
 from support.seq2seq_models import new_model, small_model
 from support.small_models import inputs_of
+
+from keras_transformer import SearchOptions
 
 
 def test_decoding_does_not_outgrow_the_positions():
@@ -30,3 +33,10 @@ def test_the_cache_is_the_last_inputs_of_each_convolution():
     model = small_model("convolutional")
     cache = model.init_cache(inputs_of(model)["source_ids"], 4, beam_size=3)
     assert [part.shape[2:] for part in cache.beam] == [(model.kernel_size - 1, model.d_model)] * 3
+
+
+def test_kernels_of_one_token_are_searched():
+    model = new_model("convolutional", kernel_size=1)
+    with eagerly():
+        found = quick_search(model, inputs_of(model)["source_ids"], 4, SearchOptions(beam_size=3))
+    assert np.isfinite(found.scores).all()

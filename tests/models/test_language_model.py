@@ -58,7 +58,10 @@ def test_agrees_with_reference(variant):
     np.testing.assert_allclose(to_numpy(model(token_ids)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(x, marks=[pytest.mark.slow] * (x != "rotary")) for x in VARIANTS],
+)
 def test_a_prompt_and_steps_equal_the_whole_text(variant):
     assert_steps_equal_call(small_model(variant))
 
@@ -71,6 +74,7 @@ def test_padding_changes_nothing():
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize")
+@pytest.mark.slow
 def test_quantized_steps_equal_the_quantized_call():
     model = new_model()
     model.quantize("int8")

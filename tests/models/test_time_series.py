@@ -108,6 +108,11 @@ def test_saved_models_load_with_safe_mode_and_their_encoders_train_on(tmp_path):
         assert np.abs(to_numpy(loaded.encoder.weights[0]) - before).max() > 0
 
 
+def test_series_of_another_length_are_refused():
+    with pytest.raises(ValueError, match=f"must have the shape .B, {P * SIZE}.. Received: shape="):
+        new_encoder().patches_of(np.ones((3, 2 * P * SIZE)))
+
+
 def test_other_encoders_are_refused():
     for new in (lambda x: Forecaster(x, 3, 2), MaskedPatchModel, SkipGramWindowModel):
         with pytest.raises(ValueError, match="must be a `TimeSeriesEncoder`. Received: encoder=1"):

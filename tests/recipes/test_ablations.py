@@ -6,6 +6,7 @@ import runpy
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from support.parallel_text import SENTENCES
 
 from keras_transformer import Run
@@ -32,6 +33,7 @@ def write_data(folder):
                 file.writelines(f"{pair[side]}\n" for pair in SENTENCES)
 
 
+@pytest.mark.slow
 def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
     plot = ["--plot", str(tmp_path / "plot.png")] if find_spec("matplotlib") else []

@@ -43,6 +43,7 @@ def write_data(folder):
         (folder / "wnut17" / name).write_text(f"{words}\t\n{words}\n" * 3)
 
 
+@pytest.mark.slow
 def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
     options = {

@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams import metadata
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import load_recipe
-from keras_transformer.run import Run
+from keras_transformer.run import AVERAGE_LAST_MEMBER, Run
 from keras_transformer.run_info import run_info
 from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
@@ -245,6 +245,20 @@ def test_another_number_of_checkpoints_is_averaged_again(copy):
     for weight, expected in zip(copy.model().get_weights(), last, strict=True):
         np.testing.assert_array_equal(weight, expected)
     assert (copy.directory / "model.previous.keras").exists()
+
+
+def test_models_of_older_releases_are_averaged_again_by_the_time_of_the_file(copy):
+    with zipfile.ZipFile(copy.model_path) as archive:
+        members = {x: archive.read(x) for x in archive.namelist() if x != AVERAGE_LAST_MEMBER}
+    with zipfile.ZipFile(copy.model_path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    last = copy.model(checkpoint="last").get_weights()
+    evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
+    recipe = copy.recipe.model_copy(update={"evaluation": evaluation})
+    train(Run.resume(copy.directory, recipe), resume=True)
+    for weight, expected in zip(copy.model().get_weights(), last, strict=True):
+        np.testing.assert_array_equal(weight, expected)
 
 
 def test_a_number_of_checkpoints_that_changed_before_a_kill_is_averaged(copy, monkeypatch):
