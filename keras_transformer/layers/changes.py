@@ -46,8 +46,10 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
             f"Received: {unknown}. Sublayers: {sorted(sublayers)}"
         )
     for path, sublayer in sublayers.items():
-        if "trainable" in changes.get(path, {}):
-            sublayer.trainable = changes[path]["trainable"]
+        if (flag := changes.get(path, {}).get("trainable")) is not None:
+            # TensorFlow ignores an attribute's present value, so Keras would not set the sublayers.
+            sublayer.trainable = not flag
+            sublayer.trainable = flag
     with fast_deletion():  # after `trainable = True`, which would unfreeze the kernel under LoRA
         for path, own in changes.items():
             if "quantization" in own:
