@@ -13,6 +13,8 @@ from keras_transformer.keras_hub.exchange import (
     check_weights,
     checked_backbone,
     import_keras_hub,
+    sizes_for_backbone,
+    sizes_of_backbone,
     weight_pairs,
 )
 from keras_transformer.models.masked_language_model import BertEncoder
@@ -57,19 +59,8 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
             dtype policies.
     """
     backbone = checked_backbone(backbone, "BertBackbone")
-    encoder = BertEncoder(
-        backbone.vocabulary_size,
-        num_layers=backbone.num_layers,
-        d_model=backbone.hidden_dim,
-        num_heads=backbone.num_heads,
-        d_ff=backbone.intermediate_dim,
-        dropout_rate=backbone.dropout,
-        attention_dropout_rate=backbone.dropout,
-        max_length=backbone.max_sequence_length,
-        num_segments=backbone.num_segments,
-        dtype=backbone.dtype_policy,
-        **_FIXED,
-    )
+    sizes = sizes_of_backbone(backbone)
+    encoder = BertEncoder(**sizes, num_segments=backbone.num_segments, **_FIXED)
     pooler = keras.layers.Dense(
         encoder.d_model, activation="tanh", dtype=encoder.dtype_policy, name="pooler"
     )
@@ -105,15 +96,7 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
     """
     _check_encoder(encoder, pooler)
     backbone = import_keras_hub().models.BertBackbone(
-        encoder.vocabulary_size,
-        num_layers=encoder.num_layers,
-        num_heads=encoder.num_heads,
-        hidden_dim=encoder.d_model,
-        intermediate_dim=encoder.d_ff,
-        dropout=encoder.dropout_rate,
-        max_sequence_length=encoder.max_length,
-        num_segments=encoder.num_segments or 1,
-        dtype=encoder.dtype_policy,
+        **sizes_for_backbone(encoder), num_segments=encoder.num_segments or 1
     )
     pairs = _pairs(encoder, backbone)
     check_weights("encoder", encoder.weights, [own for own, _ in pairs])

@@ -46,6 +46,35 @@ def checked_backbone(backbone: Any, class_name: str) -> Any:
     return backbone
 
 
+def sizes_of_backbone(backbone: Any) -> dict[str, Any]:
+    """Returns the arguments of this package's model that has the sizes of `backbone`."""
+    return {
+        "vocabulary_size": backbone.vocabulary_size,
+        "num_layers": backbone.num_layers,
+        "d_model": backbone.hidden_dim,
+        "num_heads": backbone.num_heads,
+        "d_ff": backbone.intermediate_dim,
+        "dropout_rate": backbone.dropout,
+        "attention_dropout_rate": backbone.dropout,
+        "max_length": backbone.max_sequence_length,
+        "dtype": backbone.dtype_policy,
+    }
+
+
+def sizes_for_backbone(model: Any) -> dict[str, Any]:
+    """Returns the arguments of the backbone that has the sizes of `model`."""
+    return {
+        "vocabulary_size": model.vocabulary_size,
+        "num_layers": model.num_layers,
+        "num_heads": model.num_heads,
+        "hidden_dim": model.d_model,
+        "intermediate_dim": model.d_ff,
+        "dropout": model.dropout_rate,
+        "max_sequence_length": model.max_length,
+        "dtype": model.dtype_policy,
+    }
+
+
 def weight_pairs(own: Any, other: Any, names: tuple[str, ...]) -> list[tuple[Any, Any]]:
     """Returns the weights of two layers with these names, in pairs."""
     return [(getattr(own, name), getattr(other, name)) for name in names]

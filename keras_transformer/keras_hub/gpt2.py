@@ -10,6 +10,8 @@ from keras_transformer.keras_hub.exchange import (
     check_weights,
     checked_backbone,
     import_keras_hub,
+    sizes_for_backbone,
+    sizes_of_backbone,
     weight_pairs,
 )
 from keras_transformer.models.language_model import LanguageModel
@@ -57,19 +59,7 @@ def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
             dtype policies.
     """
     backbone = checked_backbone(backbone, "GPT2Backbone")
-    model = LanguageModel(
-        backbone.vocabulary_size,
-        num_layers=backbone.num_layers,
-        d_model=backbone.hidden_dim,
-        num_heads=backbone.num_heads,
-        d_ff=backbone.intermediate_dim,
-        dropout_rate=backbone.dropout,
-        attention_dropout_rate=backbone.dropout,
-        max_length=backbone.max_sequence_length,
-        pad_id=-1,
-        dtype=backbone.dtype_policy,
-        **_FIXED,
-    )
+    model = LanguageModel(**sizes_of_backbone(backbone), pad_id=-1, **_FIXED)
     pairs = _pairs(model, backbone)
     check_weights("backbone", backbone.weights, [other for _, other in pairs])
     for own, other in pairs:
@@ -101,16 +91,7 @@ def gpt2_to_keras_hub(model: LanguageModel) -> Any:
         raise ValueError(
             f"A `GPT2Backbone` needs a `model` with {fixed}. Received: model with {others}"
         )
-    backbone = import_keras_hub().models.GPT2Backbone(
-        model.vocabulary_size,
-        num_layers=model.num_layers,
-        num_heads=model.num_heads,
-        hidden_dim=model.d_model,
-        intermediate_dim=model.d_ff,
-        dropout=model.dropout_rate,
-        max_sequence_length=model.max_length,
-        dtype=model.dtype_policy,
-    )
+    backbone = import_keras_hub().models.GPT2Backbone(**sizes_for_backbone(model))
     pairs = _pairs(model, backbone)
     check_weights("model", model.weights, [own for own, _ in pairs])
     for own, other in pairs:

@@ -239,7 +239,7 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
 
 
 def _after_warmup(paths: list[Path], warmup_steps: int) -> list[Path]:
-    """Leaves out checkpoints of the warm-up, which are much worse, but never the newest."""
+    """Leaves out checkpoints of the warm-up, but never the newest checkpoint."""
     early = [path for path in paths[:-1] if checkpoint_step(path) < warmup_steps]
     if early:
         names = ", ".join(path.name for path in early)
