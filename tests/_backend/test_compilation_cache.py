@@ -64,6 +64,7 @@ def test_the_next_process_finds_the_programs(tmp_path, is_jax):
         assert stat.S_IMODE(parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_a_broken_entry_is_compiled_again(tmp_path, is_jax):
     run(tmp_path)
     entries = list(tmp_path.glob("keras_transformer/jax/*/*-cache"))

@@ -23,6 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have no mallopt")
 def test_freed_memory_causes_no_new_page_faults():
     faults = {

@@ -184,13 +184,13 @@ assert not loaded, loaded
         (
             "--hypotheses two --reference ref",
             "two must have as many lines as ref: one translation of each sentence, in the same "
-            "order. Complete the shorter text, or choose two of the same sentences. "
+            "order. Complete the shorter text, or choose texts of the same sentences. "
             "Received: 2 and 1 lines",
         ),
         (
             "--hypotheses hyp --reference ref --baseline two",
             "two must have as many lines as ref: one translation of each sentence, in the same "
-            "order. Complete the shorter text, or choose two of the same sentences. "
+            "order. Complete the shorter text, or choose texts of the same sentences. "
             "Received: 2 and 1 lines",
         ),
         (

@@ -222,6 +222,7 @@ def check(case):
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
+@pytest.mark.slow
 @settings(max_examples=5, **QUIET)
 @given(cases(FAKE, 4))
 def test_result_is_that_of_the_sentence_alone(case):

@@ -25,6 +25,7 @@ def generator():
         yield Generator(small_model(), Letters())
 
 
+@pytest.mark.slow
 def test_beam_of_one_equals_greedy_search_without_a_cache(generator):
     options = SearchOptions(beam_size=1, max_length=LENGTH)
     found = generator.generate(PROMPTS, options)

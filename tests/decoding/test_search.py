@@ -117,6 +117,7 @@ def test_every_sentence_keeps_what_it_asked_for():
     assert_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_adaptive_search_finds_what_search_finds_in_batches_of_all_sizes():
     model, options = FixedModel(), SearchOptions(beam_size=3, n_best=2, no_repeat_ngram_size=2)
     adaptive, strategy = AdaptiveSearch(model), make_strategy(model, options)

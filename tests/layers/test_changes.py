@@ -57,7 +57,9 @@ def test_changes_of_unknown_sublayers_are_refused():
 
 
 @QUIET
-@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow), "float8"])
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("int8", "int4")), "float8"]
+)
 def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
     inputs = keras.Input((None, 6))
     model = keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs))

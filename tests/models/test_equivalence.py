@@ -216,14 +216,11 @@ def assert_evaluation(trainer, model, change):
 
 
 INT8_SAVED = ("int8", "saved")
-QUICK = ("bfloat16",)
 
 
 @QUIET
-@pytest.mark.parametrize(
-    "change",
-    [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in CHANGES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
 def test_as_made(change, tokenizer, tmp_path):
     """Call, step, search, and Translator and evaluation made before and after the change."""
     tolerance = TOLERANCES.get(change, 1e-4)
@@ -258,7 +255,7 @@ def assert_same_model(model, other, tolerance):
 @QUIET
 @pytest.mark.parametrize(
     "change, way",
-    table(CHANGES, COPIES, lambda change, way: way == "saved" or change == "int8_lora"),
+    table(CHANGES, COPIES, lambda change, way: way == "saved" and change != "ema"),
 )
 def test_a_copy_is_the_same_model(change, way, tmp_path):
     model = new_model(change)

@@ -76,6 +76,7 @@ def test_a_layer_of_keras_hub_conforms(once):
     assert "training=False" not in found["text"]
 
 
+@pytest.mark.slow
 def test_finds_a_kernel_that_one_backend_transposes(once):
     def model():
         return model_of(custom_layers.Square(name="good"), custom_layers.Block(True, name="block"))

@@ -43,6 +43,7 @@ def test_a_script_shows_a_result_that_is_missing(folder):
     assert DIFFER in shown.stderr
 
 
+@pytest.mark.slow
 def test_an_error_is_reproduced_by_its_name(folder):
     (folder / "layer.keras").write_bytes(b"")
     script = write(folder)

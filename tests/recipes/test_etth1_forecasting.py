@@ -24,6 +24,7 @@ def write_data(folder):
     (folder / "ETTh1.csv").write_text("\n".join(["date,a,b,c,d,e,f,g", *lines]))
 
 
+@pytest.mark.slow
 def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
     options = {

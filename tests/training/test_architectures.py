@@ -31,13 +31,8 @@ def recipe_for(directory, name, **training) -> Recipe:
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name != "attentional_recurrent"))
-        for name in SIZES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
 def test_trains_translates_and_scores(name, tmp_path):
     tiny_run.write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_for(tmp_path, name))

@@ -66,7 +66,9 @@ def test_a_sum_is_the_mean_times_the_weights():
     assert total == mean
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+@pytest.mark.parametrize(
+    "variant", ["sinusoidal", pytest.param("all_at_once", marks=pytest.mark.slow)]
+)
 def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
     trainer = new_trainer(variant=variant)
     inputs = inputs_of(trainer.model)
@@ -172,6 +174,7 @@ def test_r_drop_without_dropout_is_training_without_it():
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_r_drop_passes_the_model_twice_in_training_alone():
     model = new_model(dropout_rate=0.5, num_layers=1)
     trainer = SlicedLogitsTrainer(model, new_loss(), r_drop=1.0)

@@ -206,6 +206,7 @@ def test_logs_what_there_is_to_watch(whole):
     assert len(logs.Tensors("validation/translations")) == 3
 
 
+@pytest.mark.slow
 def test_resume_continues_bit_for_bit(whole, tmp_path):
     kill(tmp_path, "checkpoint", 4)
     left = tmp_path / "run" / "checkpoints"
