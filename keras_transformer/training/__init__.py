@@ -13,7 +13,7 @@ from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.same_options import check_same_options
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-from keras_transformer.training.tensorboard import TensorBoardWriter
+from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
 from keras_transformer.training.train import train
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "load_checkpoint",
     "save_checkpoint",
     "train",
+    "write_projector",
 ]
 
 # `import keras_transformer` leaves this to the module that is the first to import Keras.

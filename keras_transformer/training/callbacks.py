@@ -209,7 +209,7 @@ class ProgressBar(StepCallback):
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
         """Shows loss and speed beside the progress bar, and prints validation results above it."""
-        figures = {name: value for name, value in values.items() if not isinstance(value, str)}
+        figures = {name: x for name, x in values.items() if not isinstance(x, str | np.ndarray)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
             self._bar.write(f"step {step:,}: {', '.join(found)}")

@@ -94,8 +94,9 @@ def fit(
             Defaults to 0.
         validation: A sequence of batches for `model.evaluate`, such as `[(x, y)]`, or a function of
             (model, step) that returns a dictionary. Each value of the dictionary is a number, a
-            Markdown text, or an array or tensor with one number. Validation runs at each
-            checkpoint. Defaults to None, which means no validation.
+            Markdown text, an array or tensor with one number, or an image for TensorBoard, a uint8
+            array `(height, width, 3)`. Validation runs at each checkpoint. Defaults to None, which
+            means no validation.
         patience: Stops training after this many checkpoints without a lower validation loss. This
             loss is the value of `"loss"` in the results of `validation`. Defaults to None, which
             means no early stopping.
@@ -129,8 +130,8 @@ def fit(
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If an argument is out of range or has no effect. If a callback is
-            `SwapEMAWeights(swap_on_epoch=True)`. If `validation` returns a value that is neither a
-            number nor a text. If `validation` returns no `"loss"`, but `patience` or `keep_best` is
+            `SwapEMAWeights(swap_on_epoch=True)`. If `validation` returns a value that is no number,
+            text or image. If `validation` returns no `"loss"`, but `patience` or `keep_best` is
             given. If `batches` ends. On TensorFlow, the end of `batches` causes an error of another
             type.
     """
@@ -298,24 +299,24 @@ def _measuring(
         if validation is None:
             return
         with ema_as_weights(model):
-            found = _numbers_and_texts(measure(model, step))
+            found = _checked_results(measure(model, step))
         if needs_loss and "loss" not in found:
             raise ValueError(
                 "`patience` and `keep_best` need a `validation` that returns a number as `loss`. "
                 f"Received: validation results {sorted(found)}"
             )
-        logs.update({f"val_{name}": value for name, value in found.items()})
+        logs.update({f"val_{name}": x for name, x in found.items() if not _is_image(x)})
         for reporter in reporters:
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 
     return action
 
 
-def _numbers_and_texts(found: Any) -> dict[str, float | str]:
-    """Converts the results of a validation, such as arrays or tensors, to floats and strings."""
+def _checked_results(found: Any) -> dict[str, float | str | np.ndarray]:
+    """Converts the numbers in the results of a validation, such as tensors, to floats."""
 
-    def convert(name: str, value: Any) -> float | str:
-        if isinstance(value, str) and name != "loss":
+    def convert(name: str, value: Any) -> float | str | np.ndarray:
+        if (isinstance(value, str) or _is_image(value)) and name != "loss":
             return value
         return float(np.asarray(ops.convert_to_numpy(value)).item())
 
@@ -323,9 +324,13 @@ def _numbers_and_texts(found: Any) -> dict[str, float | str]:
         return {name: convert(name, value) for name, value in found.items()}
     except (AttributeError, TypeError, ValueError):
         raise ValueError(
-            "`validation` must return a dictionary of numbers and texts, with a number as `loss`. "
-            f"Received: {found!r}"
+            "`validation` must return a dictionary of numbers, texts and images (uint8 arrays of "
+            f"shape (height, width, 3)), with a number as `loss`. Received: {found!r}"
         ) from None
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == "uint8" and value.shape[2:] == (3,)
 
 
 def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:

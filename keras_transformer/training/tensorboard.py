@@ -1,15 +1,20 @@
-"""Writes event files for TensorBoard without TensorFlow."""
+"""Writes files for TensorBoard without TensorFlow."""
 
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from keras_transformer._files import output_file
+from keras_transformer._png import png
+
 
 class TensorBoardWriter:
-    """Writes scalars and texts to a new TensorBoard event file in `directory`.
+    """Writes scalars, texts and images to a new TensorBoard event file in `directory`.
 
     `first_step` is the first optimizer step of this file. If a run is resumed, older files can
     contain values of `first_step` or of later steps. TensorBoard hides these old values.
@@ -25,8 +30,14 @@ class TensorBoardWriter:
         self._write(file_version="brain.Event:2")
         self._write(step=first_step, session_log={"status": "START"})
 
-    def report(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes the values of an optimizer step. `values` maps names to numbers or Markdown."""
+    def report(self, step: int, values: Mapping[str, float | str | np.ndarray]) -> None:
+        """Writes the values of an optimizer step.
+
+        Args:
+            step: The optimizer step.
+            values: Numbers, texts in Markdown, and images by their names. An image is a uint8 array
+                `(height, width, 3)`.
+        """
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
     def write_hyperparameters(self, values: Mapping[str, bool | float | str]) -> None:
@@ -49,8 +60,59 @@ class TensorBoardWriter:
         self._records.close()
 
 
-def _value(tag: str, value: float | str) -> dict[str, Any]:
-    if not isinstance(value, str):
-        return {"tag": tag, "simple_value": value}
-    tensor = {"dtype": "DT_STRING", "string_val": [value.encode()]}
-    return {"tag": tag, "metadata": {"plugin_data": {"plugin_name": "text"}}, "tensor": tensor}
+def _value(tag: str, value: float | str | np.ndarray) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"tag": tag, **_strings("text", [value.encode()])}
+    if isinstance(value, np.ndarray):
+        height, width, _ = value.shape
+        return {"tag": tag, **_strings("images", [b"%d" % width, b"%d" % height, png(value)])}
+    return {"tag": tag, "simple_value": value}
+
+
+def _strings(plugin: str, strings: Sequence[bytes]) -> dict[str, Any]:
+    shape = {"dim": [{"size": len(strings)}]} if len(strings) > 1 else {}
+    tensor = {"dtype": "DT_STRING", "tensor_shape": shape, "string_val": strings}
+    return {"metadata": {"plugin_data": {"plugin_name": plugin}}, "tensor": tensor}
+
+
+def write_projector(
+    directory: str | Path, embeddings: Mapping[str, tuple[np.ndarray, Sequence[str]]]
+) -> None:
+    """Writes vectors and their words for TensorBoard's tab Projector.
+
+    The tab shows the vectors in two or three dimensions, and the nearest neighbours of a word.
+    Earlier vectors in `directory` are replaced.
+
+    Example:
+
+    >>> write_projector("runs/mine/logs", {"words": (vectors, words)})
+
+    Args:
+        directory: The folder that TensorBoard shows, such as `Run.logs_dir`.
+        embeddings: For each name, a float array `(N, D)` and N words.
+
+    Raises:
+        ValueError: If there are not as many words as vectors.
+    """
+    from google.protobuf import text_format
+    from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    config = ProjectorConfig()
+    for name, (vectors, words) in embeddings.items():
+        if len(vectors) != len(words):
+            raise ValueError(
+                f"`embeddings` must have one word for each vector. Received: {len(vectors)} "
+                f"vectors and {len(words)} words of {name!r}"
+            )
+        files = f"projector_{name}.tsv", f"projector_{name}_words.tsv"
+        numbers = np.asarray(vectors, "float32").tolist()
+        rows = ("\t".join(f"{number:.5g}" for number in vector) for vector in numbers)
+        lines = (" ".join(word.split()) or repr(word) for word in words)
+        for file, content in zip(files, (rows, lines), strict=True):
+            with output_file(directory / file) as output:
+                output.writelines(f"{line}\n" for line in content)
+        config.embeddings.add(tensor_name=name, tensor_path=files[0], metadata_path=files[1])
+    with output_file(directory / "projector_config.pbtxt") as output:
+        output.write(text_format.MessageToString(config))

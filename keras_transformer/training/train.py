@@ -25,8 +25,12 @@ from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.fit import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+from keras_transformer.training.tensorboard import write_projector
 from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.validation_history import ValidationHistory, best_checkpoints
+
+# TensorBoard reads the vectors as text: these take 36 MB with 512 features.
+_PROJECTED = 10_000
 
 
 def train(
@@ -112,6 +116,9 @@ def _train(
     if distribution.is_chief:
         with writing:
             _write_model(run, history, tokenizer)
+    local = distribution.local(trainer)
+    write = distribution.on_chief(lambda found, *_: _write_embeddings(run, found.model), local)
+    write(trainer, settings.steps, {})
     distribution.barrier()
 
 
@@ -205,6 +212,19 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         newest,
         run.recipe.evaluation.average_last,
     )
+
+
+def _write_embeddings(run: Run, model: Any) -> None:
+    """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
+    tokenizer = run.tokenizer()
+    sides = {"source": (model.source_embedding, tokenizer.source_pieces)}
+    if not tokenizer.joint:
+        sides["target"] = (model.target_embedding, tokenizer.target_pieces)
+    embeddings = {
+        side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
+        for side, (layer, pieces) in sides.items()
+    }
+    write_projector(run.logs_dir, embeddings)
 
 
 def _averages_again(run: Run) -> bool:

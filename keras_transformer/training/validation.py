@@ -2,15 +2,18 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import score
 from keras_transformer.run import Run
 from keras_transformer.training.fit import evaluation_of
+from keras_transformer.visualization.attention_example import translation_attention
+from keras_transformer.visualization.attention_picture import attention_image
 
 _SAMPLES = 5
 
@@ -22,8 +25,10 @@ class TranslationValidation:
     `evaluation_batches`. The results are loss (without label smoothing), perplexity and accuracy
     over real target tokens. Greedy search also translates the first sentences of the split. The
     setting `training.validation_bleu_sentences` is the number of these sentences. If this number is
-    above 0, the results also contain `"bleu"`, in percent, and `"translations"`, a Markdown table
-    with a few examples.
+    above 0, the results also contain `"bleu"`, in percent, `"translations"`, a Markdown table with
+    a few examples, and the attention of the first pair: an image of all heads for each kind, such
+    as `"attention/cross"`, and the tokens of its rows and columns as `"attention/tokens"`. There is
+    no attention of a pair with too many tokens, and of a model without attention.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:
@@ -47,7 +52,23 @@ class TranslationValidation:
         translations = self._translator.translate(sources)
         bleu = score(translations, references, self.settings)[0]
         rows = list(zip(sources, references, translations, strict=True))[:_SAMPLES]
-        cells = ([text.replace("|", r"\|") for text in row] for row in rows)
-        lines = ["| source | reference | translation |", "|---|---|---|"]
-        table = "\n".join(lines + [f"| {' | '.join(row)} |" for row in cells])
-        return {"bleu": bleu.score, "translations": table}
+        table = _table(("source", "reference", "translation"), rows)
+        return {"bleu": bleu.score, "translations": table, **self._attention()}
+
+    def _attention(self) -> dict[str, Any]:
+        try:
+            example = translation_attention(self._translator, *self.pairs[0])
+        except UserError:
+            return {}
+        tokens = [(kind, *map(" ".join, example.tokens[kind])) for kind in example.kinds]
+        return {
+            "attention/tokens": _table(("attention", "rows", "columns"), tokens),
+            **{f"attention/{kind}": attention_image(example, kind) for kind in example.kinds},
+        }
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown."""
+    cells = ([text.replace("|", r"\|") for text in row] for row in rows)
+    lines = [heads, ["---"] * len(heads), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

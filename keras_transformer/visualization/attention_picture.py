@@ -3,13 +3,12 @@
 import base64
 import html
 import re
-import struct
 import unicodedata
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
+from keras_transformer._png import png
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.attention_records import AttentionKind
 from keras_transformer.visualization.attention_example import AttentionExample
@@ -28,6 +27,7 @@ _NOT_IN_XML = re.compile("[\0-\x1f\ufffe\uffff]")
 # White to dark blue, at the weights 0, 1/3, 2/3 and 1.
 _COLOURS = np.array([[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 107]])
 _CELL, _THUMBNAIL, _GAP, _LEFT = 22, 80, 6, 34
+_SQUARE = 8
 
 
 def attention_svg(
@@ -68,6 +68,30 @@ def attention_svg(
         )
     title = f"{_TITLES[kind]}, layer {layer}, head {head}"
     return _one_head(layers[layer - 1][head - 1], *example.tokens[kind], title, example)
+
+
+def attention_image(example: AttentionExample, kind: AttentionKind) -> np.ndarray:
+    """Draws small heat maps of all heads of one kind, without text: a layer a row, a head a column.
+
+    Each weight is a square of 8 pixels.
+
+    Args:
+        example: The attention maps and their tokens.
+        kind: One of `example.kinds`.
+
+    Returns:
+        uint8 array `(height, width, 3)`.
+    """
+    layers = example.layers(kind)
+    queries, keys = (_SQUARE * len(tokens) + 1 for tokens in example.tokens[kind])
+    shape = queries * len(layers), keys * max(map(len, layers)), 3
+    image = np.full(shape, 187, "uint8")  # The frames between the heat maps are grey.
+    for row, heads in enumerate(layers):
+        for column, weights in enumerate(heads):
+            squares = _colours(weights).repeat(_SQUARE, axis=0).repeat(_SQUARE, axis=1)
+            y, x = queries * row, keys * column
+            image[y : y + queries - 1, x : x + keys - 1] = squares
+    return image
 
 
 def png_from_svg(svg: str) -> bytes:
@@ -178,7 +202,7 @@ def _text_width(text: str) -> float:
 
 def _heat_map(matrix: np.ndarray, x: float, y: float, width: float, height: float) -> str:
     box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    image = base64.b64encode(_png(_colours(matrix))).decode()
+    image = base64.b64encode(png(_colours(matrix))).decode()
     return (
         f'<image {box} preserveAspectRatio="none" image-rendering="optimizeSpeed" '
         f'style="image-rendering: pixelated" href="data:image/png;base64,{image}"/>'
@@ -192,15 +216,3 @@ def _colours(matrix: np.ndarray) -> np.ndarray:
     shown = np.rint(255 * matrix) / 255
     channels = [np.interp(shown, stops, _COLOURS[:, channel]) for channel in range(3)]
     return np.rint(np.stack(channels, axis=-1)).astype("uint8")
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    """Encodes an image, uint8 `(height, width, 3)`."""
-    height, width, _ = pixels.shape
-    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # Each row begins with its filter.
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = {b"IHDR": header, b"IDAT": zlib.compress(rows.tobytes(), 9), b"IEND": b""}
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in chunks.items()
-    )

@@ -170,7 +170,7 @@ def test_validation_may_return_arrays_and_tensors_of_one_number(tmp_path, number
 
 @pytest.mark.parametrize("found", [{"loss": None}, {"loss": "low"}, {"mae": np.zeros(2)}, 0.5])
 def test_validation_that_returns_no_numbers_is_refused(tmp_path, found):
-    with pytest.raises(ValueError, match="must return a dictionary of numbers and texts"):
+    with pytest.raises(ValueError, match="must return a dictionary of numbers, texts and images"):
         fit_quietly(new_model(), tmp_path, validation=lambda model, step: found)
     assert names(tmp_path) == []
 

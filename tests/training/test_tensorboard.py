@@ -1,9 +1,16 @@
 """Event files are TensorBoard's, and need no TensorFlow."""
 
+import io
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-from keras_transformer.training import TensorBoardWriter
+from keras_transformer.training import TensorBoardWriter, write_projector
 
 
 def events(directory):
@@ -30,6 +37,19 @@ def test_tensorboard_reads_text(tmp_path):
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "zwölf | двенадцать")
 
 
+def test_tensorboard_reads_images(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype("uint8")
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.report(5, {"attention/cross": pixels})
+    found = events(tmp_path)
+    assert "attention/cross" in found.PluginTagToContent("images")
+    (image,) = found.Tensors("attention/cross")
+    width, height, file = image.tensor_proto.string_val
+    assert (image.step, width, height) == (5, b"6", b"4")
+    assert image.tensor_proto.tensor_shape.dim[0].size == 3
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(file))), pixels)
+
+
 def test_tensorboard_reads_hyperparameters(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
         writer.write_hyperparameters(
@@ -49,3 +69,21 @@ def test_a_resumed_run_hides_what_it_repeats(tmp_path):
         writer.report(2, {"loss": 2.0})
     scalars = events(tmp_path).Scalars("loss")
     assert [(scalar.step, scalar.value) for scalar in scalars] == [(1, 4.0), (2, 2.0)]
+
+
+def test_the_projector_has_vectors_with_their_words(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    words = ["a", "\t", "b c", "집"]
+    write_projector(tmp_path / "logs", {"source": (vectors, words)})
+    text = (tmp_path / "logs" / "projector_config.pbtxt").read_text()
+    (embedding,) = text_format.Parse(text, ProjectorConfig()).embeddings
+    assert embedding.tensor_name == "source"
+    found = np.loadtxt(tmp_path / "logs" / embedding.tensor_path, delimiter="\t")
+    np.testing.assert_allclose(found, vectors, rtol=1e-4)
+    shown = (tmp_path / "logs" / embedding.metadata_path).read_text("utf-8")
+    assert shown.splitlines() == ["a", "'\\t'", "b c", "집"]
+
+
+def test_words_that_are_missing_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="Received: 2 vectors and 1 words of 'source'"):
+        write_projector(tmp_path, {"source": (np.ones((2, 3)), ["a"])})

@@ -204,6 +204,9 @@ def test_logs_what_there_is_to_watch(whole):
     # warmup_steps=2, d_model=4: 4^-0.5 / sqrt(step) of the steps that come next.
     np.testing.assert_allclose(rates, 0.5 / np.sqrt([3, 5, 6]), rtol=1e-6)
     assert len(logs.Tensors("validation/translations")) == 3
+    assert len(logs.Tensors("validation/attention/cross")) == 3
+    words = (whole[0].logs_dir / "projector_source_words.tsv").read_text("utf-8").splitlines()
+    assert words == whole[0].tokenizer().source_pieces
 
 
 @pytest.mark.slow

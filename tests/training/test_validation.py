@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support import tiny_run
+from support.attention_examples import attention_example
 
+from keras_transformer.errors import UserError
 from keras_transformer.run import Run
 from keras_transformer.training import validation
 from keras_transformer.training.validation import TranslationValidation
@@ -20,10 +22,11 @@ def run(tmp_path):
     return Run.create(tmp_path / "run", tiny_run.recipe_for(tmp_path))
 
 
-def validate(translate, run, monkeypatch):
+def validate(translate, run, monkeypatch, attention=lambda *_: attention_example()):
     """With a translator that knows the answers, or does not."""
     translator = SimpleNamespace(translate=translate)
     monkeypatch.setattr(validation, "Translator", lambda *_, **__: translator)
+    monkeypatch.setattr(validation, "translation_attention", attention)
     trainer = SimpleNamespace(
         model=None, evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.e**2}
     )
@@ -47,3 +50,24 @@ def test_shows_source_reference_and_translation(run, monkeypatch):
         r"| one \| two | eins zwei drei vier fünf | a |",
         "| three | sechs sieben acht neun | b |",
     ]
+
+
+def test_shows_the_attention_of_the_first_pair(run, monkeypatch):
+    shown = []
+
+    def attention(_, *pair):
+        shown.append(pair)
+        return attention_example(["a", "|"], ["b", "c", "d"])
+
+    found = validate(lambda sentences: ["a", "b"], run, monkeypatch, attention)
+    assert shown == [("one | two", "eins zwei drei vier fünf")]
+    assert found["attention/tokens"].splitlines()[-1] == r"| cross | b c d | a \| |"
+    assert found["attention/cross"].shape == (2 * (8 * 3 + 1), 3 * (8 * 2 + 1), 3)
+
+
+def test_a_pair_that_has_no_attention_is_left_out(run, monkeypatch):
+    def attention(*_):
+        raise UserError("no attention")
+
+    found = validate(lambda sentences: ["a", "b"], run, monkeypatch, attention)
+    assert set(found) == {"loss", "perplexity", "bleu", "translations"}

@@ -12,7 +12,11 @@ import pytest
 from support.attention_examples import SOURCE, attention_example
 
 from keras_transformer.errors import UserError
-from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg
+from keras_transformer.visualization.attention_picture import (
+    attention_image,
+    attention_svg,
+    png_from_svg,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -25,6 +29,17 @@ def pixels_of(image):
     return (
         np.frombuffer(rows, "uint8").reshape(height, 1 + 3 * width)[:, 1:].reshape(height, width, 3)
     )
+
+
+def test_the_image_of_all_heads_has_squares_of_8_pixels():
+    example = attention_example()
+    weights = example.maps[-1].weights[0, 2]
+    queries, keys = (8 * size + 1 for size in weights.shape)
+    image = attention_image(example, "cross")
+    assert (image.dtype, image.shape) == ("uint8", (2 * queries, 3 * keys, 3))
+    squares = image[queries : 2 * queries - 1, 2 * keys : -1, 0]  # layer 2, head 3
+    red = np.interp(weights, [0, 1 / 3, 2 / 3, 1], [255, 158, 49, 8])
+    np.testing.assert_allclose(squares, np.kron(red, np.ones((8, 8))), atol=1.5)
 
 
 def test_one_head_is_a_heat_map_with_its_tokens():
