@@ -208,6 +208,12 @@ def fits(pieces: Sequence[int], max_length: int) -> bool:
     return len(pieces) < max_length
 
 
+def check_utf8(text: str) -> None:
+    """Raises `UserError` if a text of the command line contains a byte that is not UTF-8."""
+    if re.search("[\ud800-\udfff]", text):
+        raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
+
+
 def _pieces(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
     return processor.id_to_piece(list(range(processor.get_piece_size())))
 

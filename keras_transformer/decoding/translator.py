@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
+from keras_transformer.data.tokenizer import check_utf8
 from keras_transformer.decoding.base_translator import (
     BaseTranslator,
     Progress,
@@ -240,8 +241,10 @@ class Translator(BaseTranslator):
             sentence: A sentence that the model accepts as a whole.
 
         Raises:
-            UserError: If the sentence is blank or too long, or if the translator has a shortlist.
+            UserError: If the sentence is blank, too long or not UTF-8, or if the translator has a
+                shortlist.
         """
+        check_utf8(sentence)
         parts = self._parts([sentence])
         if len(parts) != 1:
             raise UserError(

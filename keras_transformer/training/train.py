@@ -217,9 +217,12 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
 def _write_embeddings(run: Run, model: Any) -> None:
     """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
     tokenizer = run.tokenizer()
-    sides = {"source": (model.source_embedding, tokenizer.source_pieces)}
-    if not tokenizer.joint:
-        sides["target"] = (model.target_embedding, tokenizer.target_pieces)
+    sides = {
+        "source": (model.source_embedding, tokenizer.source_pieces),
+        "target": (model.target_embedding, tokenizer.target_pieces),
+    }
+    if tokenizer.joint:
+        sides = {"joint": sides["source"]}
     embeddings = {
         side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
         for side, (layer, pieces) in sides.items()

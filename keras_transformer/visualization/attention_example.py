@@ -1,6 +1,5 @@
 """The attention of a model for one example, with the tokens that the weights belong to."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import check_utf8, fits
 from keras_transformer.decoding.hypothesis import (
     align_words,
     source_word_indices,
@@ -131,8 +130,7 @@ def translation_attention(
 
 def _encoded(encode: Any, text: str, max_length: int) -> list[int]:
     """Returns the pieces of a text, without special tokens."""
-    if re.search("[\ud800-\udfff]", text):  # a byte of the command line that is not UTF-8
-        raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
+    check_utf8(text)
     pieces: list[int] = encode([text])[0]
     if not pieces or not fits(pieces, max_length):
         raise UserError(

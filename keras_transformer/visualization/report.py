@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -205,7 +206,8 @@ def _scores(runs: Sequence[_Reported]) -> list[Html]:
     parts = []
     for one in runs:
         scores = one.info["scores"] or []
-        if not any(score.get("split") == "test" and score["is_current"] for score in scores):
+        is_scored = any(x.get("split") == "test" and x["is_current"] for x in scores)
+        if one.is_finished and not is_scored:
             text = f"{one.name} has no scores of the test text. Translate and score it:"
             parts.append(note(text, one.command("evaluate")))
         for score in scores:
@@ -266,7 +268,9 @@ def _lengths(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
 
 def _difference(evaluator: Evaluator, first: System, second: System) -> list[Html]:
     differences = evaluator.differences(second.hypotheses, first.hypotheses)
-    tests = evaluator.compare(second.hypotheses, first.hypotheses)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tests = evaluator.compare(second.hypotheses, first.hypotheses)
     rows = [
         (
             x.metric,
@@ -296,6 +300,7 @@ def _difference(evaluator: Evaluator, first: System, second: System) -> list[Htm
     return [
         table((*heads, "signature"), rows),
         element("p", text, class_="muted"),
+        *(note(str(warning.message)) for warning in told),
         title,
         element("p", count),
         shown,

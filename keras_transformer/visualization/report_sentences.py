@@ -82,12 +82,9 @@ def sentences_html(
 def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
     """Returns the texts with shaded tokens. Texts too long for the model have no shades."""
     shown = [element("bdi", text) for text in texts]
-    tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
+    tokenizer = system.scorer.tokenizer
     encoded = tokenizer.encode_target([text.strip() for text in texts])
-    of_source = tokenizer.encode_source([source.strip() for source in sources])
-    short = [
-        i for i in range(len(texts)) if fits(encoded[i], longest) and fits(of_source[i], longest)
-    ]
+    short = _that_fit(system, range(len(texts)), sources, texts)
     pairs = [sources[i] for i in short], [texts[i] for i in short]
     found = system.scorer.token_log_probabilities(*pairs)
     pieces = tokenizer.target_pieces
@@ -97,13 +94,26 @@ def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> lis
     return shown
 
 
+def _that_fit(
+    system: System, indices: Sequence[int], sources: Sequence[str], texts: Sequence[str]
+) -> list[int]:
+    """Returns the indices of the sentences whose tokens fit into the model on both sides."""
+    tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
+    of_source = tokenizer.encode_source([sources[index].strip() for index in indices])
+    of_target = tokenizer.encode_target([texts[index].strip() for index in indices])
+    pairs = zip(indices, of_source, of_target, strict=True)
+    return [index for index, a, b in pairs if fits(a, longest) and fits(b, longest)]
+
+
 def attention_html(system: System, sources: Sequence[str]) -> Html:
     """Returns heat maps of the attention from the translations to the sources, for 3 sentences.
 
     The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
-    the longer half of the sentences with at most `MOST_CHARACTERS` characters.
+    the longer half of the sentences with at most `MOST_CHARACTERS` characters. Sentences with too
+    many tokens for the model are left out.
     """
     short = [index for index, text in enumerate(sources) if 0 < len(text) <= MOST_CHARACTERS]
+    short = _that_fit(system, short, sources, system.hypotheses)
     short.sort(key=lambda index: len(sources[index]))
     ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
     chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []

@@ -205,7 +205,7 @@ def test_logs_what_there_is_to_watch(whole):
     np.testing.assert_allclose(rates, 0.5 / np.sqrt([3, 5, 6]), rtol=1e-6)
     assert len(logs.Tensors("validation/translations")) == 3
     assert len(logs.Tensors("validation/attention/cross")) == 3
-    words = (whole[0].logs_dir / "projector_source_words.tsv").read_text("utf-8").splitlines()
+    words = (whole[0].logs_dir / "projector_joint_words.tsv").read_text("utf-8").splitlines()
     assert words == whole[0].tokenizer().source_pieces
 
 

@@ -7,6 +7,7 @@ from sacrebleu.metrics import CHRF
 from keras_transformer.visualization.report_sentences import (
     COUNT,
     System,
+    attention_html,
     best_and_worst,
     most_changed,
     sentence_chrf,
@@ -49,3 +50,4 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
     long = system([1.0] * 7, "<run>")._replace(scorer=scorer)
     shown = sentences_html([1], REFERENCES, REFERENCES, [long])
     assert "&lt;run&gt; chrF 1.0" in shown and 'class="token"' not in shown
+    assert attention_html(long, REFERENCES) == '<div class="charts"></div>'
