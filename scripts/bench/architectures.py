@@ -6,7 +6,7 @@ BLEU of the test split with greedy search and with the beam of the recipe, and t
 machine: target tokens per second in training, in greedy search and in beam search. The speeds are
 medians of rounds. In each round, all runs are measured in turn. The first round is not counted.
 
-The JSON file also has the BLEU of each range of source lengths, which
+The JSON file also has the BLEU of each range of source lengths with at least 20 sentences, which
 scripts/draw_architectures.py draws.
 """
 
@@ -24,6 +24,8 @@ from _common import limit_threads, table, write_json
 from tqdm import tqdm
 
 TRAINING_BATCHES = 8
+# The BLEU of fewer sentences tells little.
+FEWEST_SENTENCES = 20
 FORMATS = {
     "parameters": ",d",
     "steps": ",d",
@@ -108,6 +110,7 @@ class Contestant:
             "by_length": {
                 bucket.words: bucket.scores["BLEU"]
                 for bucket in evaluator.length_buckets(self.translations["beam"])
+                if bucket.sentences >= FEWEST_SENTENCES
             },
         }
 

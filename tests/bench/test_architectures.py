@@ -8,13 +8,14 @@ from support import tiny_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
-from architectures import compare  # noqa: E402
+import architectures  # noqa: E402
 
 
 @pytest.mark.slow
-def test_a_row_has_the_scores_and_the_speeds_of_a_run(tmp_path):
+def test_a_row_has_the_scores_and_the_speeds_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(architectures, "FEWEST_SENTENCES", 1)
     run = tiny_run.begin(tmp_path)
-    (row,) = compare([run.directory], rounds=1)
+    (row,) = architectures.compare([run.directory], rounds=1)
     assert (row["architecture"], row["steps"]) == ("transformer", tiny_run.STEPS)
     assert row["parameters"] == run.model().count_params()
     assert min(row[name] for name in ("training", "greedy", "beam", "minutes")) > 0
