@@ -65,6 +65,7 @@ def parse_options():
     parser.add_argument("--steps", type=int, default=6_000, help="optimizer steps of pretraining")
     parser.add_argument("--batch-size", type=int, default=32, help="rows per step of pretraining")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of pretraining")
+    parser.add_argument("--sst2-labels", type=int, default=1_000, help="sentences to learn from")
     parser.add_argument("--sst2-epochs", type=int, default=6)
     parser.add_argument("--wnut17-epochs", type=int, default=10)
     parser.add_argument("--fine-tuning-batch-size", type=int, default=32)
@@ -279,7 +280,9 @@ def new_classifier(encoder):
 
 def classify(options, tokenizer, splits, pretrained, seed, directory):
     """Returns the accuracy on the development set and on the test set."""
-    train, dev, test = ((sentence_arrays(tokenizer, x, options.length), y) for x, y in splits)
+    arrays = [(sentence_arrays(tokenizer, x, options.length), y) for x, y in splits]
+    (ids, labels), dev, test = arrays
+    chosen = np.random.default_rng(seed).permutation(len(labels))[: options.sst2_labels]
     keras.utils.set_random_seed(seed)
     model = new_classifier(load_encoder(options, pretrained))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -290,7 +293,7 @@ def classify(options, tokenizer, splits, pretrained, seed, directory):
     model = fine_tune(
         options,
         model,
-        train,
+        (ids[chosen], labels[chosen]),
         loss,
         options.sst2_epochs,
         lambda model: accuracy(model, *dev),
@@ -405,7 +408,7 @@ def table(results):
 
 def main():
     options = parse_options()
-    may_change = ["data_dir", "output", "seeds"]
+    may_change = ["data_dir", "output", "seeds", "sst2_labels"]
     check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
@@ -420,7 +423,7 @@ def main():
 
     results = {}
     for task, score, learn, splits in (
-        ("SST-2", "accuracy", classify, sst2),
+        (f"SST-2 {options.sst2_labels}", "accuracy", classify, sst2),
         ("WNUT-17", "F1 of entities", tag, wnut17),
     ):
         scores = {}

@@ -25,6 +25,8 @@ import numpy as np
 from keras_transformer import (
     UserError,
     VisionTransformer,
+    attention_maps,
+    attention_rollout,
     check_same_options,
     fit,
     keep_freed_memory,
@@ -132,6 +134,45 @@ def new_model(options, steps):
     return model
 
 
+# 5. A picture. The roll-out estimates how much each patch contributes to the mean of the encoder's
+#    vectors, which the model classifies.
+
+
+def contributions(model, pictures):
+    """Returns the share of each patch `(B, rows, columns)`. The shares of a picture sum to 1."""
+    shares = attention_rollout(attention_maps(model, pictures)).mean(axis=1)
+    rows, columns = (size // model.patch_size for size in model.image_shape[:2])
+    return shares.reshape(-1, rows, columns)
+
+
+def draw_contributions(model, pictures, labels, path):
+    """Draws a picture of each class, and below it which patches contribute most."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("For a picture of the attention, install matplotlib.")
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    chosen = [int(np.argmax(labels == label)) for label in range(len(CLASSES))]
+    pictures = pictures[chosen]
+    names = [CLASSES[index] for index in model.predict(pictures, verbose=0).argmax(-1)]
+    figure, axes = pyplot.subplots(2, len(CLASSES), figsize=(1.4 * len(CLASSES), 3.2))
+    edges = (-0.5, 27.5, 27.5, -0.5)
+    for column, (picture, shares) in enumerate(
+        zip(pictures, contributions(model, pictures), strict=True)
+    ):
+        axes[0, column].set_title(names[column], fontsize=10)
+        for row in axes[:, column]:
+            row.imshow(picture[..., 0], "Greys", extent=edges)
+            row.set_axis_off()
+        axes[1, column].imshow(shares, "inferno", alpha=0.65, extent=edges)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
 def main():
     options = parse_options()
     may_change = ["data_dir", "output"]
@@ -157,6 +198,7 @@ def main():
         seed=options.seed,
     )
     model.save(options.output / "model.keras")
+    draw_contributions(model, *test, options.output / "attention.png")
     loss, accuracy = model.evaluate(*test, batch_size=500, verbose=0)
     print(f"test: accuracy {accuracy:.2%}, loss {loss:.3f} after {time.time() - begin:,.0f} s")
     report = {"parameters": model.count_params(), "accuracy": accuracy, "steps": steps}

@@ -196,8 +196,8 @@ def _token(token: str, x: float, y: float, attributes: str, special: Sequence[st
 
 
 def _text_width(text: str) -> float:
-    """Estimates the width of a text: 13 for a wide character, such as Hangul, 7.4 for others."""
-    return sum(13 if unicodedata.east_asian_width(x) in "WF" else 7.4 for x in text)
+    """Estimates the width of a text: 13 for "▁" and wide characters, such as Hangul, else 7.4."""
+    return sum(13 if x == "▁" or unicodedata.east_asian_width(x) in "WF" else 7.4 for x in text)
 
 
 def _heat_map(matrix: np.ndarray, x: float, y: float, width: float, height: float) -> str:

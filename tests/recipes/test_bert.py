@@ -49,7 +49,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     options = {
         "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
         "vocabulary-size": 60, "num-layers": 1, "d-model": 8, "num-heads": 2, "length": 16,
-        "steps": 2, "batch-size": 4, "sst2-epochs": 1, "wnut17-epochs": 1,
+        "steps": 2, "batch-size": 4, "sst2-labels": 6, "sst2-epochs": 1, "wnut17-epochs": 1,
         "fine-tuning-batch-size": 8, "seeds": 1,
     }  # fmt: skip
     arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
@@ -60,7 +60,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     finally:
         keras.config.set_dtype_policy(policy)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
-    assert set(results) == {"SST-2", "WNUT-17"}
+    assert set(results) == {"SST-2 6", "WNUT-17"}
     for found in results.values():
         pretrained, scratch = (found[x]["test"]["mean"] for x in ("pretrained", "from scratch"))
         assert found["difference"]["test"]["mean"] == pytest.approx(pretrained - scratch)

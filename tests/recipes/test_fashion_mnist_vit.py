@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import VisionTransformer, attention_maps
+
 RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_vit.py"
 
 
@@ -67,3 +69,17 @@ def test_a_batch_depends_only_on_its_step(recipe):
     batches = [next(from_start) for _ in range(8)]
     np.testing.assert_array_equal(next(stream(7))[0], batches[7][0])
     assert sorted(np.concatenate([y for _, y in batches[:5]]).tolist()) == list(range(40))
+
+
+def test_contributions_are_the_mean_of_the_rows_of_the_rollout(recipe):
+    model = VisionTransformer(
+        3, (8, 12, 1), patch_size=4, num_layers=2, d_model=8, num_heads=2, d_ff=8
+    )
+    pictures = np.random.default_rng(0).normal(size=(2, 8, 12, 1)).astype("float32")
+    found = recipe["contributions"](model, pictures)
+    assert found.shape == (2, 2, 3)
+    np.testing.assert_allclose(found.sum(axis=(1, 2)), 1, rtol=1e-5)
+    first, second = (
+        (np.eye(6) + x.weights[1].mean(axis=0)) / 2 for x in attention_maps(model, pictures)
+    )
+    np.testing.assert_allclose(found[1].ravel(), (second @ first).mean(axis=0), rtol=1e-5)
