@@ -60,6 +60,24 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
+def output_path(path: Path) -> Iterator[Path]:
+    """Writes a file as `atomic_write` does, but tells at once if it cannot be written.
+
+    Raises:
+        UserError: If the file cannot be written. The start of the `with` block raises this error.
+    """
+    with ExitStack() as stack:
+        try:
+            partial = stack.enter_context(atomic_write(path))
+            partial.touch()
+        except OSError as error:
+            if is_disk_full(error):
+                raise
+            raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        yield partial
+
+
+@contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
     """Opens an output file for UTF-8 text.
 

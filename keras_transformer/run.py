@@ -654,11 +654,13 @@ class Run:
         """
         from keras_transformer.data.corpus import read_lines
 
+        if not self.model_path.exists():
+            raise self._unfinished()
         path = self._hypotheses_path(split, None)
         evaluate = self._command("evaluate", f"--split {split}")
         if not path.exists():
             raise UserError(f"no translations {path}. To make them: {evaluate}")
-        found = self.scored_model(None) if self.model_path.is_file() else {}
+        found = self.scored_model(None)
         kept = _read_text(path.with_suffix(".sha256")).partition("\n")
         if kept[0] != found.get("checkpoint_sha256"):
             raise UserError(

@@ -28,8 +28,10 @@ class BeamNode:
         group: Index of the beam group.
         token_id: Id of the last token.
         piece: The last token as text.
-        log_probability: Log-probability in nats. In diverse beam search, it includes the penalties.
-        token_log_probability: Log-probability of the last token in nats.
+        log_probability: Log-probability in nats, by which the search compares hypotheses. It
+            includes the penalties of the search for repetition and for equal beam groups.
+        token_log_probability: The model's log-probability of the last token in nats, without
+            penalties.
         rank: Rank among the candidates of its step and group, from 1.
         outcome: `"continued"` (the hypothesis became live), `"finished"` or `"dropped"`.
         score: The score of a finished hypothesis, else None.
@@ -91,6 +93,8 @@ class _Step(NamedTuple):
     ends: np.ndarray  # (M,), True for candidates with eos or with the maximum length
     end_scores: np.ndarray  # (M,), minus infinity = not finished in this step
     live_ids: np.ndarray  # (N, 1 + L), the hypotheses that the beams continue
+    # The model's log-probabilities (V,) of the next token, by the tokens before it.
+    own: dict[tuple[int, ...], np.ndarray]
     is_open: bool  # False if the search of this group ends with this step
     num_finished: int  # finished hypotheses of this group so far
 
@@ -100,6 +104,14 @@ class _RecordingBeamSearch(BeamSearch):
     """A beam search of one sentence that appends a `_Step` for each step and beam group."""
 
     steps: list[_Step] = field(default_factory=list, compare=False)
+    own: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, compare=False)
+
+    def _select_groups(
+        self, state: BeamState, logits: Any, bonus: Any, request: Request
+    ) -> tuple[BeamState, Any]:
+        prefixes = _first(state.live.ids)[:, 1 : 1 + int(state.position)].tolist()
+        self.own.update(zip(map(tuple, prefixes), _first(ops.log_softmax(logits)), strict=True))
+        return super()._select_groups(state, logits, bonus, request)
 
     def _select(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
         return self._recorded(super()._select(state, *rest), *rest)
@@ -121,6 +133,7 @@ class _RecordingBeamSearch(BeamSearch):
             ends=_first(ends),
             end_scores=_first(ended.scores),
             live_ids=_first(state.live.ids),
+            own=self.own,
             is_open=bool(_first(self.is_open(state))),
             num_finished=int(_first(state.num_finished)[0]),
         )
@@ -180,7 +193,7 @@ def nodes_of(
                 token_id=ids[-1],
                 piece=pieces[ids[-1]],
                 log_probability=total,
-                token_log_probability=total - nodes[parent].log_probability,
+                token_log_probability=float(step.own[ids[:-1]][ids[-1]]),
                 rank=rank + 1,
                 outcome="dropped",
             )

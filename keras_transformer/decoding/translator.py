@@ -248,8 +248,8 @@ class Translator(BaseTranslator):
         parts = self._parts([sentence])
         if len(parts) != 1:
             raise UserError(
-                f"a beam tree needs one sentence of at most {self.max_length - 1:,} pieces. "
-                f"Received: {sentence[:40]!r}, which has {len(parts)} parts"
+                f"a beam tree needs one sentence of 1 to {self.max_length - 1:,} tokens. "
+                f"Received: {sentence[:40]!r}"
             )
         if self.shortlist is not None:
             raise UserError("a beam tree needs a translator without a shortlist")

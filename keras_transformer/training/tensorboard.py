@@ -37,6 +37,9 @@ class TensorBoardWriter:
             step: The optimizer step.
             values: Numbers, texts in Markdown, and images by their names. An image is a uint8 array
                 `(height, width, 3)`.
+
+        Raises:
+            ValueError: If an array is neither an image nor a number.
         """
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
@@ -63,10 +66,15 @@ class TensorBoardWriter:
 def _value(tag: str, value: float | str | np.ndarray) -> dict[str, Any]:
     if isinstance(value, str):
         return {"tag": tag, **_strings("text", [value.encode()])}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
+        if value.dtype != "uint8" or value.shape[2:] != (3,):
+            raise ValueError(
+                "An image must be a uint8 array (height, width, 3). "
+                f"Received: {tag!r} of dtype {value.dtype} and shape {value.shape}"
+            )
         height, width, _ = value.shape
         return {"tag": tag, **_strings("images", [b"%d" % width, b"%d" % height, png(value)])}
-    return {"tag": tag, "simple_value": value}
+    return {"tag": tag, "simple_value": float(value)}
 
 
 def _strings(plugin: str, strings: Sequence[bytes]) -> dict[str, Any]:
@@ -81,7 +89,7 @@ def write_projector(
     """Writes vectors and their words for TensorBoard's tab Projector.
 
     The tab shows the vectors in two or three dimensions, and the nearest neighbours of a word.
-    Earlier vectors in `directory` are replaced.
+    The tab shows only the vectors of the last call.
 
     Example:
 
@@ -92,7 +100,7 @@ def write_projector(
         embeddings: For each name, a float array `(N, D)` and N words.
 
     Raises:
-        ValueError: If there are not as many words as vectors.
+        ValueError: If the vectors are no matrix, or if there are not as many words as vectors.
     """
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
@@ -101,10 +109,10 @@ def write_projector(
     directory.mkdir(parents=True, exist_ok=True)
     config = ProjectorConfig()
     for name, (vectors, words) in embeddings.items():
-        if len(vectors) != len(words):
+        if np.ndim(vectors) != 2 or len(vectors) != len(words):
             raise ValueError(
-                f"`embeddings` must have one word for each vector. Received: {len(vectors)} "
-                f"vectors and {len(words)} words of {name!r}"
+                "`embeddings` must have vectors (N, D) and N words. Received: vectors of shape "
+                f"{np.shape(vectors)} and {len(words)} words of {name!r}"
             )
         files = f"projector_{name}.tsv", f"projector_{name}_words.tsv"
         numbers = np.asarray(vectors, "float32").tolist()

@@ -68,7 +68,8 @@ class TranslationValidation:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table in Markdown."""
-    cells = ([text.replace("|", r"\|") for text in row] for row in rows)
+    """Returns a table in Markdown, in which the texts are no Markdown."""
+    special = str.maketrans({character: f"&#{ord(character)};" for character in r"\`*_|"})
+    cells = ([text.translate(special) for text in row] for row in rows)
     lines = [heads, ["---"] * len(heads), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

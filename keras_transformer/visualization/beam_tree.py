@@ -30,13 +30,15 @@ def beam_page(tree: BeamTree) -> str:
     >>> Path("beam.html").write_text(beam_page(translator.beam_tree("A man sleeps.")), "utf-8")
     """
     options = tree.options.model_dump(exclude_defaults=True)
-    search = ", ".join(f"{name} {x}" for name, x in options.items()) or "default options"
+    options = {"length_penalty": tree.options.length_penalty, **options}
+    options.pop("beam_size", None)
+    search = ", ".join(f"{name} {x}" for name, x in options.items())
     finished = sorted(_with(tree, "finished"), key=lambda node: -(node.score or 0.0))
     return page(
         f"Beam search: {tree.source}",
         [
             element("h1", tree.source, dir="auto"),
-            note(f"Beam search with {tree.options.beam_size} beams; {search}."),
+            note(f"Beam search with {tree.options.beam_size} beams; {search}. {_PROBABILITIES}"),
             element("h2", "Tree"),
             element("p", _READING, class_="muted"),
             scrollable(_drawing(tree), "Tree of hypotheses"),
@@ -56,6 +58,12 @@ _READING = (
     "those that ended. The stronger the colour of a token, the less probable it was. The green "
     "path is the best translation. Hypotheses with a dashed border were not continued. The mouse "
     "shows more."
+)
+
+
+_PROBABILITIES = (
+    "The probability of a token is that of the model. The log-probability of a hypothesis includes "
+    "the penalties of the search, if there are any."
 )
 
 

@@ -34,10 +34,10 @@ from keras_transformer.visualization.report_sentences import (
 
 # Title, unit and name of each curve.
 CURVES = (
-    ("Training loss", "nats per target token, with label smoothing", "loss"),
+    ("Training loss", "nats per target token, with the terms of the recipe", "loss"),
     ("Validation loss", "nats per target token", "validation/loss"),
     ("Validation perplexity", "logarithmic", "validation/perplexity"),
-    ("Validation BLEU", "", "validation/bleu"),
+    ("Validation BLEU", "greedy search, first sentences of the validation text", "validation/bleu"),
     ("Learning rate", "", "learning_rate"),
     ("Throughput", "target tokens per second", "tokens_per_second"),
     ("Gradient norm", "", "gradient_norm"),
@@ -247,7 +247,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
     if len(systems) == 2:
         parts["Difference"] = _difference(evaluator, *systems)
     parts["Sentences"] = _sentences(evaluator, systems)
-    parts["Attention"] = _attention(evaluator, systems[0])
+    parts["Attention"] = [x for system in systems for x in _attention(evaluator, system)]
     return parts
 
 
@@ -315,14 +315,14 @@ def _sentences(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
         "The stronger the colour of a token, the less probable the model found it: ",
         tokens_html([(f"▁{p}", p) for p in (0.99, 0.5, 0.1)]),
         ". The mouse shows the probability. References are shaded by the model of "
-        f"{systems[0].name}. Sentences are ranked by sentence chrF.",
+        f"{systems[0].name}. Sentences are ranked by the sentence chrF of {systems[0].name}.",
         class_="muted",
     )
     return [
         legend,
-        element("h3", f"{len(best)} best"),
+        element("h3", f"{len(best)} best of {systems[0].name}"),
         sentences_html(best, sources, references, systems),
-        element("h3", f"{len(worst)} worst"),
+        element("h3", f"{len(worst)} worst of {systems[0].name}"),
         sentences_html(worst, sources, references, systems),
     ]
 
@@ -335,4 +335,4 @@ def _attention(evaluator: Evaluator, system: System) -> list[Html]:
         "the step that predicted the token looked: the stronger the colour, the more attention."
     )
     maps = attention_html(system, evaluator.sources or ())
-    return [element("p", text, class_="muted"), maps]
+    return [element("h3", system.name), element("p", text, class_="muted"), maps]

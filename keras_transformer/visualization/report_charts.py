@@ -68,7 +68,8 @@ def line_chart(
 ) -> Html:
     """Returns a line per name in `lines`, which maps optimizer steps to finite numbers.
 
-    `unit` labels the vertical axis. With `is_logarithmic`, the axis is logarithmic and all numbers
+    `unit` labels the vertical axis. The colour of a line depends on its place in `lines`, of which
+    some may be empty. With `is_logarithmic`, the axis is logarithmic and all numbers
     must be positive. Each point shows its numbers when the mouse is over it.
     """
     thinned = {name: thin(points) for name, points in lines.items() if points}
@@ -80,9 +81,11 @@ def line_chart(
     x = Scale(0, max(steps) or 1, LEFT, WIDTH - RIGHT)
     y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP, is_logarithmic)
     parts = [*_grid(up, y), *_steps(across, x)]
-    for colour, (name, points) in zip(COLOURS, thinned.items(), strict=False):
-        parts.append(_line(f"{name}, " if len(thinned) > 1 else "", points, x, y, colour))
-    return _figure(title, unit, list(thinned), "".join(parts))
+    for colour, name in zip(COLOURS, lines, strict=False):
+        if name in thinned:
+            prefix = f"{name}, " if len(lines) > 1 else ""
+            parts.append(_line(prefix, thinned[name], x, y, colour))
+    return _figure(title, unit, list(lines), "".join(parts))
 
 
 def thin(points: Mapping[int, float]) -> dict[int, float]:

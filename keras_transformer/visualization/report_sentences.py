@@ -80,17 +80,29 @@ def sentences_html(
 
 
 def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
-    """Returns the texts with shaded tokens. Texts too long for the model have no shades."""
+    """Returns the texts with shaded tokens. Texts too long for the model have no shades.
+
+    A text with words that the model does not know also stands there as it is.
+    """
     shown = [element("bdi", text) for text in texts]
     tokenizer = system.scorer.tokenizer
     encoded = tokenizer.encode_target([text.strip() for text in texts])
     short = _that_fit(system, range(len(texts)), sources, texts)
     pairs = [sources[i] for i in short], [texts[i] for i in short]
     found = system.scorer.token_log_probabilities(*pairs)
-    pieces = tokenizer.target_pieces
+    pieces = {tokenizer.unk_id: "▁<unk>"}
+    pieces = [pieces.get(id, piece) for id, piece in enumerate(tokenizer.target_pieces)]
     for index, log_probabilities in zip(short, found, strict=True):
         names = [pieces[id] for id in encoded[index]]
-        shown[index] = tokens_html(list(zip(names, np.exp(log_probabilities), strict=False)))
+        tokens = tokens_html(list(zip(names, np.exp(log_probabilities), strict=False)))
+        is_known = tokenizer.unk_id not in encoded[index]
+        shown[index] = (
+            tokens
+            if is_known
+            else element(
+                "div", element("div", tokens), element("div", shown[index], class_="muted")
+            )
+        )
     return shown
 
 

@@ -31,3 +31,8 @@ def test_wrong_output_is_refused_before_the_run_is_opened(tmp_path):
     assert "must end in .html, .svg or .png. Received: page.pdf" in message
     message = fails("attention", tmp_path / "none", "one", "--output", "a.html", "--layer", 1)
     assert "--layer is for .svg and .png files" in message
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_run_is_opened():
+    message = fails("attention", "quickstart", "a", "--output", "/proc/x.html")
+    assert message == "/proc/x.html cannot be written: No such file or directory"

@@ -50,6 +50,15 @@ def test_tensorboard_reads_images(tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(file))), pixels)
 
 
+@pytest.mark.parametrize("value", [np.ones((2, 2, 3)), np.ones((2, 2, 4), "uint8"), np.ones(2)])
+def test_arrays_that_are_no_images_are_refused(value, tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.report(1, {"loss": np.array(2.0)})
+        with pytest.raises(ValueError, match="must be a uint8 array .* Received: 'x' of dtype"):
+            writer.report(1, {"x": value})
+    assert [scalar.value for scalar in events(tmp_path).Scalars("loss")] == [2.0]
+
+
 def test_tensorboard_reads_hyperparameters(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
         writer.write_hyperparameters(
@@ -85,5 +94,7 @@ def test_the_projector_has_vectors_with_their_words(tmp_path):
 
 
 def test_words_that_are_missing_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match="Received: 2 vectors and 1 words of 'source'"):
+    with pytest.raises(ValueError, match=r"vectors of shape \(2, 3\) and 1 words of 'source'"):
         write_projector(tmp_path, {"source": (np.ones((2, 3)), ["a"])})
+    with pytest.raises(ValueError, match=r"vectors of shape \(1,\) and 1 words"):
+        write_projector(tmp_path, {"source": (np.ones(1), ["a"])})

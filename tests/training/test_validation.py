@@ -45,10 +45,10 @@ def test_the_loss_is_that_of_the_perplexity(run, monkeypatch):
 
 
 def test_shows_source_reference_and_translation(run, monkeypatch):
-    text = validate(lambda sentences: ["a", "b"], run, monkeypatch)["translations"]
+    text = validate(lambda sentences: ["a*b", "_`\\"], run, monkeypatch)["translations"]
     assert text.splitlines()[2:] == [
-        r"| one \| two | eins zwei drei vier fünf | a |",
-        "| three | sechs sieben acht neun | b |",
+        "| one &#124; two | eins zwei drei vier fünf | a&#42;b |",
+        "| three | sechs sieben acht neun | &#95;&#96;&#92; |",
     ]
 
 
@@ -61,7 +61,7 @@ def test_shows_the_attention_of_the_first_pair(run, monkeypatch):
 
     found = validate(lambda sentences: ["a", "b"], run, monkeypatch, attention)
     assert shown == [("one | two", "eins zwei drei vier fünf")]
-    assert found["attention/tokens"].splitlines()[-1] == r"| cross | b c d | a \| |"
+    assert found["attention/tokens"].splitlines()[-1] == "| cross | b c d | a &#124; |"
     assert found["attention/cross"].shape == (2 * (8 * 3 + 1), 3 * (8 * 2 + 1), 3)
 
 

@@ -71,6 +71,8 @@ def test_two_runs_are_compared(run, other):
     assert page.texts("h3").count("Sentences that changed most") == 1
     text = "other is better on 0 sentences, worse on 1 and equal on 6."
     assert any(text in paragraph for paragraph in page.texts("p"))
+    name = run.directory.name
+    assert {f"5 best of {name}", f"2 worst of {name}", name} <= set(page.texts("h3"))
 
 
 def test_what_a_run_lacks_is_said_with_the_command(run):
@@ -80,6 +82,7 @@ def test_what_a_run_lacks_is_said_with_the_command(run):
     run.model_path.unlink()
     page = read_page(run_report(run))
     notes = " ".join(page.texts("p", **{"class": "note"}))
-    assert "has no logs" in notes and "no translations" in notes
+    assert "has no logs" in notes and "has no model and no checkpoint yet" in notes
+    assert "keras-transformer evaluate" not in notes
     assert f"keras-transformer train {run.directory} --resume" in notes
     assert "has no scores" not in notes  # Without a model, there is nothing to evaluate.

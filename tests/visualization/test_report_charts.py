@@ -57,6 +57,13 @@ def test_points_are_exact_and_inside_the_axes(is_logarithmic):
     assert sorted(values, reverse=True) == [values[i] for i in np.argsort(heights)]
 
 
+def test_a_line_has_the_colour_of_its_place_and_a_name_also_beside_an_empty_line():
+    page = Page(line_chart("Loss", "nats", {"a": {}, "b": {10: 1.0}}))
+    assert page.values("g", "class") == ["second"]
+    assert page.texts("title") == ["b, step 10: 1"]
+    assert page.texts("span") == ["a", "b"]
+
+
 def test_a_long_line_is_thinned():
     page = Page(line_chart("Loss", "", {"a": {step: float(step) for step in range(1, 2001)}}))
     steps = [int(x) for x in page.values("circle", "data-x")]

@@ -44,10 +44,28 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
 
     scorer = SimpleNamespace(
         model=SimpleNamespace(max_length=3),
-        tokenizer=SimpleNamespace(encode_source=encode, encode_target=encode, target_pieces=[]),
+        tokenizer=SimpleNamespace(
+            encode_source=encode, encode_target=encode, target_pieces=[], unk_id=1
+        ),
         token_log_probabilities=lambda sources, texts: [[]] * len(texts),
     )
     long = system([1.0] * 7, "<run>")._replace(scorer=scorer)
     shown = sentences_html([1], REFERENCES, REFERENCES, [long])
     assert "&lt;run&gt; chrF 1.0" in shown and 'class="token"' not in shown
     assert attention_html(long, REFERENCES) == '<div class="charts"></div>'
+
+
+def test_a_text_with_unknown_words_also_stands_there_as_it_is():
+    scorer = SimpleNamespace(
+        model=SimpleNamespace(max_length=9),
+        tokenizer=SimpleNamespace(
+            encode_source=lambda texts: [[2]] * len(texts),
+            encode_target=lambda texts: [[2, 1]] * len(texts),
+            target_pieces=["<pad>", "<unk>", "▁a"],
+            unk_id=1,
+        ),
+        token_log_probabilities=lambda sources, texts: [[-1.0, -2.0]] * len(texts),
+    )
+    shown = sentences_html([1], REFERENCES, REFERENCES, [system([1.0] * 7)._replace(scorer=scorer)])
+    assert ">a</span> <span" in shown and "&lt;unk&gt;</span>" in shown
+    assert '<div class="muted"><bdi>a b</bdi></div>' in shown
