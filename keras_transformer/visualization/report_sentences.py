@@ -90,12 +90,11 @@ def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> lis
     short = _that_fit(system, range(len(texts)), sources, texts)
     pairs = [sources[i] for i in short], [texts[i] for i in short]
     found = system.scorer.token_log_probabilities(*pairs)
-    pieces = {tokenizer.unk_id: "▁<unk>"}
-    pieces = [pieces.get(id, piece) for id, piece in enumerate(tokenizer.target_pieces)]
+    pieces, unk_id = tokenizer.target_pieces, tokenizer.unk_id
     for index, log_probabilities in zip(short, found, strict=True):
-        names = [pieces[id] for id in encoded[index]]
+        names = ["▁<unk>" if id == unk_id else pieces[id] for id in encoded[index]]
         tokens = tokens_html(list(zip(names, np.exp(log_probabilities), strict=False)))
-        is_known = tokenizer.unk_id not in encoded[index]
+        is_known = unk_id not in encoded[index]
         shown[index] = (
             tokens
             if is_known
