@@ -88,18 +88,22 @@ def _finished_row(tree: BeamTree, node: BeamNode) -> list[object]:
 def _steps(tree: BeamTree) -> list[Html]:
     """Returns the candidates of each step, hidden until the reader opens the step."""
     found = []
-    heads = ("rank", "hypothesis", "token", "probability", "log-probability", "outcome")
+    heads = ["rank", "hypothesis", "token", "probability", "log-probability", "outcome"]
+    has_groups = tree.options.num_beam_groups > 1
+    if has_groups:
+        heads.insert(0, "group")
     for length in range(1, 1 + max(node.length for node in tree.nodes)):
         nodes = [node for node in tree.nodes if node.length == length]
         rows = [
-            (
+            [
+                *([node.group + 1] if has_groups else []),
                 node.rank,
                 element("bdi", tree.text(node), dir="auto"),
                 element("code", node.piece),
                 f"{_probability(node):.4f}",
                 f"{node.log_probability:.3f}",
                 f"{node.outcome}: {node.reason}" if node.reason else node.outcome,
-            )
+            ]
             for node in nodes
         ]
         found.append(details(f"Step {length}: {len(rows)} candidates", table(heads, rows)))

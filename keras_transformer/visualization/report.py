@@ -78,8 +78,13 @@ def run_report(run: Run, other: Run | None = None) -> str:
     Args:
         run: A run. It need not be finished.
         other: A second run. Defaults to None.
+
+    Raises:
+        UserError: If both are the same run.
     """
     given = [run] if other is None else [run, other]
+    if other is not None and run.directory.resolve() == other.directory.resolve():
+        raise UserError(f"a report compares two different runs. Received: {run.directory} twice")
     names = [one.directory.name for one in given]
     if len(set(names)) < len(names):
         names = [str(one.directory) for one in given]
@@ -128,13 +133,17 @@ def _overview(runs: Sequence[_Reported]) -> list[Html]:
             )
     if len(runs) == 2:
         changes = runs[0].run.recipe.differences(runs[1].run.recipe)
-        if rows := [[key, *map(str, values)] for key, values in changes.items()]:
+        if rows := [[key, *map(_setting, values)] for key, values in changes.items()]:
             heads = ["setting", *(one.name for one in runs)]
             parts += [element("h3", "Different settings"), table(heads, rows)]
     for one in runs:
         recipe = element("pre", one.run.recipe.to_yaml(), tabindex="0", dir="ltr")
         parts.append(details(f"Recipe of {one.name}", recipe))
     return parts
+
+
+def _setting(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 def _of_model(info: dict[str, Any]) -> str:

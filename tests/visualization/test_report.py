@@ -9,6 +9,7 @@ from support.contract import to_numpy
 from support.html_page import read_page
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
+from keras_transformer import UserError
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.visualization import run_report
 
@@ -73,6 +74,11 @@ def test_two_runs_are_compared(run, other):
     assert any(text in paragraph for paragraph in page.texts("p"))
     name = run.directory.name
     assert {f"5 best of {name}", f"2 worst of {name}", name} <= set(page.texts("h3"))
+
+
+def test_a_run_is_not_compared_with_itself(run):
+    with pytest.raises(UserError, match="two different runs"):
+        run_report(run, run)
 
 
 def test_what_a_run_lacks_is_said_with_the_command(run):
