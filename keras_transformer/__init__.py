@@ -43,12 +43,12 @@ _PUBLIC_NAMES = {
         DecoderLayer Dropout Encoder EncoderLayer FeedForward FullAttention IndexPositionalEncoding
         LearnedPositionalEncoding LocalAttention MultiHeadAttention
         NormalizedIndexPositionalEncoding PositionalEncoding RelativePositionBias ResidualConnection
-        RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
-        TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
+        RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding SpectrogramPatches
+        StridedAttention TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
     "models": """
         AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq Forecaster LanguageModel
         MaskedLanguageModel MaskedPatchModel RecurrentSeq2Seq SkipGram SkipGramWindowModel
-        TimeSeriesEncoder Transformer VisionTransformer""",
+        SpeechTransformer TimeSeriesEncoder Transformer VisionTransformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
     "run": "Run",

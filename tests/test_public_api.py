@@ -19,7 +19,8 @@ PUBLIC = """
     Perplexity PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty
     Request ResidualConnection RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions
     SearchResult SelfAttention Shortlist SinusoidalPositionalEncoding SkipGram SkipGramWindowModel
-    SlicedLogitsTrainer StridedAttention TimeSeriesEncoder TokenEmbedding TokenStore Tokenizer
+    SlicedLogitsTrainer SpectrogramPatches SpeechTransformer StridedAttention
+    TimeSeriesEncoder TokenEmbedding TokenStore Tokenizer
     Transformer TransformerAdam TransformerSchedule Translator UserError VisionTransformer
     array_batches attention_maps attention_page attention_rollout attention_svg average_checkpoints
     causal_mask check_same_options compile_function conformance evaluation_batches fit fit_data

@@ -121,7 +121,7 @@ class BeamSearch:
 
     def start(self, request: Request, max_length: Any) -> BeamState:
         """Returns the state before the first token, with room for `max_length` tokens."""
-        batch, source_length = ops.shape(request.source_ids)
+        batch, source_length = ops.shape(request.source_ids)[:2]
         groups = self.options.num_beam_groups
         live = (batch, self.num_beams)
         best = live if groups > 1 else (batch, self.num_results)

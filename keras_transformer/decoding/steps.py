@@ -19,7 +19,8 @@ class Request(NamedTuple):
     """The input of a search. Fields that are None have no effect.
 
     Attributes:
-        source_ids: int32 `(B, S)`, padded at the end.
+        source_ids: int32 `(B, S)`, padded at the end. For a model that reads features, float
+            `(B, S, F)`.
         max_lengths: int32 `(B,)`, maximum length of each sentence's hypotheses, eos included.
         prefix_ids: int32 `(B, P)`, tokens that every hypothesis begins with, padded at the end.
         forbidden_ids: int32 `(B, C, W)`, padded at the end. The hypotheses of a sentence must not
@@ -58,7 +59,9 @@ class Request(NamedTuple):
         sentence becomes the minimum of these limits and of its entry in `self.max_lengths`. A
         constraint without any token becomes None.
         """
-        floats = ("length_penalties", "random_numbers")
+        floats = {"length_penalties", "random_numbers"}
+        if ops.ndim(self.source_ids) > 2:
+            floats.add("source_ids")
         constraints = ("prefix_ids", "forbidden_ids", "required_ids")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")

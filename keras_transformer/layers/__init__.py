@@ -33,6 +33,7 @@ from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from keras_transformer.layers.residual_connection import ResidualConnection
+from keras_transformer.layers.spectrogram_patches import SpectrogramPatches
 from keras_transformer.layers.token_embedding import TokenEmbedding
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "RotaryPositionalEncoding",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
+    "SpectrogramPatches",
     "StridedAttention",
     "TokenEmbedding",
     "causal_mask",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
     from keras_transformer.models.recurrent import RecurrentSeq2Seq
     from keras_transformer.models.skip_gram import SkipGram
+    from keras_transformer.models.speech_transformer import SpeechTransformer
     from keras_transformer.models.time_series import (
         Forecaster,
         MaskedPatchModel,
@@ -31,6 +32,7 @@ __all__ = [
     "RecurrentSeq2Seq",
     "SkipGram",
     "SkipGramWindowModel",
+    "SpeechTransformer",
     "TimeSeriesEncoder",
     "Transformer",
     "VisionTransformer",
@@ -128,6 +130,7 @@ _CLASSES = {
     "MaskedPatchModel": "time_series",
     "SkipGram": "skip_gram",
     "SkipGramWindowModel": "time_series",
+    "SpeechTransformer": "speech_transformer",
     "TimeSeriesEncoder": "time_series",
     "VisionTransformer": "vision_transformer",
 }

@@ -58,6 +58,7 @@ CASES = {
     "RotaryPositionalEncoding": ({}, X, X),
     "SelfAttention": ({"d_k": 4}, X, (B, T, 4)),
     "SinusoidalPositionalEncoding": ({}, X, X),
+    "SpectrogramPatches": ({"d_model": 4, "patch_frames": 2, "patch_bands": 3}, X, None),
     "TokenEmbedding": ({"vocabulary_size": 11, "d_model": D}, (B, T), X),
 }
 

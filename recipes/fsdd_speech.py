@@ -1,0 +1,334 @@
+"""Writes spoken digits, and strings of spoken digits (Free Spoken Digit Dataset).
+
+A Transformer reads 80 log-mel filter banks of each 10 ms, as patches of time and frequency, and
+writes the digits. It is trained on strings of one to six recordings. Beam search reads the test
+set as single digits and as strings of joined recordings.
+
+command:  KERAS_BACKEND=torch python recipes/fsdd_speech.py --data-dir FOLDER
+data:     3,000 recordings of 6 speakers (CC BY-SA 4.0): a clone of
+          github.com/Jakobovski/free-spoken-digit-dataset, or a folder with its folder `recordings`
+          as recordings.tar.gz. Test: the recordings 0 to 4 of each digit and speaker, as
+          published; validation: 5 to 7.
+target:   97 % of the test digits (published for a CNN on MFCC)
+hardware: 1 CPU core with bfloat16 instructions, PyTorch backend
+time:     not yet measured
+steps:    3,000 of 32 strings
+score:    not yet measured
+
+Source: Vaswani et al. 2017; Gong et al. 2021, AST: Audio Spectrogram Transformer, for the patches;
+Park et al. 2019, SpecAugment, for the masks.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import tarfile
+import time
+import wave
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_transformer import (
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    SearchOptions,
+    SpeechTransformer,
+    UserError,
+    attention_maps,
+    check_same_options,
+    compile_function,
+    fit,
+    keep_freed_memory,
+    search,
+)
+
+RATE, BANDS = 8_000, 80
+STRIDE, WINDOW = RATE // 100, RATE // 40  # a frame each 10 ms, of 25 ms
+PAD, BOS, EOS, ZERO = 0, 2, 3, 4  # token ids; digit d has the id ZERO + d
+LONGEST = 6  # digits of a string
+
+# 1. Options.
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the recordings")
+    parser.add_argument("--output", type=Path, default=Path("runs/fsdd_speech"))
+    parser.add_argument("--dtype", default="mixed_bfloat16", help="dtype policy")
+    parser.add_argument("--num-layers", type=int, default=3)
+    parser.add_argument("--d-model", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=3_000)
+    parser.add_argument("--checkpoint-every", type=int, default=500, help="steps per checkpoint")
+    parser.add_argument("--batch-size", type=int, default=32, help="strings")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="the highest")
+    parser.add_argument("--beam-size", type=int, default=4)
+    parser.add_argument("--strings", type=int, default=300, help="joined strings to test")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+# 2. Data: recordings, and their log-mel filter banks.
+
+
+class Recording(NamedTuple):
+    digit: int
+    speaker: str
+    index: int
+    samples: np.ndarray  # float32 (N,), in [-1, 1]
+
+
+def files(data_dir):
+    """Yields the name and the bytes of each wav file."""
+    if (data_dir / "recordings").is_dir():
+        for path in (data_dir / "recordings").glob("*.wav"):
+            yield path.stem, path.read_bytes()
+        return
+    with tarfile.open(data_dir / "recordings.tar.gz") as archive:
+        for member in archive:
+            if member.name.endswith(".wav"):
+                yield Path(member.name).stem, archive.extractfile(member).read()
+
+
+def load_recordings(data_dir):
+    recordings = []
+    for name, data in files(data_dir):
+        digit, speaker, index = name.split("_")
+        with wave.open(io.BytesIO(data)) as file:
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / np.float32(2**15)
+        recordings.append(Recording(int(digit), speaker, int(index), samples))
+    return sorted(recordings, key=lambda each: each[:3])
+
+
+def filter_banks(sounds):
+    """Returns the log-mel filter banks, float32 `(T, 80)`, of each sound, in decibels."""
+    layer = keras.layers.MelSpectrogram(
+        num_mel_bins=BANDS,
+        sampling_rate=RATE,
+        sequence_stride=STRIDE,
+        sequence_length=WINDOW,
+        fft_length=512,
+        min_freq=20.0,
+        max_freq=RATE / 2,
+        dtype="float32",
+    )
+    found = []
+    width = max(map(len, sounds))
+    for begin in range(0, len(sounds), 50):
+        chunk = sounds[begin : begin + 50]
+        batch = np.zeros((50, width), "float32")
+        for row, sound in zip(batch, chunk, strict=False):
+            row[: len(sound)] = sound
+        banks = keras.ops.convert_to_numpy(layer(batch)).transpose(0, 2, 1)
+        found += [x[: 1 + len(sound) // STRIDE] for x, sound in zip(banks, chunk, strict=False)]
+    return found
+
+
+def padded(rows, multiple):
+    """Returns rows `(T,)` or `(T, F)` as one array, with zeros at the end."""
+    width = multiple * -(-max(map(len, rows)) // multiple)
+    array = np.zeros((len(rows), width, *rows[0].shape[1:]), rows[0].dtype)
+    for target, row in zip(array, rows, strict=True):
+        target[: len(row)] = row
+    return array
+
+
+def with_tokens(features, digits):
+    """Returns inputs and labels of the model, for strings of digits."""
+    ids = [np.array([BOS, *(ZERO + digit for digit in string), EOS], "int32") for string in digits]
+    ids = padded(ids, LONGEST + 2)
+    inputs = {"features": padded(features, 64), "target_ids": ids[:, :-1]}
+    return inputs, ids[:, 1:]
+
+
+# 3. Strings of one to six recordings, with masked bands and frames. A batch depends on seed and
+#    step only, so that a stopped training resumes with the same batches.
+
+
+def masked(features, generator):
+    """Sets a range of bands and a range of frames to the mean, which is 0."""
+    features = features.copy()
+    for axis, most in ((0, 12), (1, 16)):
+        width = generator.integers(0, most + 1)
+        start = generator.integers(0, max(1, features.shape[axis] - width))
+        np.moveaxis(features, axis, 0)[start : start + width] = 1e-3  # frames of 0 are padding
+    return features
+
+
+def strings(banks, digits, count, generator):
+    """Returns the filter banks and the digits of `count` random strings."""
+    rows = [
+        generator.integers(len(banks), size=generator.integers(1, LONGEST + 1))
+        for _ in range(count)
+    ]
+    return [np.concatenate([banks[i] for i in row]) for row in rows], [digits[row] for row in rows]
+
+
+def batches_of(banks, digits, batch_size, seed):
+    """Returns the argument `batches` of `fit`: a function of the number of batches to skip."""
+
+    def stream(first):
+        for step in itertools.count(first):
+            generator = np.random.default_rng([seed, step])
+            features, said = strings(banks, digits, batch_size, generator)
+            yield with_tokens([masked(each, generator) for each in features], said)
+
+    return stream
+
+
+# 4. Training: AdamW with a linear warm-up and cosine decay.
+
+
+def new_model(options):
+    keras.utils.set_random_seed(options.seed)
+    model = SpeechTransformer(
+        ZERO + 10,
+        num_bands=BANDS,
+        num_layers=options.num_layers,
+        d_model=options.d_model,
+        num_heads=4,
+        d_ff=4 * options.d_model,
+        max_length=LONGEST + 2,
+    )
+    warmup = max(1, options.steps // 10)
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0,
+        max(1, options.steps - warmup),
+        warmup_target=options.learning_rate,
+        warmup_steps=warmup,
+    )
+    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.05, global_clipnorm=1.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    model.compile(optimizer, MaskedCrossentropy(0.1), weighted_metrics=[MaskedAccuracy()])
+    return model
+
+
+# 5. Test: beam search, and the errors of its strings.
+
+
+def written(model, features, beam_size):
+    """Returns the digits that the model writes for each spectrogram."""
+    compiled = compile_function(search, model)
+    options, found = SearchOptions(beam_size=beam_size), []
+    width = len(padded(features, 64)[0])
+    for begin in range(0, len(features), 50):
+        batch = np.zeros((50, width, BANDS), "float32")
+        for row, each in zip(batch, features[begin : begin + 50], strict=False):
+            row[: len(each)] = each
+        result = compiled(batch, max_length=LONGEST + 2, options=options)
+        ids = keras.ops.convert_to_numpy(result.ids)[:, 0]
+        found += [[int(id) - ZERO for id in row if id >= ZERO] for row in ids]
+    return found[: len(features)]
+
+
+def errors(said, found):
+    """Returns the least number of insertions, deletions and substitutions (Levenshtein)."""
+    row = list(range(len(found) + 1))
+    for i, digit in enumerate(said, 1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(found, 1):
+            cost = min(row[j] + 1, row[j - 1] + 1, before + (digit != other))
+            before, row[j] = row[j], cost
+    return row[-1]
+
+
+def draw_attention(model, features, digits, path):
+    """Draws a spectrogram, and where each head of the last layer attends for each digit."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("For a picture of the attention, install matplotlib.")
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    inputs, _ = with_tokens([features], [digits])
+    inputs["features"] = features[None]
+    bands = BANDS // model.patch_bands
+    weights = attention_maps(model, inputs)[-1].weights[0, :, : len(digits)]  # (H, L, S)
+    weights = weights.reshape(*weights.shape[:2], -1, bands)
+    heads, extent = len(weights), (0, len(features) / 100, 0, BANDS)
+    figure, axes = pyplot.subplots(
+        heads + 1, len(digits), figsize=(2.6 * len(digits), 1.5 * (heads + 1)), squeeze=False
+    )
+    for column, digit in enumerate(digits):
+        axes[0, column].set_title(f"writes {digit}")
+        for row in range(heads + 1):
+            picture = features if row == 0 else weights[row - 1, column]
+            colours = "Greys" if row == 0 else "inferno"
+            axes[row, column].imshow(
+                picture.T, colours, aspect="auto", origin="lower", extent=extent
+            )
+            axes[row, column].set_yticks([])
+    for row in range(heads + 1):
+        axes[row, 0].set_ylabel("mel bands" if row == 0 else f"head {row}")
+    figure.supxlabel("seconds")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main():
+    options = parse_options()
+    check_same_options(options.output, vars(options), ["data_dir", "output", "strings"])
+    begin = time.time()
+    keep_freed_memory()
+    keras.config.set_dtype_policy(options.dtype)
+    recordings = load_recordings(options.data_dir)
+    banks = filter_banks([each.samples for each in recordings])
+    digits = np.array([each.digit for each in recordings])
+    indices = np.array([each.index for each in recordings])
+    train, validation, test = (
+        np.flatnonzero(x) for x in (indices >= 8, (indices >= 5) & (indices < 8), indices < 5)
+    )
+    frames = np.concatenate([banks[i] for i in train])
+    mean, deviation = frames.mean(), frames.std()
+    banks = [(each - mean) / deviation for each in banks]
+
+    model = new_model(options)
+    print(f"{model.count_params():,} parameters", flush=True)
+    held_out = strings(
+        [banks[i] for i in validation], digits[validation], 128, np.random.default_rng(0)
+    )
+    fit(
+        model,
+        batches_of([banks[i] for i in train], digits[train], options.batch_size, options.seed),
+        options.output,
+        steps=options.steps,
+        checkpoint_every=options.checkpoint_every,
+        keep_checkpoints=1,
+        validation=[with_tokens(*held_out)],
+        seed=options.seed,
+    )
+    model.save(options.output / "model.keras")
+
+    single = written(model, [banks[i] for i in test], options.beam_size)
+    accuracy = np.mean([x == [digits[i]] for x, i in zip(single, test, strict=True)])
+    generator = np.random.default_rng(0)
+    rows = [
+        generator.choice(test, generator.integers(2, LONGEST + 1)) for _ in range(options.strings)
+    ]
+    joined = filter_banks([np.concatenate([recordings[i].samples for i in row]) for row in rows])
+    joined = [(each - mean) / deviation for each in joined]
+    found = written(model, joined, options.beam_size)
+    wrong = sum(errors(digits[row].tolist(), x) for row, x in zip(rows, found, strict=True))
+    rate = wrong / sum(map(len, rows))
+    print(f"test: {accuracy:.2%} of single digits, word error rate of strings {rate:.2%}")
+    draw_attention(model, joined[0], digits[rows[0]].tolist(), options.output / "attention.png")
+    report = {
+        "parameters": model.count_params(),
+        "accuracy": float(accuracy),
+        "word_error_rate": rate,
+        "seconds": round(time.time() - begin),
+    }
+    (options.output / "results.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (UserError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None

@@ -1,0 +1,83 @@
+"""The recipe runs from end to end at toy size, and counts errors as Levenshtein does."""
+
+import io
+import json
+import runpy
+import sys
+import tarfile
+import wave
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "fsdd_speech.py"
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return runpy.run_path(str(RECIPE))
+
+
+def write_data(folder):
+    generator = np.random.default_rng(0)
+    folder.mkdir()
+    with tarfile.open(folder / "recordings.tar.gz", "w:gz") as archive:
+        for digit in range(10):
+            for index in (0, 5, 8):
+                data = io.BytesIO()
+                with wave.open(data, "wb") as file:
+                    file.setparams((1, 2, 8_000, 0, "NONE", ""))
+                    noise = generator.integers(-999, 999, generator.integers(500, 900))
+                    file.writeframes(noise.astype("<i2").tobytes())
+                entry = tarfile.TarInfo(f"recordings/{digit}_ann_{index}.wav")
+                entry.size = data.tell()
+                data.seek(0)
+                archive.addfile(entry, data)
+
+
+@pytest.mark.slow
+def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
+    write_data(tmp_path / "data")
+    options = {
+        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
+        "num-layers": 1, "d-model": 8, "steps": 2, "checkpoint-every": 1, "batch-size": 2,
+        "beam-size": 2, "strings": 3,
+    }  # fmt: skip
+    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
+    monkeypatch.setattr(sys, "argv", ["fsdd_speech.py", *arguments])
+    policy = keras.config.dtype_policy()
+    try:
+        recipe["main"]()
+    finally:
+        keras.config.set_dtype_policy(policy)
+    report = json.loads((tmp_path / "run" / "results.json").read_text())
+    model = keras.models.load_model(tmp_path / "run" / "model.keras")
+    assert report["parameters"] == model.count_params()
+    assert 0 <= report["accuracy"] <= 1 and report["word_error_rate"] >= 0
+
+
+def test_errors_are_the_least_number_of_changes(recipe):
+    errors = recipe["errors"]
+    assert errors([1, 2, 3], [1, 2, 3]) == 0
+    assert errors([1, 2, 3], [1, 3]) == errors([1, 3], [1, 2, 3]) == 1
+    assert errors([1, 2, 3], [4, 1, 2, 5]) == 2
+    assert errors([], [1, 1]) == errors([1, 1], []) == 2
+
+
+def test_a_batch_depends_only_on_its_step(recipe):
+    banks = [np.full((n, 80), n, "float32") for n in (3, 4, 5)]
+    stream = recipe["batches_of"](banks, np.array([3, 4, 5]), 4, 1)
+    from_start = stream(0)
+    batches = [next(from_start) for _ in range(3)]
+    (inputs, labels) = next(stream(2))
+    np.testing.assert_array_equal(inputs["features"], batches[2][0]["features"])
+    np.testing.assert_array_equal(labels, batches[2][1])
+    assert inputs["target_ids"][0, 0] == 2 and set(labels.ravel()) <= {0, 3, 7, 8, 9}
+
+
+def test_masks_leave_no_frame_of_zeros(recipe):
+    for seed in range(20):
+        features = recipe["masked"](np.ones((9, 80), "float32"), np.random.default_rng(seed))
+        assert (features != 0).all()
