@@ -23,9 +23,11 @@ import keras
 import numpy as np
 
 from keras_transformer import (
+    AttentionExample,
     UserError,
     VisionTransformer,
     attention_maps,
+    attention_page,
     attention_rollout,
     check_same_options,
     fit,
@@ -145,6 +147,14 @@ def contributions(model, pictures):
     return shares.reshape(-1, rows, columns)
 
 
+def attention_of(model, picture):
+    """Returns the attention of one picture, with the rows and columns of the patches."""
+    rows, columns = (size // model.patch_size for size in model.image_shape[:2])
+    patches = [f"row {i + 1}, column {j + 1}" for i in range(rows) for j in range(columns)]
+    maps = attention_maps(model, picture[None])
+    return AttentionExample(maps, {"encoder": (patches, patches)})
+
+
 def draw_contributions(model, pictures, labels, path):
     """Draws a picture of each class, and below it which patches contribute most."""
     try:
@@ -198,6 +208,8 @@ def main():
         seed=options.seed,
     )
     model.save(options.output / "model.keras")
+    page = attention_page(attention_of(model, test[0][0]))
+    (options.output / "attention.html").write_text(page, "utf-8")
     draw_contributions(model, *test, options.output / "attention.png")
     loss, accuracy = model.evaluate(*test, batch_size=500, verbose=0)
     print(f"test: accuracy {accuracy:.2%}, loss {loss:.3f} after {time.time() - begin:,.0f} s")

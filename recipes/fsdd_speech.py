@@ -12,7 +12,7 @@ data:     3,000 recordings of 6 speakers (CC BY-SA 4.0): a clone of
 target:   97 % of the test digits (published for a CNN on MFCC)
 hardware: 1 CPU core with bfloat16 instructions, PyTorch backend
 time:     not yet measured
-steps:    3,000 of 16 strings
+steps:    3,000 of 64 recordings on average
 score:    not yet measured
 
 Source: Vaswani et al. 2017; Gong et al. 2021, AST: Audio Spectrogram Transformer, for the patches;
@@ -33,12 +33,14 @@ import keras
 import numpy as np
 
 from keras_transformer import (
+    AttentionExample,
     MaskedAccuracy,
     MaskedCrossentropy,
     SearchOptions,
     SpeechTransformer,
     UserError,
     attention_maps,
+    attention_page,
     check_same_options,
     compile_function,
     fit,
@@ -63,7 +65,7 @@ def parse_options():
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--checkpoint-every", type=int, default=500, help="steps per checkpoint")
-    parser.add_argument("--batch-size", type=int, default=16, help="strings")
+    parser.add_argument("--batch-size", type=int, default=64, help="recordings, on average")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="the highest")
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--strings", type=int, default=300, help="joined strings to test")
@@ -144,8 +146,9 @@ def with_tokens(features, digits):
     return inputs, ids[:, 1:]
 
 
-# 3. Strings of one to six recordings, with masked bands and frames. A batch depends on seed and
-#    step only, so that a stopped training resumes with the same batches.
+# 3. Strings of recordings, with masked bands and frames. The first batches have one recording a
+#    string, and half of all batches up to six: where the digits begin is learned last. A batch
+#    depends on seed and step only, so that a stopped training resumes with the same batches.
 
 
 def masked(features, generator):
@@ -158,22 +161,24 @@ def masked(features, generator):
     return features
 
 
-def strings(banks, digits, count, generator):
+def strings(banks, digits, count, longest, generator):
     """Returns the filter banks and the digits of `count` random strings."""
     rows = [
-        generator.integers(len(banks), size=generator.integers(1, LONGEST + 1))
+        generator.integers(len(banks), size=generator.integers(1, longest + 1))
         for _ in range(count)
     ]
     return [np.concatenate([banks[i] for i in row]) for row in rows], [digits[row] for row in rows]
 
 
-def batches_of(banks, digits, batch_size, seed):
+def batches_of(banks, digits, options):
     """Returns the argument `batches` of `fit`: a function of the number of batches to skip."""
 
     def stream(first):
         for step in itertools.count(first):
-            generator = np.random.default_rng([seed, step])
-            features, said = strings(banks, digits, batch_size, generator)
+            generator = np.random.default_rng([options.seed, step])
+            longest = min(LONGEST, 1 + 2 * LONGEST * step // options.steps)
+            count = max(1, round(2 * options.batch_size / (1 + longest)))
+            features, said = strings(banks, digits, count, longest, generator)
             yield with_tokens([masked(each, generator) for each in features], said)
 
     return stream
@@ -237,7 +242,22 @@ def errors(said, found):
     return row[-1]
 
 
-def draw_attention(model, features, digits, path):
+def attention_of(model, features, digits):
+    """Returns the attention of one string, with the seconds and the bands of the patches."""
+    inputs, _ = with_tokens([features], [digits])
+    inputs["features"] = features[None]
+    bands = BANDS // model.patch_bands
+    seconds = model.patch_frames * STRIDE / RATE
+    times = -(-len(features) // model.patch_frames)
+    patches = [f"{i * seconds:.2f} s, band {j + 1}" for i in range(times) for j in range(bands)]
+    written = [*map(str, digits), "</s>"]
+    inputs["target_ids"] = inputs["target_ids"][:, : len(written)]
+    read = ["<s>", *written[:-1]]
+    tokens = {"encoder": (patches, patches), "decoder": (read, read), "cross": (written, patches)}
+    return AttentionExample(attention_maps(model, inputs), tokens, [" ".join(written[:-1])])
+
+
+def draw_attention(model, example, features, path):
     """Draws a spectrogram, and where each head of the last layer attends for each digit."""
     try:
         import matplotlib
@@ -247,11 +267,9 @@ def draw_attention(model, features, digits, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    inputs, _ = with_tokens([features], [digits])
-    inputs["features"] = features[None]
-    bands = BANDS // model.patch_bands
-    weights = attention_maps(model, inputs)[-1].weights[0, :, : len(digits)]  # (H, L, S)
-    weights = weights.reshape(*weights.shape[:2], -1, bands)
+    digits = example.tokens["cross"][0][:-1]
+    weights = example.layers("cross")[-1][:, : len(digits)]  # (H, L, S)
+    weights = weights.reshape(*weights.shape[:2], -1, BANDS // model.patch_bands)
     heads, extent = len(weights), (0, len(features) / 100, 0, BANDS)
     figure, axes = pyplot.subplots(
         heads + 1, len(digits), figsize=(2.6 * len(digits), 1.5 * (heads + 1)), squeeze=False
@@ -287,17 +305,17 @@ def main():
         np.flatnonzero(x) for x in (indices >= 8, (indices >= 5) & (indices < 8), indices < 5)
     )
     frames = np.concatenate([banks[i] for i in train])
-    mean, deviation = frames.mean(), frames.std()
+    mean, deviation = frames.mean(axis=0), frames.std(axis=0)  # of each band
     banks = [(each - mean) / deviation for each in banks]
 
     model = new_model(options)
     print(f"{model.count_params():,} parameters", flush=True)
     held_out = strings(
-        [banks[i] for i in validation], digits[validation], 128, np.random.default_rng(0)
+        [banks[i] for i in validation], digits[validation], 128, LONGEST, np.random.default_rng(0)
     )
     fit(
         model,
-        batches_of([banks[i] for i in train], digits[train], options.batch_size, options.seed),
+        batches_of([banks[i] for i in train], digits[train], options),
         options.output,
         steps=options.steps,
         checkpoint_every=options.checkpoint_every,
@@ -319,7 +337,9 @@ def main():
     wrong = sum(errors(digits[row].tolist(), x) for row, x in zip(rows, found, strict=True))
     rate = wrong / sum(map(len, rows))
     print(f"test: {accuracy:.2%} of single digits, word error rate of strings {rate:.2%}")
-    draw_attention(model, joined[0], digits[rows[0]].tolist(), options.output / "attention.png")
+    example = attention_of(model, joined[0], digits[rows[0]].tolist())
+    (options.output / "attention.html").write_text(attention_page(example), "utf-8")
+    draw_attention(model, example, joined[0], options.output / "attention.png")
     report = {
         "parameters": model.count_params(),
         "accuracy": float(accuracy),

@@ -61,8 +61,11 @@ class SpectrogramPatches(keras.layers.Layer):
                 "`patch_bands` must divide the number of bands. "
                 f"Received: patch_bands={self.patch_bands}, inputs of shape {tuple(input_shape)}"
             )
+        # As large as the patches and times: with 0.05, a model needs twice the steps.
         self.band_embeddings = self.add_weight(
-            (bands // self.patch_bands, self.d_model), "random_normal", name="band_embeddings"
+            (bands // self.patch_bands, self.d_model),
+            keras.initializers.RandomNormal(stddev=1.0),
+            name="band_embeddings",
         )
         self.projection.build((None, None, bands, 1))
 

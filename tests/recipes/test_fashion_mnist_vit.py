@@ -46,6 +46,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
         keras.config.set_dtype_policy(policy)
     report = json.loads((tmp_path / "run" / "results.json").read_text())
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
+    assert "row 7, column 7" in (tmp_path / "run" / "attention.html").read_text("utf-8")
     assert report["parameters"] == model.count_params() and 0 <= report["accuracy"] <= 1
 
 

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -55,6 +56,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
     report = json.loads((tmp_path / "run" / "results.json").read_text())
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert report["parameters"] == model.count_params()
+    assert "0.08 s, band 2" in (tmp_path / "run" / "attention.html").read_text("utf-8")
     assert 0 <= report["accuracy"] <= 1 and report["word_error_rate"] >= 0
 
 
@@ -68,12 +70,14 @@ def test_errors_are_the_least_number_of_changes(recipe):
 
 def test_a_batch_depends_only_on_its_step(recipe):
     banks = [np.full((n, 80), n, "float32") for n in (3, 4, 5)]
-    stream = recipe["batches_of"](banks, np.array([3, 4, 5]), 4, 1)
+    options = SimpleNamespace(batch_size=4, seed=1, steps=12)
+    stream = recipe["batches_of"](banks, np.array([3, 4, 5]), options)
     from_start = stream(0)
     batches = [next(from_start) for _ in range(3)]
     (inputs, labels) = next(stream(2))
     np.testing.assert_array_equal(inputs["features"], batches[2][0]["features"])
     np.testing.assert_array_equal(labels, batches[2][1])
+    assert [len(labels) for _, labels in batches] == [4, 3, 2]  # strings of 1, up to 2, up to 3
     assert inputs["target_ids"][0, 0] == 2 and set(labels.ravel()) <= {0, 3, 7, 8, 9}
 
 
