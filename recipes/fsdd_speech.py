@@ -11,9 +11,10 @@ data:     3,000 recordings of 6 speakers (CC BY-SA 4.0): a clone of
           published; validation: 5 to 7.
 target:   97 % of the test digits (published for a CNN on MFCC)
 hardware: 1 CPU core with bfloat16 instructions, PyTorch backend
-time:     not yet measured
+time:     14 min on one core, beside other jobs on the other
 steps:    3,000 of 64 recordings on average
-score:    not yet measured
+score:    99.33 % of the 300 test digits; word error rate 8.29 % on 300 strings of 2 to 6 digits;
+          1.4M parameters
 
 Source: Vaswani et al. 2017; Gong et al. 2021, AST: Audio Spectrogram Transformer, for the patches;
 Park et al. 2019, SpecAugment, for the masks.
