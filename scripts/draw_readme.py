@@ -18,6 +18,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from keras_transformer import Run
+from keras_transformer.logged_scalars import logged_scalars
 
 INK, MUTED, GRID = "#1d2b3a", "#5d6b7a", "#e3e8ee"
 # Edge and fill of the boxes.
@@ -94,10 +95,7 @@ def _arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float]) -> N
 
 def draw_training(axes: Any, run: Run) -> None:
     """Draws BLEU and loss of the validation from the run's TensorBoard logs."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logs = EventAccumulator(str(run.directory / "logs"))
-    logs.Reload()
+    logs = logged_scalars(run.logs_dir, "validation/")
     axes.set_xlabel("optimizer step")
     axes.grid(axis="y", color=GRID)
     parts = (
@@ -105,9 +103,8 @@ def draw_training(axes: Any, run: Run) -> None:
         ("loss", "validation loss", TRAINING[0], axes.twinx()),
     )
     for name, label, color, panel in parts:
-        points = logs.Scalars(f"validation/{name}")
-        steps, values = [x.step for x in points], [x.value for x in points]
-        panel.plot(steps, values, color=color, linewidth=2.6)
+        points = logs[f"validation/{name}"]
+        panel.plot(list(points), list(points.values()), color=color, linewidth=2.6)
         panel.tick_params(axis="y", colors=color, length=0)
         panel.set(ylim=(0, None), xlim=(0, None))
         panel.set_ylabel(label, color=color, fontsize=15)
