@@ -11,10 +11,11 @@ data:     FOLDER/tatoeba/en-de.tsv.gz: in each line an English sentence, a tab a
           on 2018-05-13. Newer collections are at the same address.
 target:   a higher score with word vectors than without, with each of three seeds
 hardware: 1 CPU core, PyTorch backend
-time:     not yet measured
+time:     75 min on one core, beside other jobs on the other: 10 for the vectors, 7 per translator
 steps:    4,000 of 4,096 pairs of words for each language, then 800 of 2,048 target tokens for each
           of nine translators
-score:    not yet measured
+score:    mean of 3 seeds on 1,000 pairs: 11.8 BLEU and 30.7 chrF from random numbers, 13.6 and 33.2
+          from the English vectors, 15.9 and 36.3 from both
 
 Source: Mikolov et al. 2013b, Distributed Representations of Words and Phrases and their
 Compositionality.
