@@ -41,8 +41,10 @@ def skip_gram_batches(
         first column is 1.
 
     Raises:
-        ValueError: If a pass has too few pairs for a batch.
+        ValueError: If there is no sentence, or if a pass has too few pairs for a batch.
     """
+    if not sentences:
+        raise ValueError("`sentences` must not be empty.")
     words = np.concatenate([np.asarray(sentence, "int32") for sentence in sentences])
     owners = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
     counts = np.bincount(words, minlength=vocabulary_size)

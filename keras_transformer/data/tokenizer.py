@@ -246,6 +246,7 @@ def _train(lines: Iterator[str], **options: Any) -> bytes:
             sentence_iterator=_keep_failure(lines, failures),
             model_writer=model,
             character_coverage=1.0,
+            max_sentence_length=2**30,  # bytes; SentencePiece leaves out longer lines
             minloglevel=2,
             **_SPECIAL_IDS,
             **options,

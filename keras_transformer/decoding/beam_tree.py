@@ -78,8 +78,8 @@ class BeamTree:
         return nodes[::-1]
 
     def text(self, node: BeamNode) -> str:
-        """Returns the tokens of a hypothesis as text."""
-        pieces = (x.piece for x in self.path(node))
+        """Returns the tokens of a hypothesis as text, without the end of the sentence."""
+        pieces = (x.piece for x in self.path(node) if x.piece != "</s>")
         return "".join(pieces).replace(WORD_BEGIN, " ").strip()
 
 

@@ -1,5 +1,6 @@
 """Defines `Generator`, which continues texts with a language model."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ class Generator:
             once per hypothesis. Defaults to 2048.
 
     Raises:
-        ValueError: If the model is not a language model.
+        ValueError: If the model is not a language model, or if `eos_id` is not in its vocabulary.
     """
 
     def __init__(
@@ -55,6 +56,12 @@ class Generator:
             raise ValueError(
                 "`Generator` needs a language model. For a sequence-to-sequence model, use "
                 f"`Translator`. Received: model={type(model).__name__}"
+            )
+        vocabulary_size = getattr(model, "vocabulary_size", math.inf)
+        if eos_id is not None and not 0 <= eos_id < vocabulary_size:
+            raise ValueError(
+                f"`eos_id` must be None or from 0 to {vocabulary_size - 1}. Received: "
+                f"eos_id={eos_id}"
             )
         self.model = model
         self.tokenizer = tokenizer
@@ -86,9 +93,9 @@ class Generator:
 
         Raises:
             TypeError: If `prompts` is a single string.
-            ValueError: If a prompt has no tokens, or if a prompt and its longest continuation
-                together have more than `model.max_length` + 1 tokens. (The model does not read the
-                last token.) If there is a coverage penalty.
+            ValueError: If `eos_id` is the model's `pad_id`. If a prompt has no tokens, or if a
+                prompt and its longest continuation together have more than `model.max_length` + 1
+                tokens. (The model does not read the last token.) If there is a coverage penalty.
         """
         if isinstance(prompts, str):
             raise TypeError(f"`prompts` must be a list of strings. Received: {prompts!r:.200}")

@@ -120,6 +120,12 @@ def make_strategy(
         bos_id = NO_ID if reads_prompt else 2
     if eos_id is None:
         eos_id = NO_ID if reads_prompt else 3
+    if eos_id == model.pad_id != NO_ID:
+        raise ValueError(
+            "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. A "
+            "model with `pad_id=-1` can choose every token. "
+            f"Received: eos_id={eos_id}, model.pad_id={model.pad_id}"
+        )
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):

@@ -1,4 +1,4 @@
-"""Defines the base class of most layers, and two Keras layers with faster gradients."""
+"""Defines the base class of most layers, and Keras layers with faster gradients or kept LoRA."""
 
 import inspect
 import json
@@ -86,8 +86,37 @@ def argument_names(classes: Sequence[type]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in ("name", "dtype", "trainable")]
 
 
+class KeepsLora:
+    """Mixin of layers that save the two matrices of LoRA (`enable_lora`) beside the kernel.
+
+    Layers of Keras save the merged kernel only. A loaded layer then has two matrices of zeros, both
+    of whose gradients are zero, and its LoRA never changes again.
+    """
+
+    built: bool
+    lora_enabled: bool
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
+        super().save_own_variables(store)  # type: ignore
+        for name in self._unmerged_names() if self.built else ():
+            store[name] = getattr(self, name)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
+        merged = {name: store[name] for name in store.keys() if name.isdigit()}
+        super().load_own_variables(merged)  # type: ignore
+        for name in self._unmerged_names() if self.built else ():
+            if name in store.keys():
+                getattr(self, name).assign(store[name])
+
+    def _unmerged_names(self) -> list[str]:
+        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
+        return [name for name in names if self.lora_enabled and hasattr(self, name)]
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(keras.layers.Dense):
+class Dense(KeepsLora, keras.layers.Dense):
     """`keras.layers.Dense` that computes the bias gradient faster on TensorFlow."""
 
     def __init__(
@@ -105,22 +134,22 @@ class Dense(keras.layers.Dense):
         """Quantizes the weights without Keras's type check, which would reject this subclass."""
         super().quantize(mode, type_check=False, config=config)
 
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
-        super().save_own_variables(store)
-        for name in self._unmerged_names() if self.built else ():
-            store[name] = getattr(self, name)
 
-    def load_own_variables(self, store: Any) -> None:
-        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
-        super().load_own_variables({name: store[name] for name in store.keys() if name.isdigit()})
-        for name in self._unmerged_names() if self.built else ():
-            if name in store.keys():
-                getattr(self, name).assign(store[name])
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Conv2D(KeepsLora, keras.layers.Conv2D):
+    """`keras.layers.Conv2D` that keeps LoRA when it is saved."""
 
-    def _unmerged_names(self) -> list[str]:
-        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        return [name for name in names if self.lora_enabled and hasattr(self, name)]
+
+def check_lora_is_kept(model: Any) -> None:
+    """Raises `ValueError` if a layer of Keras has LoRA, because a saved model would lose it."""
+    for layer in model._flatten_layers():
+        if getattr(layer, "lora_enabled", False) and not isinstance(layer, KeepsLora):
+            raise ValueError(
+                "Checkpoints keep LoRA of this package's layers only. A layer of Keras saves the "
+                "merged kernel, and its LoRA would not train after a resume. Train the model with "
+                f"`model.fit`, or without LoRA in this layer. Received: layer={layer.name!r} of "
+                f"class {type(layer).__name__}"
+            )
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import Conv2D
 from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
@@ -49,8 +50,13 @@ class SpectrogramPatches(keras.layers.Layer):
         self.patch_frames = patch_frames
         self.patch_bands = patch_bands
         size = patch_frames, patch_bands
-        self.projection = keras.layers.Conv2D(
-            d_model, size, strides=size, dtype=self.dtype_policy, name="projection"
+        self.projection = Conv2D(
+            d_model,
+            size,
+            strides=size,
+            data_format="channels_last",
+            dtype=self.dtype_policy,
+            name="projection",
         )
         self.times = SinusoidalPositionalEncoding(dtype=self.dtype_policy, name="times")
 

@@ -84,8 +84,8 @@ class TokenEmbedding(ConfiguredLayer):
 
         ```python
         ids = {piece: id for id, piece in enumerate(tokenizer.source_pieces)}
-        known = [word for word in words if word in ids]
-        model.source_embedding.set_vectors([ids[word] for word in known], vectors[known])
+        known = [i for i, word in enumerate(words) if word in ids]
+        model.source_embedding.set_vectors([ids[words[i]] for i in known], vectors[known])
         ```
 
         Args:

@@ -37,6 +37,25 @@ class ConfiguredModel(Recompiling, keras.Model):
         with fast_deletion():
             super().quantize(mode, config=config, filters=filters, **kwargs)
 
+    def make_train_function(self, force: bool = False) -> None:
+        self._check_padding()
+        super().make_train_function(force)
+
+    def make_test_function(self, force: bool = False) -> None:
+        self._check_padding()
+        super().make_test_function(force)
+
+    def _check_padding(self) -> None:
+        """Raises `ValueError` if the loss takes another token than the model's for padding."""
+        pad_id = getattr(self, "pad_id", None)
+        for loss in keras.tree.flatten(self.loss):
+            if pad_id is not None and getattr(loss, "pad_id", -1) not in (-1, pad_id):
+                raise ValueError(
+                    "The loss would never count a token that is no padding for the model. Use "
+                    f"`MaskedCrossentropy(pad_id={pad_id})`. "
+                    f"Received: pad_id={loss.pad_id} of the loss, pad_id={pad_id} of the model"
+                )
+
     def export(
         self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
     ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers import Dropout, Encoder, LearnedPositionalEncoding
-from keras_transformer.layers.base import Dense
+from keras_transformer.layers.base import Conv2D, Dense
 from keras_transformer.models.base import ConfiguredModel, compute_policy
 
 
@@ -82,8 +82,13 @@ class VisionTransformer(ConfiguredModel):
                 f"Received: patch_size={patch_size}, image_shape={image_shape}"
             )
         num_patches = (height // patch_size) * (width // patch_size)
-        patches = keras.layers.Conv2D(
-            d_model, patch_size, strides=patch_size, dtype=policy, name="patch_embedding"
+        patches = Conv2D(
+            d_model,
+            patch_size,
+            strides=patch_size,
+            data_format="channels_last",
+            dtype=policy,
+            name="patch_embedding",
         )
         positions = LearnedPositionalEncoding(
             num_patches,
@@ -108,7 +113,9 @@ class VisionTransformer(ConfiguredModel):
         x = keras.layers.Reshape((num_patches, d_model), dtype=policy)(patches(pictures))
         x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(positions(x))
         states = encoder(x)
-        pooled = keras.layers.GlobalAveragePooling1D(dtype=policy, name="mean")(states)
+        pooled = keras.layers.GlobalAveragePooling1D("channels_last", dtype=policy, name="mean")(
+            states
+        )
         classifier = Dense(num_classes, kernel_initializer="zeros", dtype=policy, name="classifier")
         super().__init__(pictures, classifier(pooled), **kwargs)
 

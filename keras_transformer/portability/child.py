@@ -49,6 +49,9 @@ def search_arrays(model: Any, inputs: Any, compiled: Any = None) -> Arrays:
     has_name = isinstance(inputs, dict) and "source_ids" in inputs
     source_ids = inputs["source_ids"] if has_name else keras.tree.flatten(inputs)[0]
     length, found = min(model.max_length, SEARCH_LENGTH), {}
+    if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
+        source_ids = source_ids[:, : max(1, model.max_length - SEARCH_LENGTH)]
+        length = min(SEARCH_LENGTH, model.max_length + 1 - source_ids.shape[1])
     for size in (1, 3):
         options = SearchOptions(beam_size=size, n_best=size)
         result = compiled(source_ids, max_length=length, options=options)

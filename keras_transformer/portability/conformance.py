@@ -209,7 +209,8 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
 
     Floats are standard normal. Integers are valid ids for the embedding that reads the input. If no
     embedding reads the input, the ids are valid for the model's smallest embedding. Without any
-    embedding, the ids are less than 3. In a matrix of ids with more than two columns, the first row
+    embedding, the ids are less than 3. If the name of an input ends in "positions", its values are
+    positions of the other inputs. In a matrix of ids with more than two columns, the first row
     ends with two padding ids.
 
     Raises:
@@ -246,7 +247,7 @@ def _vocabulary_size(model: keras.Model, spec: Any) -> int:
         if isinstance(size, int):
             sizes.append(size)
             own += [size] if any(x is spec for x in _inputs_of(layer)) else []
-    return min(own or sizes or [3])
+    return LENGTH if spec.name.endswith("positions") else min(own or sizes or [3])
 
 
 def _inputs_of(layer: Any) -> list[Any]:

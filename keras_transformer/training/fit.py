@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer.data import fit_data
 from keras_transformer.errors import UserError
+from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.run import checkpoint_folders
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
@@ -130,10 +131,10 @@ def fit(
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If an argument is out of range or has no effect. If a callback is
-            `SwapEMAWeights(swap_on_epoch=True)`. If `validation` returns a value that is no number,
-            text or image. If `validation` returns no `"loss"`, but `patience` or `keep_best` is
-            given. If `batches` ends. On TensorFlow, the end of `batches` causes an error of another
-            type.
+            `SwapEMAWeights(swap_on_epoch=True)`. If a layer of Keras has LoRA, which its saved
+            weights would not keep. If `validation` returns a value that is no number, text or
+            image. If `validation` returns no `"loss"`, but `patience` or `keep_best` is given. If
+            `batches` ends. On TensorFlow, the end of `batches` causes an error of another type.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
@@ -215,6 +216,7 @@ def _check(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
             f"`keras.Input`). Received: compiled={model.compiled}, built={model.built}"
         )
+    check_lora_is_kept(model)
     if type(distribution) is not Distribution and not isinstance(model, SlicedLogitsTrainer):
         raise ValueError(
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "

@@ -16,6 +16,7 @@ from keras_transformer.visualization.attention_example import translation_attent
 from keras_transformer.visualization.attention_picture import attention_image
 
 _SAMPLES = 5
+_MOST_TOKENS = 50  # An image of 6 layers and 8 heads then has 23 MB before compression.
 
 
 class TranslationValidation:
@@ -26,9 +27,9 @@ class TranslationValidation:
     over real target tokens. Greedy search also translates the first sentences of the split. The
     setting `training.validation_bleu_sentences` is the number of these sentences. If this number is
     above 0, the results also contain `"bleu"`, in percent, `"translations"`, a Markdown table with
-    a few examples, and the attention of the first pair: an image of all heads for each kind, such
-    as `"attention/cross"`, and the tokens of its rows and columns as `"attention/tokens"`. There is
-    no attention of a pair with too many tokens, and of a model without attention.
+    a few examples, and the attention of the first pair of at most 50 tokens a side: an image of all
+    heads for each kind, such as `"attention/cross"`, and the tokens of its rows and columns as
+    `"attention/tokens"`. There is no attention without such a pair or if the model has none.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:
@@ -55,10 +56,16 @@ class TranslationValidation:
         table = _table(("source", "reference", "translation"), rows)
         return {"bleu": bleu.score, "translations": table, **self._attention()}
 
+    def _length(self, pair: tuple[str, str]) -> int:
+        encoders = self.tokenizer.encode_source, self.tokenizer.encode_target
+        return max(len(encode([x])[0]) for encode, x in zip(encoders, pair, strict=True))
+
     def _attention(self) -> dict[str, Any]:
+        """Draws the attention of the first pair that makes a picture of a modest size."""
+        pairs = (pair for pair in self.pairs if self._length(pair) <= _MOST_TOKENS)
         try:
-            example = translation_attention(self._translator, *self.pairs[0])
-        except UserError:
+            example = translation_attention(self._translator, *next(pairs))
+        except (StopIteration, UserError):
             return {}
         tokens = [(kind, *map(" ".join, example.tokens[kind])) for kind in example.kinds]
         return {

@@ -66,6 +66,12 @@ def test_no_character_of_the_training_text_is_unknown(tokenizer):
         assert tokenizer.unk_id not in tokenizer.encode_source([sentence])[0]
 
 
+def test_characters_of_long_lines_are_known():
+    long = "word " * 900 + "Ω"  # SentencePiece by itself leaves out lines of more than 4,192 bytes
+    tokenizer = Tokenizer.train([*SENTENCES, (long, long)], vocabulary_size=120)
+    assert tokenizer.unk_id not in tokenizer.encode_source(["Ω"])[0]
+
+
 def test_joint_vocabulary_is_shared(tokenizer, separate_tokenizer):
     assert tokenizer.joint
     assert tokenizer.source_vocabulary_size == tokenizer.target_vocabulary_size == 120

@@ -11,7 +11,7 @@ from keras_transformer.decoding.search import make_strategy
 
 V, MAX_LENGTH = 9, 7
 MODEL = PrefixModel(V)
-PIECES = [f"▁{number}" for number in range(V)]
+PIECES = ["</s>" if number == EOS else f"▁{number}" for number in range(V)]
 OPTIONS = [
     SearchOptions(beam_size=3, n_best=3),
     SearchOptions(beam_size=3, n_best=1, length_penalty=2.0),
@@ -101,3 +101,5 @@ def test_reasons_tell_why_a_hypothesis_won_or_lost():
     assert reasons[A, A] == "the search ended: the score could become at most -1.204"
     assert reasons[A, EOS] == "rank 3 of the step, but there are 2 beams"
     assert tree.text(tree.nodes[0]) == ""
+    (best,) = (node for node in tree.nodes if node.result == 1)
+    assert tree.text(best) == str(Z)

@@ -94,6 +94,10 @@ def test_what_has_no_meaning_is_refused(generator):
         generator.generate("abc")
     with pytest.raises(ValueError, match="coverage_penalty.*model=LanguageModel"):
         generator.generate(PROMPTS, SearchOptions(coverage_penalty=0.2))
+    with pytest.raises(ValueError, match="`eos_id` must be None or from 0 to 28"):
+        Generator(model, Letters(), eos_id=29)
+    with pytest.raises(ValueError, match="`eos_id` must differ from the model's `pad_id`"):
+        Generator(small_model("padding_in_vocabulary"), Letters(), eos_id=0).generate(PROMPTS)
     with pytest.raises(ValueError, match="use `Translator`. Received: model=Transformer"):
         Generator(small_transformer(), Letters())
     with pytest.raises(ValueError, match="use `Generator`. Received: model=Ensemble"):

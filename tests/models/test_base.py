@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 from support.seq2seq_models import new_model
 
-from keras_transformer import BertEncoder, MaskedLanguageModel
+from keras_transformer import BertEncoder, LanguageModel, MaskedCrossentropy, MaskedLanguageModel
 from keras_transformer.models import architecture
 
 
@@ -32,3 +33,15 @@ def test_config_contains_the_model_that_is_an_argument_and_all_changes_once():
     loaded = MaskedLanguageModel.from_config(config)
     assert json.loads(json.dumps(loaded.get_config())) == config
     assert not loaded.encoder.embedding.trainable
+
+
+def test_a_loss_with_another_padding_is_refused():
+    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_ff": 4, "max_length": 4}
+    model = LanguageModel(5, **sizes, pad_id=-1)
+    ids = np.zeros((1, 2), "int32")
+    model.compile("sgd", MaskedCrossentropy())
+    for use in (model.evaluate, model.train_on_batch):
+        with pytest.raises(ValueError, match=r"MaskedCrossentropy\(pad_id=-1\)"):
+            use(ids, ids)
+    model.compile("sgd", MaskedCrossentropy(pad_id=-1))
+    assert model.evaluate(ids, ids, verbose=0) > 0

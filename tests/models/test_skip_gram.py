@@ -39,6 +39,19 @@ def test_saved_model_gives_the_same_logits(inputs, tmp_path):
     np.testing.assert_allclose(to_numpy(loaded(inputs)), to_numpy(model(inputs)), atol=1e-6)
 
 
+def test_quantization_flags_and_dtype_are_saved(inputs, tmp_path):
+    model = SkipGram(V, D, dtype="mixed_bfloat16")
+    randomize(model)
+    model.word_embedding.trainable = False
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert not loaded.word_embedding.trainable and loaded.context_embedding.trainable
+    found, expected = (keras.ops.cast(x(inputs), "float32") for x in (loaded, model))
+    assert keras.backend.standardize_dtype(model(inputs).dtype) == "bfloat16"
+    np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
+
+
 def test_words_with_the_same_neighbors_get_similar_vectors(tmp_path):
     # The words 0 and 1 stand before 4 and 5; the words 2 and 3 stand before 6 and 7.
     rng = np.random.default_rng(0)

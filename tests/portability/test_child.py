@@ -1,12 +1,16 @@
 """The process of a backend: order of calls, rounding noise, and calls as Python."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from support import custom_layers
 from support.contract import to_numpy
+from support.searching import quick_search
 
-from keras_transformer.portability.child import Child, _expression
+from keras_transformer import LanguageModel
+from keras_transformer.portability.child import SEARCH_LENGTH, Child, _expression, search_arrays
 
 
 @pytest.fixture
@@ -94,3 +98,12 @@ def test_a_call_becomes_python():
     text = _expression(({"a": [None, True, 1.5]}, np.ones(2)), arrays)
     assert eval(text, {"arrays": arrays})[0] == {"a": [None, True, 1.5]}
     assert len(arrays) == 1
+
+
+@pytest.mark.parametrize("max_length", [1, 16])
+def test_a_language_model_of_any_length_is_searched(max_length):
+    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_ff": 4}
+    model = LanguageModel(9, **sizes, max_length=max_length)
+    ids = np.ones((2, min(max_length, 7)), "int32")
+    found = search_arrays(model, ids, functools.partial(quick_search, model))
+    assert found["ids of 3 beams"].shape == (2, 3, 1 if max_length == 1 else SEARCH_LENGTH)

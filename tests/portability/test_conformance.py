@@ -12,7 +12,13 @@ from support import custom_layers
 from support.command_line import invoke
 from support.small_models import TARGET_V, VARIANTS, V, new_model
 
-from keras_transformer import Conformance, UserError, conformance
+from keras_transformer import (
+    BertEncoder,
+    Conformance,
+    MaskedLanguageModel,
+    UserError,
+    conformance,
+)
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.portability.conformance import _tensors_of, as_model, random_inputs
 
@@ -185,6 +191,13 @@ def test_a_transformer_gets_ids_of_both_vocabularies_and_its_own_padding():
     inputs = random_inputs(new_model("all_at_once"))
     assert all(ids.max() < min(V, TARGET_V) for ids in inputs.values())
     assert (inputs["source_ids"][0, -2:] == 5).all() and (inputs["source_ids"] == 5).sum() == 2
+
+
+def test_positions_of_masked_tokens_are_positions():
+    encoder = BertEncoder(30, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9)
+    inputs = random_inputs(MaskedLanguageModel(encoder))
+    assert inputs["masked_positions"].max() < inputs["token_ids"].shape[1]
+    assert inputs["token_ids"].max() > 10
 
 
 def test_inputs_have_the_dtypes_and_shapes_of_the_model():

@@ -280,6 +280,13 @@ def test_models_must_be_built_and_take_a_step_at_a_time(tmp_path, model):
         fit_quietly(model, tmp_path)
 
 
+def test_lora_that_a_checkpoint_would_lose_is_refused(tmp_path):
+    model = new_model()
+    model.layers[-1].enable_lora(1)
+    with pytest.raises(ValueError, match="would not train after a resume"):
+        fit_quietly(model, tmp_path)
+
+
 def test_array_batches_have_every_row_once_a_pass_in_another_order():
     rows = [ids for (ids,) in itertools.islice(array_batches(np.arange(10), batch_size=4)(0), 5)]
     first, second = np.split(np.concatenate(rows), 2)

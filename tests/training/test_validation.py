@@ -14,6 +14,13 @@ from keras_transformer.training import validation
 from keras_transformer.training.validation import TranslationValidation
 
 
+def split(texts):
+    return [text.split() for text in texts]
+
+
+WORDS = SimpleNamespace(encode_source=split, encode_target=split)
+
+
 @pytest.fixture
 def run(tmp_path):
     tiny_run.write_text(tmp_path)
@@ -31,7 +38,7 @@ def validate(translate, run, monkeypatch, attention=lambda *_: attention_example
         model=None, evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.e**2}
     )
     batch = ({"source_ids": np.zeros((1, 1), "int32")}, np.zeros((1, 1), "int32"))
-    return TranslationValidation(run, None, [batch])(trainer, 7)
+    return TranslationValidation(run, WORDS, [batch])(trainer, 7)
 
 
 def test_perfect_translations_score_100_and_only_the_first_sentences_count(run, monkeypatch):
@@ -63,6 +70,19 @@ def test_shows_the_attention_of_the_first_pair(run, monkeypatch):
     assert shown == [("one | two", "eins zwei drei vier fünf")]
     assert found["attention/tokens"].splitlines()[-1] == "| cross | b c d | a &#124; |"
     assert found["attention/cross"].shape == (2 * (8 * 3 + 1), 3 * (8 * 2 + 1), 3)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(3, []), (4, ["three"]), (5, ["one | two"])])
+def test_the_picture_has_a_modest_size(run, monkeypatch, most, expected):
+    shown = []
+
+    def attention(_, source, __):
+        shown.append(source)
+        return attention_example()
+
+    monkeypatch.setattr(validation, "_MOST_TOKENS", most)
+    found = validate(lambda sentences: ["a", "b"], run, monkeypatch, attention)
+    assert shown == expected and ("attention/cross" in found) == bool(expected)
 
 
 def test_a_pair_that_has_no_attention_is_left_out(run, monkeypatch):
