@@ -34,6 +34,7 @@ from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
 )
 from keras_transformer.layers.residual_connection import ResidualConnection
 from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.layers.vector_quantizer import VectorQuantizer
 
 __all__ = [
     "ALiBiPositionalEncoding",
@@ -63,6 +64,7 @@ __all__ = [
     "SinusoidalPositionalEncoding",
     "StridedAttention",
     "TokenEmbedding",
+    "VectorQuantizer",
     "causal_mask",
     "padding_mask",
     "scaled_dot_product_attention",
