@@ -72,9 +72,9 @@ def parse_options():
     parser.add_argument("--num-layers", type=int, default=4)
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--autoencoder-steps", type=int, default=3_000)
-    parser.add_argument("--classifier-steps", type=int, default=3_000)
-    parser.add_argument("--steps", type=int, default=3_000, help="of the language model")
+    parser.add_argument("--autoencoder-steps", type=int, default=2_500)
+    parser.add_argument("--classifier-steps", type=int, default=1_500)
+    parser.add_argument("--steps", type=int, default=1_500, help="of the language model")
     parser.add_argument("--held-out", type=int, default=2_000, help="training pictures to validate")
     parser.add_argument("--samples", type=int, default=100, help="drawn pictures of each class")
     parser.add_argument("--temperature", type=float, default=0.8)
@@ -248,6 +248,7 @@ def new_language_model(captions, options):
         d_model=options.d_model,
         num_heads=4,
         d_ff=4 * options.d_model,
+        dropout_rate=0.0,
         attention_dropout_rate=0.0,
         max_length=captions.length + CODES - 1,
         pad_id=PAD_ID,
@@ -313,7 +314,7 @@ def main():
     inputs, targets = sequences_of(captions, labels, encode(autoencoder, x), options.seed)
     model = new_language_model(captions, options)
     loss = MaskedCrossentropy(pad_id=PAD_ID)
-    train(model, inputs, targets, loss, options.steps, 2e-3, folders[2], options)
+    train(model, inputs, targets, loss, options.steps, 3e-3, folders[2], options)
 
     drawn_labels = np.arange(len(CLASSES)).repeat(options.samples)
     texts = list(map(caption_of, drawn_labels, range(len(drawn_labels))))
