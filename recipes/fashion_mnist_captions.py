@@ -73,11 +73,11 @@ def parse_options():
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--autoencoder-steps", type=int, default=2_500)
-    parser.add_argument("--classifier-steps", type=int, default=1_500)
+    parser.add_argument("--classifier-steps", type=int, default=4_500)
     parser.add_argument("--steps", type=int, default=1_500, help="of the language model")
     parser.add_argument("--held-out", type=int, default=2_000, help="training pictures to validate")
     parser.add_argument("--samples", type=int, default=100, help="drawn pictures of each class")
-    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--temperature", type=float, default=0.5)
     parser.add_argument("--top-k", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
@@ -271,8 +271,8 @@ def draw(model, captions, texts, options):
 # 7. A contact sheet: a row for each class.
 
 
-def draw_contact_sheet(pictures, texts, path, columns=12):
-    """Writes the first pictures of each class, with a caption, to a PNG file."""
+def draw_contact_sheet(pictures, path, columns=12):
+    """Writes the first pictures of each class to a PNG file."""
     try:
         import matplotlib
     except ImportError:
@@ -282,12 +282,12 @@ def draw_contact_sheet(pictures, texts, path, columns=12):
     from matplotlib import pyplot
 
     rows = pictures.reshape(len(CLASSES), -1, 28, 28)[:, :columns]
-    figure, axes = pyplot.subplots(len(CLASSES), figsize=(9, 6.4))
-    for axis, row, text in zip(axes, rows, texts[:: len(texts) // len(CLASSES)], strict=True):
+    figure, axes = pyplot.subplots(len(CLASSES), figsize=(7.5, 6))
+    for axis, row, text in zip(axes, rows, CLASSES, strict=True):
         axis.imshow(np.concatenate(row, axis=1), "Greys", vmin=-0.8, vmax=2.0)
         axis.set_axis_off()
         axis.text(-6, 14, text, ha="right", va="center", fontsize=9)
-    figure.subplots_adjust(0.24, 0.01, 0.99, 0.99, hspace=0.04)
+    figure.subplots_adjust(0.14, 0.01, 0.99, 0.99, hspace=0.04)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
 
@@ -319,7 +319,7 @@ def main():
     drawn_labels = np.arange(len(CLASSES)).repeat(options.samples)
     texts = list(map(caption_of, drawn_labels, range(len(drawn_labels))))
     drawn = decode(autoencoder, draw(model, captions, texts, options))
-    draw_contact_sheet(drawn, texts, options.output / "contact_sheet.png")
+    draw_contact_sheet(drawn, options.output / "contact_sheet.png")
 
     test_codes = encode(autoencoder, test)
     restored = decode(autoencoder, test_codes)
