@@ -11,9 +11,14 @@ data:     60,000 and 10,000 pictures of 28x28 pixels (MIT licence), downloaded b
           `keras.datasets.fashion_mnist`, or read from --data-dir, a folder with its four files
 target:   90 % of 1,000 drawn pictures
 hardware: 1 CPU core with bfloat16 instructions, PyTorch backend
-time:     not yet measured
-steps:    not yet measured
-score:    not yet measured
+time:     32 minutes on a core shared with other jobs, about 13 minutes of CPU time
+steps:    4,500 (classifier), 2,500 (autoencoder) and 1,500 (language model) of 64 pictures
+score:    89.2 %, so the target is missed. The classifier is right for 91.5 % of the real test
+          pictures, and for 87.8 % of those that went through the autoencoder.
+
+The three models were trained in several calls, not in one. The temperature was chosen by the score
+itself: 88.4 % with 0.65 and 87.8 % with 0.3. Lower temperatures make the pictures of a class more
+alike: with 0.5, the standard deviation of a pixel is 78 % of that of restored test pictures.
 
 Sources: Ramesh et al. 2021, Zero-Shot Text-to-Image Generation; van den Oord et al. 2017, Neural
 Discrete Representation Learning.
