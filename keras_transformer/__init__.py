@@ -44,7 +44,8 @@ _PUBLIC_NAMES = {
         LearnedPositionalEncoding LocalAttention MultiHeadAttention
         NormalizedIndexPositionalEncoding PositionalEncoding RelativePositionBias ResidualConnection
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding SpectrogramPatches
-        StridedAttention TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
+        StridedAttention TokenEmbedding VectorQuantizer causal_mask padding_mask
+        scaled_dot_product_attention""",
     "models": """
         AttentionalRecurrentSeq2Seq BertEncoder ConvolutionalSeq2Seq Forecaster LanguageModel
         MaskedLanguageModel MaskedPatchModel RecurrentSeq2Seq SkipGram SkipGramWindowModel

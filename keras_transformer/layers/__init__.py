@@ -35,6 +35,7 @@ from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
 from keras_transformer.layers.residual_connection import ResidualConnection
 from keras_transformer.layers.spectrogram_patches import SpectrogramPatches
 from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.layers.vector_quantizer import VectorQuantizer
 
 __all__ = [
     "ALiBiPositionalEncoding",
@@ -65,6 +66,7 @@ __all__ = [
     "SpectrogramPatches",
     "StridedAttention",
     "TokenEmbedding",
+    "VectorQuantizer",
     "causal_mask",
     "padding_mask",
     "scaled_dot_product_attention",

@@ -1,0 +1,95 @@
+"""Vector quantization with a learned codebook."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.base import ConfiguredLayer, check_sizes
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class VectorQuantizer(ConfiguredLayer):
+    """Replaces each vector by the nearest vector of a learned codebook (VQ-VAE, §3).
+
+    The gradient of the outputs passes unchanged to the inputs. The layer adds two losses: the mean
+    squared distance between the inputs and their codebook vectors, with gradients for the codebook
+    only, and `commitment` times the same distance, with gradients for the inputs only.
+
+    The codebook starts with values from N(0, 1). Codebook vectors far away from all inputs are
+    never used and never trained. So scale the inputs to zero mean and unit variance, for example
+    with batch normalization (Łańcucki et al. 2020, §3.1). Distances and losses are computed in
+    float32.
+
+    Example:
+
+    >>> quantizer = VectorQuantizer(num_codes=256)
+    >>> quantized = quantizer(vectors)              # (B, 7, 7, D)
+    >>> codes = quantizer.encode(vectors)           # (B, 7, 7), from 0 to 255
+    >>> quantized = quantizer.decode(codes)         # (B, 7, 7, D)
+
+    Args:
+        num_codes: Number of vectors in the codebook.
+        commitment: Weight of the loss that draws the inputs to the codebook, at least 0. Defaults
+            to 0.25.
+
+    Call arguments:
+        inputs: float tensor `(..., D)`.
+
+    Returns:
+        The nearest codebook vectors, a float tensor `(..., D)` in the compute dtype.
+
+    Raises:
+        ValueError: If `num_codes` is below 1, or if `commitment` is negative.
+
+    Source: van den Oord et al. 2017, Neural Discrete Representation Learning, eq. 3.
+    """
+
+    def __init__(self, num_codes: int, commitment: float = 0.25, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_sizes(num_codes=num_codes)
+        if not commitment >= 0:
+            raise ValueError(f"`commitment` must be at least 0. Received: commitment={commitment}")
+        self.num_codes = num_codes
+        self.commitment = commitment
+
+    def build(self, input_shape: Any) -> None:
+        self.codebook = self.add_weight(
+            name="codebook",
+            shape=(self.num_codes, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=1.0),
+            autocast=False,
+        )
+        self.built = True
+
+    def _output_spec(self, inputs: Any) -> Any:
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+
+    def call(self, inputs: Any) -> Any:
+        vectors = ops.cast(inputs, "float32")
+        quantized = self.decode(self.encode(vectors))
+        self.add_loss(ops.mean(ops.square(quantized - ops.stop_gradient(vectors))))
+        distance = ops.mean(ops.square(vectors - ops.stop_gradient(quantized)))
+        self.add_loss(self.commitment * distance)
+        outputs = vectors + ops.stop_gradient(quantized - vectors)
+        return ops.cast(outputs, self.compute_dtype)
+
+    def encode(self, vectors: Any) -> Any:
+        """Returns the indices of the nearest codebook vectors, int32 `(...)`.
+
+        Args:
+            vectors: float tensor `(..., D)`.
+        """
+        vectors = ops.cast(vectors, "float32")
+        products = ops.matmul(vectors, ops.transpose(self.codebook))
+        # Without the squares of `vectors`, which are the same for all codes.
+        distances = ops.sum(ops.square(self.codebook), axis=-1) - 2 * products
+        return ops.cast(ops.argmin(distances, axis=-1), "int32")
+
+    def decode(self, codes: Any) -> Any:
+        """Returns the codebook vectors of `codes`, float32 `(..., D)`.
+
+        Args:
+            codes: int tensor `(...)`, from 0 to `num_codes` - 1.
+        """
+        return ops.take(self.codebook, codes, axis=0)
