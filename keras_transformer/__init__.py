@@ -40,8 +40,8 @@ _PUBLIC_NAMES = {
     "layers": """
         ALiBiPositionalEncoding AdditiveAttention AttentionPattern AttentionalGRU
         BinaryPositionalEncoding ConvolutionalDecoderLayer ConvolutionalEncoderLayer Decoder
-        DecoderLayer Dropout Encoder EncoderLayer FeedForward FullAttention IndexPositionalEncoding
-        LearnedPositionalEncoding LocalAttention MultiHeadAttention
+        DecoderLayer Dropout Encoder EncoderLayer FeedForward FixedAttention FullAttention
+        IndexPositionalEncoding LearnedPositionalEncoding LocalAttention MultiHeadAttention
         NormalizedIndexPositionalEncoding PositionalEncoding RelativePositionBias ResidualConnection
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding StridedAttention
         TokenEmbedding causal_mask padding_mask scaled_dot_product_attention""",
