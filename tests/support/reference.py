@@ -415,7 +415,8 @@ def masked_language_model(weights, config, token_ids, masked_positions, segment_
 def language_model(weights, config, token_ids):
     """(B, T) to logits (B, T, V). `config` holds the arguments of the model."""
     encoding, length = config["position_encoding"], token_ids.shape[1]
-    pattern = pattern_mask(length, config["attention_pattern"], config["attention_window"])
+    patterns = config["attention_pattern"]
+    patterns = patterns if isinstance(patterns, list) else [patterns]
     arguments = {
         "num_heads": config["num_heads"],
         "activation": config["activation"],
@@ -428,7 +429,8 @@ def language_model(weights, config, token_ids):
     x = weights["embedding"]["embeddings"][token_ids]
     x = encode_positions(weights.get("positions"), x, encoding, config["max_length"])
     for i in range(1, config["num_layers"] + 1):
-        mask = causal_mask(length) & pattern
+        pattern = patterns[(i - 1) % len(patterns)]
+        mask = causal_mask(length) & pattern_mask(length, pattern, config["attention_window"])
         x = encoder_layer(weights[f"decoder_layer_{i}"], x, mask, **arguments)
     if config["norm_first"]:
         x = layer_normalization(weights["decoder_norm"], x)

@@ -23,33 +23,33 @@ def attention_pattern(name: str) -> Callable[[type], type]:
     return register
 
 
-def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPattern | None":
-    """Creates a pattern from its registered name.
+def new_attention_pattern(name: Any, window: int | None) -> Any:
+    """Creates an `AttentionPattern` from its registered name.
 
     Args:
-        name: A registered name, or None for no pattern.
+        name: A registered name, or None for no pattern. For a list, the function returns a list.
         window: The window, stride or block size in tokens, or None if the pattern has none of them.
 
     Raises:
         ValueError: If the name is not registered, if a required `window` is missing, or if `window`
             is given for a pattern without a window.
     """
-    if name not in (None, *ATTENTION_PATTERNS):
+    names = name if isinstance(name, list) else [name]
+    known = [None, *ATTENTION_PATTERNS]
+    if not names or not all(each in known for each in names):
         raise ValueError(
-            f"`attention_pattern` must be None or one of {list(ATTENTION_PATTERNS)}. "
+            f"`attention_pattern` must be None, one of {known[1:]}, or a list of these. "
             f"Received: attention_pattern={name!r}"
         )
-    pattern = None if name is None else ATTENTION_PATTERNS[name]
-    needs_window = pattern is not None and pattern.needs_window
-    if needs_window != (window is not None):
+    classes = [ATTENTION_PATTERNS.get(each) for each in names]
+    if any(each and each.needs_window for each in classes) != (window is not None):
         raise ValueError(
             "`attention_window` is required for patterns with a window, stride or block size, and "
             "must be None for all other patterns. "
             f"Received: attention_pattern={name!r}, attention_window={window}"
         )
-    if pattern is None:
-        return None
-    return pattern(window) if needs_window else pattern()
+    patterns = [each and (each(window) if each.needs_window else each()) for each in classes]
+    return patterns if isinstance(name, list) else patterns[0]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

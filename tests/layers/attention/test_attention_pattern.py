@@ -192,6 +192,11 @@ def test_every_name_makes_its_pattern():
     for name, pattern in ATTENTION_PATTERNS.items():
         window = 7 if pattern.needs_window else None
         assert type(new_attention_pattern(name, window)) is pattern
+    assert new_attention_pattern(["full", "fixed", None], 7) == [
+        FullAttention(),
+        FixedAttention(7),
+        None,
+    ]
 
 
 @ALL
