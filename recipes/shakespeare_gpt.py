@@ -85,7 +85,7 @@ PRESETS = {
         "position_encoding": "rotary",
         "dropout_rate": 0.1,
         "batch_size": 4,
-        "steps": 1_500,
+        "steps": 1_400,
         "warmup_steps": 100,
         "learning_rate": 3e-3,
         "dtype": "mixed_bfloat16",

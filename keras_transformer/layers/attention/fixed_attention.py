@@ -128,11 +128,15 @@ class FixedAttention(AttentionPattern):
     def _far_scores(self, queries: Any, keys: Any, marks: Any, use_causal_mask: bool) -> Any:
         """Returns scores `(B, H, M, l, M * c)` of the summaries of other blocks."""
         keys, marks = self._summaries(keys), self._summaries(marks)
-        blocks = ops.arange(ops.shape(queries)[2], dtype="int32")
-        of_queries = ops.repeat(blocks, self.block_size)[:, None]
-        of_keys = ops.repeat(blocks, self._summary_size)
+        joined = _join(queries)
+        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
+        of_queries, of_keys = (
+            ops.arange(ops.shape(x)[2], dtype="int32") // size
+            for x, size in ((joined, self.block_size), (keys, self._summary_size))
+        )
+        of_queries = of_queries[:, None]
         is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
-        scores = masked_scores(_join(queries), keys, marks, is_other)
+        scores = masked_scores(joined, keys, marks, is_other)
         return ops.reshape(scores, (*ops.shape(queries)[:4], ops.shape(keys)[2]))
 
 
