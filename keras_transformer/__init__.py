@@ -40,8 +40,8 @@ _PUBLIC_NAMES = {
     "layers": """
         ALiBiPositionalEncoding AdditiveAttention AttentionPattern AttentionalGRU
         BinaryPositionalEncoding ConvolutionalDecoderLayer ConvolutionalEncoderLayer Decoder
-        DecoderLayer Dropout Encoder EncoderLayer FeedForward FullAttention IndexPositionalEncoding
-        LearnedPositionalEncoding LocalAttention MultiHeadAttention
+        DecoderLayer Dropout Encoder EncoderLayer FeedForward FixedAttention FullAttention
+        IndexPositionalEncoding LearnedPositionalEncoding LocalAttention MultiHeadAttention
         NormalizedIndexPositionalEncoding PositionalEncoding RelativePositionBias ResidualConnection
         RotaryPositionalEncoding SelfAttention SinusoidalPositionalEncoding SpectrogramPatches
         StridedAttention TokenEmbedding VectorQuantizer causal_mask padding_mask

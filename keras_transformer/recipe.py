@@ -215,14 +215,14 @@ class ModelSettings(_Section):
         le=_MOST,
         description="Maximum tokens per sentence in search and in some position encodings.",
     )
-    attention_pattern: Literal["full", "local", "strided"] | None = Field(
+    attention_pattern: Literal["full", "local", "strided", "fixed"] | None = Field(
         None, description="Pattern of attention that saves memory on long sequences. Default: none."
     )
     attention_window: int | None = Field(
         None,
         gt=0,
         le=_MOST,
-        description="Window of local attention, or stride of strided attention, in tokens.",
+        description="Window of local, stride of strided or block of fixed attention, in tokens.",
     )
 
     @field_validator("architecture")
@@ -249,10 +249,11 @@ class ModelSettings(_Section):
 
     @model_validator(mode="after")
     def _check_window(self) -> "ModelSettings":
-        if (self.attention_pattern in ("local", "strided")) != (self.attention_window is not None):
+        needs_window = self.attention_pattern in ("local", "strided", "fixed")
+        if needs_window != (self.attention_window is not None):
             raise ValueError(
-                "attention_window is required for attention_pattern local or strided, and must be "
-                f"omitted otherwise. Received: attention_pattern={self.attention_pattern}, "
+                "attention_window is required for attention_pattern local, strided or fixed, and "
+                f"must be omitted otherwise. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
         return self

@@ -13,7 +13,7 @@ PUBLIC = """
     AttentionalGRU AttentionalRecurrentSeq2Seq BatchPlan BertEncoder BinaryPositionalEncoding Cache
     Conformance ConvolutionalDecoderLayer ConvolutionalEncoderLayer ConvolutionalSeq2Seq CorpusError
     Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble FeedForward ForbiddenWords Forecaster
-    FullAttention Generator Hypothesis IndexPositionalEncoding LanguageModel
+    FixedAttention FullAttention Generator Hypothesis IndexPositionalEncoding LanguageModel
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MaskedLanguageModel
     MaskedPatchModel MinLength MultiHeadAttention NoRepeatNgrams NormalizedIndexPositionalEncoding
     Perplexity PositionalEncoding Recipe RecurrentSeq2Seq RelativePositionBias RepetitionPenalty

@@ -193,7 +193,9 @@ def test_held_out_pairs_come_from_the_training_text(path, data):
     "settings", [["model.attention_pattern=local"], ["model.attention_window=64"]]
 )
 def test_windows_belong_to_patterns(path, settings):
-    with pytest.raises(UserError, match="model: attention_window is required for .* local or"):
+    with pytest.raises(
+        UserError, match="model: attention_window is required for .* local, strided or"
+    ):
         load_recipe(path, settings)
 
 

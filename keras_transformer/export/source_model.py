@@ -60,7 +60,7 @@ def check_attention(model: Seq2Seq, format: str) -> None:
         )
     if model.attention_pattern not in (None, "full"):
         raise ValueError(
-            f"{format} does not support local or strided attention; a SavedModel does. "
+            f"{format} does not support local, strided or fixed attention; a SavedModel does. "
             f"Received: model.attention_pattern={model.attention_pattern!r}"
         )
     if model.positions.has_score_bias:

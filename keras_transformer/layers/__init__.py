@@ -2,6 +2,7 @@
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.fixed_attention import FixedAttention
 from keras_transformer.layers.attention.full_attention import FullAttention
 from keras_transformer.layers.attention.local_attention import LocalAttention
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
@@ -51,6 +52,7 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "FixedAttention",
     "FullAttention",
     "IndexPositionalEncoding",
     "LearnedPositionalEncoding",

@@ -172,7 +172,8 @@ class Decoder(Encoder):
     Args:
         num_layers: Number of layers, at least 1.
         d_model, num_heads, d_ff: See `EncoderLayer`.
-        **options: Other arguments of `DecoderLayer`. All layers share one position encoding.
+        **options: Other arguments of `DecoderLayer`. All layers share one position encoding. For a
+            list as `attention_pattern`, see `Encoder`.
 
     For call arguments, result and errors, see `DecoderLayer`. The returned attention weights are
     from the last layer.

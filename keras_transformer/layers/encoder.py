@@ -1,5 +1,6 @@
 """Encoder layer and stack of encoder layers (left half of Figure 1)."""
 
+from itertools import cycle
 from typing import Any
 
 import keras
@@ -179,7 +180,8 @@ class Encoder(ConfiguredLayer):
     Args:
         num_layers: Number of layers, at least 1.
         d_model, num_heads, d_ff: See `EncoderLayer`.
-        **options: Other arguments of `EncoderLayer`. All layers share one position encoding.
+        **options: Other arguments of `EncoderLayer`. All layers share one position encoding. If
+            `attention_pattern` is a list, layer i has its entry i modulo the length of the list.
 
     For call arguments and result, see `EncoderLayer`.
 
@@ -213,12 +215,22 @@ class Encoder(ConfiguredLayer):
         self.supports_masking = True
         self.num_layers = num_layers
         options = {**options, "dtype": self.dtype_policy}
+        pattern = options.pop("attention_pattern", None)
+        patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
         self.layers: list[Any] = [
-            self.layer_class(d_model, num_heads, d_ff, name=f"{self.prefix}_layer_{i}", **options)
+            self.layer_class(
+                d_model,
+                num_heads,
+                d_ff,
+                name=f"{self.prefix}_layer_{i}",
+                attention_pattern=next(patterns),
+                **options,
+            )
             for i in range(1, num_layers + 1)
         ]
         for option in self.layer_class.argument_names():
             setattr(self, option, getattr(self.layers[0], option))
+        self.attention_pattern = pattern
         self.norm = None
         if self.layers[0].norm_first:
             kind, epsilon = self.layers[0].normalization, self.layers[0].norm_epsilon

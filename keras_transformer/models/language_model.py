@@ -50,7 +50,9 @@ class LanguageModel(ConfiguredModel):
         max_length: Maximum sequence length in tokens: prompt and continuation. Defaults to 1024.
         pad_id: Id of padding, in the vocabulary or -1. With -1, every token of the vocabulary can
             occur in texts. Defaults to 0.
-        attention_pattern, attention_window: See `Transformer`. Both default to None.
+        attention_pattern: See `Transformer`. A list of patterns is repeated over the layers:
+            `[None, "local"]` alternates, as in GPT-3. Defaults to None.
+        attention_window: See `Transformer`. Defaults to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -88,7 +90,7 @@ class LanguageModel(ConfiguredModel):
         norm_epsilon: float = 1e-5,
         max_length: int = 1024,
         pad_id: int = 0,
-        attention_pattern: str | None = None,
+        attention_pattern: str | list[str | None] | None = None,
         attention_window: int | None = None,
         dtype: Any = None,
         **kwargs: Any,

@@ -52,12 +52,12 @@ class Transformer(Seq2Seq):
         max_length: Maximum sequence length in tokens, for search and for position encodings of
             limited length (learned, normalized index, binary). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
-        attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"` or
-            `"strided"`. With a pattern, cross-attention uses `"full"`. `"full"` gives the same
-            results as no pattern, but does not store all attention scores. Defaults to None, which
-            computes all scores at once (equation 1). This is fastest for short inputs.
-        attention_window: Window of `"local"` or stride of `"strided"`, in tokens. Required for
-            these two patterns. Must be None otherwise. Defaults to None.
+        attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"`,
+            `"strided"` or `"fixed"`. With a pattern, cross-attention uses `"full"`. `"full"` gives
+            the same results as no pattern, but does not store all attention scores. Defaults to
+            None, which computes all scores at once (equation 1). This is fastest for short inputs.
+        attention_window: Window of `"local"`, stride of `"strided"` or block size of `"fixed"`, in
+            tokens. Required for these patterns. Must be None otherwise. Defaults to None.
         d_k: Width K of queries and keys in each head. Values always have the width
             `d_model // num_heads`. Defaults to None, which means the width of the values.
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.

@@ -12,7 +12,8 @@ from _peak_memory import in_new_process, measure_step
 from tqdm import tqdm
 
 D_MODEL, NUM_HEADS, WINDOW = 256, 4, 128
-MODULES = ("dense", "full", "local", "strided", "keras")
+MODULES = ("dense", "full", "local", "strided", "fixed", "keras", "torch.nn")
+HOLD_ALL_SCORES = ("dense", "keras", "torch.nn")
 
 
 class Module(NamedTuple):
@@ -22,23 +23,27 @@ class Module(NamedTuple):
     backend: str
 
 
-def modules(backends: Sequence[str]) -> list[Module]:
-    ours_and_keras = [Module(name, backend) for backend in backends for name in MODULES]
-    return ours_and_keras + [Module("torch.nn", "torch")] * ("torch" in backends)
+def modules(backends: Sequence[str], names: Sequence[str] = MODULES) -> list[Module]:
+    pairs = [Module(name, backend) for backend in backends for name in names]
+    return [module for module in pairs if module.name != "torch.nn" or module.backend == "torch"]
 
 
 def measure_memory(
-    backends: Sequence[str], lengths: Sequence[int], longest_dense: int
+    modules: Sequence[Module], lengths: Sequence[int], longest_dense: int, is_causal: bool
 ) -> list[dict[str, Any]]:
     """A row for each module: MB and seconds at each length, and the exponents fitted."""
-    points = [(m, n) for m in modules(backends) for n in lengths]
-    points = [(m, n) for m, n in points if n <= longest_dense or m.name in MODULES[1:4]]
+    points = [(m, n) for m in modules for n in lengths]
+    points = [(m, n) for m, n in points if n <= longest_dense or m.name not in HOLD_ALL_SCORES]
     found: dict[Module, dict[int, dict[str, float]]] = {module: {} for module, _ in points}
     with tqdm(points, desc="memory", unit="process") as progress:
         for module, length in progress:
             progress.set_postfix_str(f"{module.name} {module.backend} {length}")
             found[module][length] = in_new_process(
-                Path(__file__), module.name, str(length), backend=module.backend
+                Path(__file__),
+                module.name,
+                str(length),
+                *["causal"] * is_causal,
+                backend=module.backend,
             )
     return [row(module, lengths, own) for module, own in found.items()]
 
@@ -66,14 +71,15 @@ def exponent(lengths: Sequence[int], figures: Sequence[float]) -> float | None:
 # --- In the process of a point -------------------------------------------------------------------
 
 
-def step_of(module: str, length: int) -> Callable[[], Any]:
+def step_of(module: str, length: int, is_causal: bool) -> Callable[[], Any]:
     """A training step of one layer on one sequence: forward, backward, and new weights."""
     x = np.random.default_rng(0).normal(size=(1, length, D_MODEL)).astype("float32")
     if module == "torch.nn":
-        return _torch_step(x)
+        return _torch_step(x, is_causal)
     import keras
 
     from keras_transformer import (
+        FixedAttention,
         FullAttention,
         LocalAttention,
         MultiHeadAttention,
@@ -82,31 +88,37 @@ def step_of(module: str, length: int) -> Callable[[], Any]:
 
     inputs = keras.Input((length, D_MODEL))
     if module == "keras":
-        outputs = keras.layers.MultiHeadAttention(NUM_HEADS, D_MODEL // NUM_HEADS)(inputs, inputs)
+        layer = keras.layers.MultiHeadAttention(NUM_HEADS, D_MODEL // NUM_HEADS)
+        outputs = layer(inputs, inputs, use_causal_mask=is_causal)
     else:
         pattern = {
             "dense": None,
             "full": FullAttention(),
             "local": LocalAttention(WINDOW),
             "strided": StridedAttention(WINDOW),
+            "fixed": FixedAttention(WINDOW),
         }[module]
-        outputs = MultiHeadAttention(D_MODEL, NUM_HEADS, attention_pattern=pattern)(inputs)
+        layer = MultiHeadAttention(D_MODEL, NUM_HEADS, attention_pattern=pattern)
+        outputs = layer(inputs, use_causal_mask=is_causal)
     model = keras.Model(inputs, outputs)
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=keras.backend.backend() == "jax")
     return lambda: model.train_on_batch(x, x)
 
 
-def _torch_step(x: np.ndarray) -> Callable[[], Any]:
+def _torch_step(x: np.ndarray, is_causal: bool) -> Callable[[], Any]:
     import torch
 
     torch.set_num_threads(int(ENVIRONMENT["OMP_NUM_THREADS"]))
     layer = torch.nn.MultiheadAttention(D_MODEL, NUM_HEADS, batch_first=True)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     tensor = torch.tensor(x)
+    mask = torch.ones(2 * x.shape[1:2], dtype=bool).triu(1) if is_causal else None
 
     def step() -> None:
         optimizer.zero_grad()
-        output, _ = layer(tensor, tensor, tensor, need_weights=False)
+        output, _ = layer(
+            tensor, tensor, tensor, need_weights=False, attn_mask=mask, is_causal=is_causal
+        )
         torch.nn.functional.mse_loss(output, tensor).backward()
         optimizer.step()
 
@@ -114,4 +126,4 @@ def _torch_step(x: np.ndarray) -> Callable[[], Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_step(step_of(sys.argv[1], int(sys.argv[2])))))
+    print(json.dumps(measure_step(step_of(sys.argv[1], int(sys.argv[2]), "causal" in sys.argv))))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-THREADS = 2
+THREADS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else 2)
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",

@@ -3,8 +3,12 @@
 
 `memory`: one training step of one layer (d_model 256, 4 heads, one sequence) on 2 CPU threads, a
 fresh process for each figure: the megabytes that the second step adds at its peak to what is there
-before it, and the seconds of the third. `dense`, `full`, `local` (window 128) and `strided`
-(stride 128) are this package's `MultiHeadAttention`, the first without an `attention_pattern`.
+before it, and the seconds of the third. `dense`, `full`, `local` (window 128), `strided` (stride
+128) and `fixed` (blocks of 128) are this package's `MultiHeadAttention`, the first without an
+`attention_pattern`. With `--causal`, all layers have a causal mask.
+
+`time`: the same training step with memory kept between steps, the layers in turn in one process:
+milliseconds, median of the repeats, and the median of their ratios to `dense` in the same round.
 
 `layers`: Table 1 of the paper, the forward pass of one layer (d_model 128, one sequence) compiled:
 milliseconds, median of the repeats; sequential operations; and the longest path between two
@@ -24,16 +28,18 @@ from typing import Any
 
 import _attention_layers
 import _attention_scores
-from _attention_memory import measure_memory
+import _attention_time
+from _attention_memory import MODULES, measure_memory, modules
 from _common import Worker, limit_threads, serve, table, write_json
 from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
-PARTS = ("memory", "layers", "scores")
+PARTS = ("memory", "time", "layers", "scores")
 WIDTHS = (4, 16, 64, 256, 1024)
 EXAMPLES = """examples:
   scripts/bench/attention.py --plot attention.png --json attention.json
   scripts/bench/attention.py --parts memory --backends torch --lengths 1024 2048 4096
+  scripts/bench/attention.py --parts memory time --causal --modules dense strided fixed
 """
 
 
@@ -42,8 +48,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {}
     if "memory" in arguments.parts:
         rows["memory"] = measure_memory(
-            arguments.backends, arguments.lengths, arguments.longest_dense
+            modules(arguments.backends, arguments.modules),
+            arguments.lengths,
+            arguments.longest_dense,
+            arguments.causal,
         )
+    if "time" in arguments.parts:
+        rows["time"] = [
+            row for backend in arguments.backends for row in _measure_time(backend, arguments)
+        ]
     backend = arguments.backends[0]
     if "layers" in arguments.parts:
         with _worker("layers", backend) as worker, tqdm(desc="layers", unit="length") as progress:
@@ -61,6 +74,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
+def _measure_time(backend: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    names = [module.name for module in modules([backend], arguments.modules)]
+    lengths = [n for n in arguments.lengths if n <= arguments.longest_dense]
+    settings = (names, lengths, arguments.causal, arguments.repeats)
+    with _worker("time", backend) as worker, tqdm(desc="time", unit="length") as progress:
+
+        def show(name: str) -> None:
+            progress.set_postfix_str(name)
+            progress.update()
+
+        return _attention_time.measure_time(worker, backend, *settings, show)
+
+
 def _worker(part: str, backend: str) -> Worker:
     return Worker(Path(__file__), "worker", part, KERAS_BACKEND=backend)
 
@@ -75,7 +101,12 @@ def plot(rows: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, len(rows), figsize=(6 * len(rows), 4.5), squeeze=False)
-    draw = {"memory": _plot_memory, "layers": _plot_layers, "scores": _plot_scores}
+    draw = {
+        "memory": _plot_memory,
+        "time": _plot_time,
+        "layers": _plot_layers,
+        "scores": _plot_scores,
+    }
     for (part, own), panel in zip(rows.items(), panels[0], strict=True):
         draw[part](own, panel)
         panel.set_xscale("log", base=2)
@@ -90,12 +121,20 @@ def _curve(row: dict[str, Any], prefix: str) -> tuple[list[int], list[float]]:
 
 
 def _plot_memory(rows: Sequence[dict[str, Any]], panel: Any) -> None:
+    _plot_steps(rows, panel, "mb", "MB at the peak")
+
+
+def _plot_time(rows: Sequence[dict[str, Any]], panel: Any) -> None:
+    _plot_steps(rows, panel, "ms", "milliseconds")
+
+
+def _plot_steps(rows: Sequence[dict[str, Any]], panel: Any, unit: str, name: str) -> None:
     styles = {"tensorflow": "-", "jax": "--", "torch": ":"}
     for row in rows:
-        label = f"{row['module']} {row['backend']}: {row['mb_exponent']}"
-        panel.plot(*_curve(row, "mb_"), styles[row["backend"]], marker="o", ms=3, label=label)
+        label = f"{row['module']} {row['backend']}: {row[f'{unit}_exponent']}"
+        panel.plot(*_curve(row, f"{unit}_"), styles[row["backend"]], marker="o", ms=3, label=label)
     panel.set_yscale("log")
-    panel.set(title="training step of one layer", xlabel="length", ylabel="MB at the peak")
+    panel.set(title="training step of one layer", xlabel="length", ylabel=name)
 
 
 def _plot_layers(rows: Sequence[dict[str, Any]], panel: Any) -> None:
@@ -128,8 +167,16 @@ def parse_arguments() -> argparse.Namespace:
         nargs="+",
         choices=BACKENDS,
         default=["jax", "tensorflow", "torch"],
-        help="of the memory; the first is that of the other parts; default: jax and the others",
+        help="of memory and time; the first is that of the other parts; default: jax and others",
     )
+    parser.add_argument(
+        "--modules",
+        nargs="+",
+        choices=MODULES,
+        default=list(MODULES),
+        help="layers of memory and time; default: all",
+    )
+    parser.add_argument("--causal", action="store_true", help="memory and time with causal masks")
     parser.add_argument("--lengths", nargs="+", type=int, default=[2048, 4096, 8192, 16384])
     parser.add_argument(
         "--longest-dense", type=int, default=8192, help="where all scores are held; default: 8192"
@@ -138,14 +185,19 @@ def parse_arguments() -> argparse.Namespace:
         "--layer-lengths", nargs="+", type=int, default=[128, 256, 512, 1024, 2048, 4096]
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--plot", type=Path, help="PNG file; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="PNG or SVG file; needs matplotlib")
     parser.add_argument("--json", type=Path, help="file for the rows of all parts")
     return parser.parse_args()
 
 
 def main() -> None:
     if sys.argv[1:2] == ["worker"]:
-        serve({"layers": _attention_layers.work, "scores": _attention_scores.work}[sys.argv[2]])
+        parts = {
+            "layers": _attention_layers.work,
+            "scores": _attention_scores.work,
+            "time": _attention_time.work,
+        }
+        serve(parts[sys.argv[2]])
         return
     arguments = parse_arguments()
     if arguments.plot:

@@ -13,6 +13,7 @@ from _attention_layers import row as layer_row  # noqa: E402
 from _attention_memory import Module, exponent, modules  # noqa: E402
 from _attention_memory import row as memory_row  # noqa: E402
 from _attention_scores import statistics  # noqa: E402
+from _attention_time import row as time_row  # noqa: E402
 
 LENGTHS = [128, 256, 512, 1024]
 
@@ -32,6 +33,13 @@ def test_lengths_without_a_figure_stay_empty():
     row = memory_row(Module("dense", "jax"), LENGTHS, found)
     assert (row["mb_512"], row["mb_1024"], row["mb_exponent"]) == (1024, None, 1)
     assert (row["seconds_1024"], row["seconds_exponent"]) == (None, 2)
+
+
+def test_times_are_beside_those_of_all_scores_in_the_same_round():
+    rounds = [{"dense": s, "fixed": s / 4} for s in (0.1, 0.4, 0.2)]  # a machine that slows down
+    row = time_row("fixed", "jax", {128: rounds, 256: rounds})
+    assert (row["ms_128"], row["ratio_256"]) == (50, 0.25)
+    assert "ratio_128" not in time_row("fixed", "jax", {128: [{"fixed": 0.1}]})
 
 
 def test_pytorchs_own_layer_is_there_with_its_backend():

@@ -112,7 +112,7 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
         (
             {"attention_pattern": "strided", "attention_window": 3},
             {},
-            "not support local or strided attention.*attention_pattern='strided'",
+            "not support local, strided or fixed attention.*attention_pattern='strided'",
         ),
         ({"activation": "mish"}, {}, "supports only the activations.*'mish'"),
         ({}, {"quantization": "int3"}, "one of .*'int8'.*Received: quantization='int3'"),

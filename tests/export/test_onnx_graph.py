@@ -72,7 +72,7 @@ QUICK = (
     [
         name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
         for name in VARIANTS
-        if name not in ("local_attention", "strided_attention")
+        if name not in ("local_attention", "strided_attention", "fixed_attention")
     ],
 )
 def test_forced_logits_are_those_of_the_model(variant):

@@ -295,7 +295,7 @@ def test_unknown_position_encoding_is_refused():
 @pytest.mark.parametrize(
     "pattern, window, message",
     [
-        ("spiral", None, "None or one of .*'local'.*Received: attention_pattern='spiral'"),
+        ("spiral", None, "None, one of .*'local'.*Received: attention_pattern='spiral'"),
         ("local", None, "is required for.*attention_pattern='local', attention_window=None"),
         ("full", 3, "other patterns. Received: attention_pattern='full', attention_window=3"),
         (None, 3, "other patterns. Received: attention_pattern=None, attention_window=3"),

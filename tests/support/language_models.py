@@ -13,6 +13,8 @@ VARIANTS = {
     "rotary": {"position_encoding": "rotary", "d_model": 12},
     "t5": {"position_encoding": "t5"},
     "sinusoidal_post_norm": {"position_encoding": "sinusoidal", "norm_first": False},
+    "fixed": {"attention_pattern": "fixed", "attention_window": 3},
+    "alternating": {"attention_pattern": ["fixed", None], "attention_window": 3},
     "local": {"attention_pattern": "local", "attention_window": 3},
     "padding_in_vocabulary": {"pad_id": 0},
 }

@@ -26,7 +26,7 @@ class Problem:
         self,
         num_queries: int,
         num_keys: int,
-        allows: Callable[[np.ndarray], Any] = np.isfinite,
+        allows: Callable[[np.ndarray, np.ndarray], Any] = lambda query, key: True,
         is_causal: bool = False,
         padding: int = 0,
         d_v: int = K_V,
@@ -35,9 +35,9 @@ class Problem:
         shapes = [(num_queries, K), (num_keys, K), (num_keys, d_v), (num_queries, d_v)]
         arrays = [generator.normal(size=(B, H, *shape)).astype("float32") for shape in shapes]
         *self.inputs, self.upstream = arrays
-        distance = np.arange(num_queries)[:, None] - np.arange(num_keys)
+        positions = np.arange(num_queries)[:, None], np.arange(num_keys)
         self.padding_mask = np.arange(num_keys) < np.array([[num_keys], [num_keys - padding]])
-        mask = allows(distance) & ((distance >= 0) | (not is_causal))
+        mask = allows(*positions) & ((positions[0] >= positions[1]) | (not is_causal))
         self.mask = mask & self.padding_mask[:, None, None, :]
         self.is_causal, self.has_padding = is_causal, padding > 0
         # A query without any key gives what it likes: nobody looks at it.

@@ -191,12 +191,15 @@ def causal_mask(length):
 
 
 def pattern_mask(length, pattern, window):
-    """(T, T): which distances a pattern of self-attention has."""
-    distance = np.abs(np.arange(length)[:, None] - np.arange(length)[None, :])
+    """(T, T): which keys a query may attend to. A summary of "fixed" is here one position."""
+    query, key = np.arange(length)[:, None], np.arange(length)[None, :]
+    distance = np.abs(query - key)
     if pattern == "local":
         return distance <= window
     if pattern == "strided":
         return (distance <= window) | (distance % window == 0)
+    if pattern == "fixed":
+        return (query // window == key // window) | (key % window == window - 1)
     return np.ones((length, length), bool)
 
 
@@ -412,7 +415,8 @@ def masked_language_model(weights, config, token_ids, masked_positions, segment_
 def language_model(weights, config, token_ids):
     """(B, T) to logits (B, T, V). `config` holds the arguments of the model."""
     encoding, length = config["position_encoding"], token_ids.shape[1]
-    pattern = pattern_mask(length, config["attention_pattern"], config["attention_window"])
+    patterns = config["attention_pattern"]
+    patterns = patterns if isinstance(patterns, list) else [patterns]
     arguments = {
         "num_heads": config["num_heads"],
         "activation": config["activation"],
@@ -425,7 +429,8 @@ def language_model(weights, config, token_ids):
     x = weights["embedding"]["embeddings"][token_ids]
     x = encode_positions(weights.get("positions"), x, encoding, config["max_length"])
     for i in range(1, config["num_layers"] + 1):
-        mask = causal_mask(length) & pattern
+        pattern = patterns[(i - 1) % len(patterns)]
+        mask = causal_mask(length) & pattern_mask(length, pattern, config["attention_window"])
         x = encoder_layer(weights[f"decoder_layer_{i}"], x, mask, **arguments)
     if config["norm_first"]:
         x = layer_normalization(weights["decoder_norm"], x)

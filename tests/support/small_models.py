@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full_attention": {"attention_pattern": "full"},
     "local_attention": {"attention_pattern": "local", "attention_window": 2},
     "strided_attention": {"attention_pattern": "strided", "attention_window": 3},
+    "fixed_attention": {"attention_pattern": "fixed", "attention_window": 3},
     "all_at_once": {
         "target_vocabulary_size": TARGET_V,
         "norm_first": True,

@@ -33,7 +33,8 @@ def record_results(monkeypatch, name, index):
 
 
 @pytest.mark.parametrize(
-    "variant", ["sinusoidal", "t5", "all_at_once", "local_attention", "strided_attention"]
+    "variant",
+    ["sinusoidal", "t5", "all_at_once", "local_attention", "strided_attention", "fixed_attention"],
 )
 def test_weights_of_a_transformer_are_those_of_the_reference(variant, monkeypatch):
     model = small_model(variant)

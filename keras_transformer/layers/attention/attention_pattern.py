@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.base import check_sizes
 
 # Maps names to classes. The file of each class adds the class.
@@ -22,43 +23,43 @@ def attention_pattern(name: str) -> Callable[[type], type]:
     return register
 
 
-def new_attention_pattern(name: str | None, window: int | None) -> "AttentionPattern | None":
-    """Creates a pattern from its registered name.
+def new_attention_pattern(name: Any, window: int | None) -> Any:
+    """Creates an `AttentionPattern` from its registered name.
 
     Args:
-        name: A registered name, or None for no pattern.
-        window: The window or stride in tokens, or None if the pattern has neither.
+        name: A registered name, or None for no pattern. For a list, the function returns a list.
+        window: The window, stride or block size in tokens, or None if the pattern has none of them.
 
     Raises:
         ValueError: If the name is not registered, if a required `window` is missing, or if `window`
             is given for a pattern without a window.
     """
-    if name not in (None, *ATTENTION_PATTERNS):
+    names = name if isinstance(name, list) else [name]
+    known = [None, *ATTENTION_PATTERNS]
+    if not names or not all(each in known for each in names):
         raise ValueError(
-            f"`attention_pattern` must be None or one of {list(ATTENTION_PATTERNS)}. "
+            f"`attention_pattern` must be None, one of {known[1:]}, or a list of these. "
             f"Received: attention_pattern={name!r}"
         )
-    pattern = None if name is None else ATTENTION_PATTERNS[name]
-    needs_window = pattern is not None and pattern.needs_window
-    if needs_window != (window is not None):
+    classes = [ATTENTION_PATTERNS.get(each) for each in names]
+    if any(each and each.needs_window for each in classes) != (window is not None):
         raise ValueError(
-            "`attention_window` is required for patterns with a window or stride, and must be None "
-            "for all other patterns. "
+            "`attention_window` is required for patterns with a window, stride or block size, and "
+            "must be None for all other patterns. "
             f"Received: attention_pattern={name!r}, attention_window={window}"
         )
-    if pattern is None:
-        return None
-    return pattern(window) if needs_window else pattern()
+    patterns = [each and (each(window) if each.needs_window else each()) for each in classes]
+    return patterns if isinstance(name, list) else patterns[0]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionPattern:
     """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
-    A pattern defines at which distances a query attends to a key. A pattern computes attention
+    A pattern defines which keys a query attends to by their positions. A pattern computes attention
     without storing the scores of all pairs of query and key. A pattern has no weights, so the
     weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass
-    whose fields are sizes in tokens, at least 1.
+    whose fields are sizes in tokens, at least 1. Padding before a sequence changes no result.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -77,7 +78,7 @@ class AttentionPattern:
         ValueError: If a size is not an integer of at least 1.
 
     Attributes:
-        needs_window: Whether the pattern has a window or stride. The window or stride must be the
+        needs_window: Whether the pattern has a window, stride or block size. It must be the
             dataclass's first field and must have no default.
     """
 
@@ -99,11 +100,12 @@ class AttentionPattern:
     ) -> Any:
         raise NotImplementedError
 
-    def allows(self, distance: Any) -> Any:
+    def allows(self, query: Any, key: Any) -> Any:
         """Returns a bool tensor, True where the pattern lets a query attend to a key.
 
         Args:
-            distance: int tensor of any shape, the query position minus the key position.
+            query: int tensor, the positions of queries. The first real token has position 0.
+            key: int tensor, the positions of keys. Its shape must broadcast to that of `query`.
         """
         raise NotImplementedError
 
@@ -136,7 +138,10 @@ def split_blocks(x: Any, size: Any) -> Any:
 
 
 def join_blocks(blocks: Any, length: Any) -> Any:
-    """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`."""
+    """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`.
+
+    If `length` is None, the sequence has all M b positions.
+    """
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
 
@@ -174,6 +179,28 @@ def key_marks(key: Any, padding_mask: Any) -> Any:
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
     return ops.cast(padding_mask, "int32")[:, None, :, None]
+
+
+def masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
+    """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
+
+    A score is masked if its key is padding or if `allowed` is False. If `allowed` is None, only
+    padding is masked.
+    """
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    mask = ops.swapaxes(marks, -1, -2) > 0
+    if allowed is not None:
+        mask = ops.logical_and(mask, allowed)
+    return ops.where(mask, scores, MASKED_SCORE)
+
+
+def sequence_start(padding_mask: Any) -> Any:
+    """Returns the position of the first real token, int32 `(..., 1)`, or S if there is none.
+
+    `padding_mask` has the shape `(..., S)`.
+    """
+    seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
+    return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
 
 
 def check_one_length(query: Any, key: Any, pattern: Any) -> None:

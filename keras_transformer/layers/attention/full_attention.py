@@ -80,8 +80,8 @@ class FullAttention(AttentionPattern):
             dropout.next_seed() if drops else None,
         )
 
-    def allows(self, distance: Any) -> Any:
-        return ops.ones_like(distance, dtype="bool")
+    def allows(self, query: Any, key: Any) -> Any:
+        return ops.ones_like(query - key, dtype="bool")
 
 
 class _Rules(NamedTuple):

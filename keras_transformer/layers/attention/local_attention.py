@@ -71,7 +71,7 @@ class LocalAttention(AttentionPattern):
             for x in (key, value, key_marks(key, padding_mask))
         )
         distance = neighbour_distances(size, use_causal_mask)
-        allowed = self.allows(distance)
+        allowed = self.allows(distance, 0)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, distance >= 0)
         heads, _ = scaled_dot_product_attention(
@@ -84,5 +84,5 @@ class LocalAttention(AttentionPattern):
         )
         return join_blocks(heads, ops.shape(query)[2])
 
-    def allows(self, distance: Any) -> Any:
-        return ops.abs(distance) <= self.window
+    def allows(self, query: Any, key: Any) -> Any:
+        return ops.abs(query - key) <= self.window

@@ -6,7 +6,10 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.attention_pattern import (
+    AttentionPattern,
+    sequence_start,
+)
 from keras_transformer.layers.attention.attention_records import (
     is_recorded,
     record_attention,
@@ -58,8 +61,9 @@ class MultiHeadAttention(ConfiguredLayer):
             `rotate` to queries and keys, and adds the encoding's `score_bias` to the scores.
             Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
-            `LocalAttention(window)` or `StridedAttention(stride)`. Defaults to None. The layer then
-            computes all scores at once (equation 1), which is fastest for short inputs.
+            `LocalAttention(window)`, `StridedAttention(stride)` or `FixedAttention(block_size)`.
+            Defaults to None. The layer then computes all scores at once (equation 1), which is
+            fastest for short inputs.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
@@ -197,13 +201,14 @@ class MultiHeadAttention(ConfiguredLayer):
                 training=training,
             )
             return self.output_projection(self._join_heads(heads))
-        if self._needs_distance:
+        is_real = None if padding_mask is None else padding_mask[:, None, None, :]
+        if self._needs_positions:
             queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
-            allowed, bias = self._by_distance(queries[:, None] - keys, allowed)
+            allowed, bias = self._by_position(queries[:, None], keys, is_real, allowed)
         if use_causal_mask:
             allowed = both_masks(allowed, causal_mask(ops.shape(query)[1], ops.shape(key)[1]))
-        if padding_mask is not None:
-            allowed = both_masks(allowed, padding_mask[:, None, None, :])
+        if is_real is not None:
+            allowed = both_masks(allowed, is_real)
         queries = self._rotate(self._split_heads(self.query_projection(query)))
         memory = self.project_memory(key, value)
         heads, weights = self._attention(queries, memory, allowed, bias)
@@ -300,10 +305,13 @@ class MultiHeadAttention(ConfiguredLayer):
         queries, keys, values = self._project_beams(query, beams, projections, position)
         cache = cache.write(keys, values, prompt_length + position * beams)
         bias = None
-        if self._needs_distance:
+        if self._needs_positions:
             slots = ops.arange(num_slots, dtype="int32") - prompt_length
-            distance = position - ops.where(slots < 0, slots, slots // beams)
-            attention_mask, bias = self._by_distance(distance, attention_mask)
+            own = prompt_length + ops.where(slots < 0, slots, slots // beams)
+            is_real = attention_mask[:, :1, :prompt_length]
+            attention_mask, bias = self._by_position(
+                prompt_length + position, own, is_real, attention_mask
+            )
         if bias is not None:
             bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // self.num_heads, 1, 1))
         heads, _ = self._attention(queries, cache, attention_mask, bias)
@@ -406,25 +414,29 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.position_encoding.rotate(heads, offset)
 
     @property
-    def _needs_distance(self) -> bool:
+    def _needs_positions(self) -> bool:
         encoding = self.position_encoding
         has_score_bias = encoding is not None and encoding.has_score_bias
         return self.attention_pattern is not None or has_score_bias
 
-    def _by_distance(self, distance: Any, mask: Any) -> tuple[Any, Any]:
+    def _by_position(self, queries: Any, keys: Any, is_real: Any, mask: Any) -> tuple[Any, Any]:
         """Combines `mask` with the attention pattern's mask, and computes the score bias.
 
         Args:
-            distance: int32 tensor, the position of the query minus the position of the key.
+            queries: int32 tensor `(T, 1)` or `()`, the positions of the queries.
+            keys: int32 tensor `(S,)`, the positions of the keys.
+            is_real: bool tensor `(..., 1, P)`, True where one of the first P keys is a real token.
+                None if all keys are.
             mask: A bool mask, or None.
 
         Returns:
             A tuple of the combined mask and the score bias. The mask and the bias can be None.
         """
         if self.attention_pattern is not None:
-            mask = both_masks(mask, self.attention_pattern.allows(distance))
+            start = 0 if is_real is None else sequence_start(is_real)
+            mask = both_masks(mask, self.attention_pattern.allows(queries - start, keys - start))
         encoding = self.position_encoding
-        return mask, None if encoding is None else encoding.score_bias(distance)
+        return mask, None if encoding is None else encoding.score_bias(queries - keys)
 
 
 def _over_heads(mask: Any) -> Any:

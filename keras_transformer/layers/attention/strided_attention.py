@@ -14,12 +14,10 @@ from keras_transformer.layers.attention.attention_pattern import (
     fitting_size,
     join_blocks,
     key_marks,
+    masked_scores,
     neighbour_distances,
     split_blocks,
     with_neighbours,
-)
-from keras_transformer.layers.attention.scaled_dot_product_attention import (
-    MASKED_SCORE,
 )
 
 
@@ -72,12 +70,12 @@ class StridedAttention(AttentionPattern):
         near_keys, near_values, near_marks = (
             with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
         )
-        near = _masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
+        near = masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
         # A column contains the positions that have the same remainder modulo the stride.
         columns = [ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)]
         blocks = ops.arange(ops.shape(queries)[2])
         is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
-        far = _masked_scores(columns[0], columns[1], columns[3], is_before)
+        far = masked_scores(columns[0], columns[1], columns[3], is_before)
         scores = ops.concatenate([near, ops.swapaxes(far, 2, 3)], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         weights = weights if dropout is None else dropout(weights)
@@ -87,7 +85,8 @@ class StridedAttention(AttentionPattern):
         heads = heads + ops.swapaxes(ops.matmul(far_weights, columns[2]), 2, 3)
         return join_blocks(heads, ops.shape(query)[2])
 
-    def allows(self, distance: Any) -> Any:
+    def allows(self, query: Any, key: Any) -> Any:
+        distance = query - key
         is_near = ops.abs(distance) <= self.stride
         return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
 
@@ -101,17 +100,4 @@ class StridedAttention(AttentionPattern):
         distance = neighbour_distances(size, use_causal_mask)
         farthest = ops.abs(distance) if not use_causal_mask else distance
         is_between = ops.logical_and(farthest > 0, farthest < size)
-        return ops.logical_and(is_between, self.allows(distance))
-
-
-def _masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
-    """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
-
-    A score is masked if its key is padding or if `allowed` is False. If `allowed` is None, only
-    padding is masked.
-    """
-    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    mask = ops.swapaxes(marks, -1, -2) > 0
-    if allowed is not None:
-        mask = ops.logical_and(mask, allowed)
-    return ops.where(mask, scores, MASKED_SCORE)
+        return ops.logical_and(is_between, self.allows(distance, 0))

@@ -3,11 +3,13 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from support.contract import assert_layer_contract, randomize, to_numpy
 
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
     AttentionPattern,
+    FixedAttention,
     FullAttention,
     LocalAttention,
     MultiHeadAttention,
@@ -29,7 +31,9 @@ PATTERNS = {
     "full": FullAttention(block_size=3),
     "local": LocalAttention(window=2),
     "strided": StridedAttention(stride=3),
+    "fixed": FixedAttention(block_size=3),
 }
+SPARSE = ["local", "strided", "fixed"]
 ALL = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 
 
@@ -77,10 +81,21 @@ def test_the_result_is_that_of_all_scores_masked(pattern, x):
     masks = {"padding_mask": padding_mask, "use_causal_mask": True}
     output, weights = layer(x, **masks, return_attention_weights=True)
     np.testing.assert_allclose(to_numpy(layer(x, **masks)), to_numpy(output), atol=1e-5)
-    distance = np.arange(T)[:, None] - np.arange(T)
-    allowed = to_numpy(pattern.allows(distance)) & (distance >= 0)
+    positions = np.arange(T)[:, None], np.arange(T)
+    allowed = to_numpy(pattern.allows(*positions)) & (positions[0] >= positions[1])
     expected = allowed & padding_mask[:, None, None, :] & np.ones((B, H, T, T), bool)
     np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
+
+
+@ALL
+def test_padding_before_a_sequence_changes_nothing(pattern, x):
+    layer = make_layer(pattern)
+    padded = np.concatenate([x[:, -2:], x], axis=1)
+    padding_mask = np.broadcast_to(np.arange(T + 2) >= 2, (B, T + 2))
+    for masks in ({}, {"attention_mask": np.ones((1, 1), bool)}):
+        found = layer(padded, padding_mask=padding_mask, use_causal_mask=True, **masks)
+        expected = layer(x, use_causal_mask=True)
+        np.testing.assert_allclose(to_numpy(found)[:, 2:], to_numpy(expected), atol=1e-5)
 
 
 @ALL
@@ -125,6 +140,33 @@ def test_dropout_acts_on_the_weights_in_training_only(pattern, x):
     assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
 
 
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_graph_for_all_lengths_keeps_the_sizes(name, is_causal):
+    x = np.random.default_rng(0).normal(size=(2, 1, 11, 4)).astype("float32")
+
+    def attend(x):
+        return PATTERNS[name](x, x, x, use_causal_mask=is_causal)
+
+    expected = attend(ops.convert_to_tensor(x))
+    found = for_all_lengths(attend, x.shape)(x)
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-6)
+
+
+def for_all_lengths(function, shape):
+    """The function in a graph that does not know the length; on PyTorch there is none."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, input_signature=[tf.TensorSpec((*shape[:2], None, shape[3]))])
+    if keras.backend.backend() == "torch":
+        return lambda x: function(ops.convert_to_tensor(x))
+    import jax
+
+    symbols = jax.export.symbolic_shape(f"{shape[0]}, {shape[1]}, t, {shape[3]}")
+    return jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(symbols, "float32")).call
+
+
 @pytest.mark.parametrize("num_keys", [2, 5])
 def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
     layers = [make_layer(pattern) for pattern in (None, FullAttention())]
@@ -134,7 +176,7 @@ def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["local", "strided"])
+@pytest.mark.parametrize("name", SPARSE)
 def test_sparse_patterns_are_of_one_sequence(name, x):
     with pytest.raises(ValueError, match=r"is for self-attention.*7 queries, 5 keys"):
         make_layer(PATTERNS[name])(query=x, key=x[:, :5])
@@ -142,7 +184,7 @@ def test_sparse_patterns_are_of_one_sequence(name, x):
 
 def test_the_base_class_leaves_the_rule_to_others():
     with pytest.raises(NotImplementedError):
-        AttentionPattern().allows(np.arange(3))
+        AttentionPattern().allows(np.arange(3), 0)
 
 
 def test_every_name_makes_its_pattern():
@@ -150,6 +192,11 @@ def test_every_name_makes_its_pattern():
     for name, pattern in ATTENTION_PATTERNS.items():
         window = 7 if pattern.needs_window else None
         assert type(new_attention_pattern(name, window)) is pattern
+    assert new_attention_pattern(["full", "fixed", None], 7) == [
+        FullAttention(),
+        FixedAttention(7),
+        None,
+    ]
 
 
 @ALL

@@ -32,7 +32,7 @@ def test_queries_without_keys_get_zeros_as_with_all_scores():
 
 
 def test_all_distances_are_allowed():
-    assert to_numpy(FullAttention().allows(np.arange(-3, 4))).all()
+    assert to_numpy(FullAttention().allows(np.arange(-3, 4), 0)).all()
 
 
 def test_a_fused_kernel_is_taken_where_there_is_one_and_nothing_is_dropped(monkeypatch):

@@ -14,7 +14,7 @@ from keras_transformer.layers import LocalAttention
 )
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_local_heads_and_gradients_are_those_of_masked_scores(window, length, is_causal):
-    problem = Problem(length, length, lambda d: np.abs(d) <= window, is_causal, padding=9)
+    problem = Problem(length, length, lambda q, k: np.abs(q - k) <= window, is_causal, padding=9)
     problem.assert_solved_by(LocalAttention(window))
 
 
@@ -23,7 +23,7 @@ def test_local_attention_without_tokens_is_finite():
 
 
 def test_distances_up_to_the_window_are_allowed():
-    assert to_numpy(LocalAttention(2).allows(np.arange(-3, 4))).tolist() == [0, 1, 1, 1, 1, 1, 0]
+    assert to_numpy(LocalAttention(2).allows(np.arange(-3, 4), 0)).tolist() == [0, 1, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("window", [0, 2.5])
