@@ -60,6 +60,7 @@ CASES = {
     "SinusoidalPositionalEncoding": ({}, X, X),
     "SpectrogramPatches": ({"d_model": 4, "patch_frames": 2, "patch_bands": 3}, X, None),
     "TokenEmbedding": ({"vocabulary_size": 11, "d_model": D}, (B, T), X),
+    "VectorQuantizer": ({"num_codes": 5}, X, X),
 }
 
 

@@ -28,6 +28,7 @@ def write_data(folder, files, count=24):
         (folder / labels).write_bytes(gzip.compress(bytes(8) + values.tobytes()))
 
 
+@pytest.mark.slow
 def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
     write_data(tmp_path / "data", recipe["FILES"])
     options = {

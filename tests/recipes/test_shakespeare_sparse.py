@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import keras
+import pytest
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "shakespeare_sparse.py"
 
 
+@pytest.mark.slow
 def test_a_sparse_model_is_trained_once_and_ends_in_a_table(tmp_path, monkeypatch, capsys):
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt").write_text("To be, or not to be:\n" * 20)
