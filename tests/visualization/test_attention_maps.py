@@ -7,6 +7,7 @@ from support import reference, seq2seq_models
 from support.contract import weights_of
 from support.small_models import inputs_of, new_model, small_model
 
+from keras_transformer import Ensemble
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.layers import DecoderLayer, EncoderLayer, padding_mask
 from keras_transformer.visualization.attention_maps import (
@@ -118,6 +119,8 @@ def test_a_model_without_attention_is_refused():
     model = seq2seq_models.small_model("recurrent")
     with pytest.raises(ValueError, match="must have attention layers.*class RecurrentSeq2Seq"):
         attention_maps(model, inputs_of(model))
+    with pytest.raises(ValueError, match="must be a Keras model"):
+        attention_maps(Ensemble([model]), inputs_of(model))
 
 
 def test_rollout_multiplies_the_layers_with_residual_connections():
