@@ -8,11 +8,13 @@ command:  KERAS_BACKEND=torch python recipes/etth1_forecasting.py
 data:     17,420 hours of 7 series (CC BY-ND 4.0), downloaded, or ETTh1.csv in --data-dir.
           Train 8,640 hours, validation 2,880, test 2,880, scaled with the training set.
 target:   mean squared error 0.386 at horizon 96 with a look-back of 96 (published for DLinear);
-          0.370 with a look-back of 512 (PatchTST, Nie et al. 2023)
+          0.370 with a look-back of 512 (PatchTST, Nie et al. 2023), which is `--look-backs 512`
 hardware: 1 CPU core, PyTorch backend
-time:     not yet measured
-steps:    not yet measured
-score:    not yet measured
+time:     26 min for a look-back of 96, beside other jobs on the other core; not measured for 512,
+          which takes several times as long
+steps:    1,320 to 1,518 of 128 windows until the early stop; pretraining 2,000
+score:    mean squared error (one seed) 0.390 from random weights, 0.384 from masked patches and
+          0.387 from skip-gram windows
 """
 
 import argparse
@@ -49,7 +51,7 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, help="folder with ETTh1.csv")
     parser.add_argument("--output", type=Path, default=Path("runs/etth1_forecasting"))
-    parser.add_argument("--look-backs", type=int, nargs="+", default=[96, 512], help="hours")
+    parser.add_argument("--look-backs", type=int, nargs="+", default=[96], help="hours")
     parser.add_argument("--horizon", type=int, default=96, help="hours")
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS)
     parser.add_argument("--patch-size", type=int, default=8, help="hours")
