@@ -109,6 +109,7 @@ def test_quantized_model_and_lora_are_saved(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
 
 
+@pytest.mark.slow
 def test_training_learns_which_token_is_masked():
     """Each row repeats one token, so the other tokens tell which one is masked."""
     model = new_model(dropout_rate=0.0, attention_dropout_rate=0.0)

@@ -194,7 +194,7 @@ def test_rows_of_padding_train_to_finite_weights():
     assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_mixed_precision(dtype):
     full = new_model(num_layers=1)
     # The global policy is what gives float16 its loss scaling.

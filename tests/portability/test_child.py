@@ -100,6 +100,7 @@ def test_a_call_becomes_python():
     assert len(arrays) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [1, 16])
 def test_a_language_model_of_any_length_is_searched(max_length):
     sizes = {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_ff": 4}

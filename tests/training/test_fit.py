@@ -84,7 +84,9 @@ def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, ac
     assert_same_bits(resumed, whole)
 
 
-@pytest.mark.parametrize("micro_batches, step", [(3, 1), (4, 2), (7, 3)])
+@pytest.mark.parametrize(
+    "micro_batches, step", [(3, 1), pytest.param(4, 2, marks=pytest.mark.slow), (7, 3)]
+)
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
 def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batches, step, hook):
     def optimizer():

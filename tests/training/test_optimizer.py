@@ -79,7 +79,7 @@ def test_a_mean_per_micro_batch_would_not_equal_the_whole_batch():
     assert abs(norms[1] / norms[0] - 1) > 0.01
 
 
-@pytest.mark.parametrize("accumulation_steps", [None, 2])
+@pytest.mark.parametrize("accumulation_steps", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_schedule_sees_optimizer_steps(accumulation_steps):
     optimizer = TransformerAdam(Harmonic(), gradient_accumulation_steps=accumulation_steps)
     model = model_with(optimizer)

@@ -1,5 +1,6 @@
 """The page of a beam search."""
 
+import pytest
 from support.html_page import read_page
 
 from keras_transformer import SearchOptions
@@ -24,6 +25,7 @@ def test_the_page_has_every_hypothesis_and_the_results_of_the_search(run):
     assert candidates == max(node.length for node in tree.nodes)
 
 
+@pytest.mark.slow
 def test_candidates_of_beam_groups_have_their_group(run):
     options = SearchOptions(beam_size=2, num_beam_groups=2, diversity_penalty=0.5, max_length=3)
     tree = run.translator(options).beam_tree("a b")
