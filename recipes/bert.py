@@ -15,7 +15,8 @@ hardware: 2 CPU cores with bfloat16 instructions, PyTorch backend
 time:     not yet measured; pretraining takes 25 minutes on one core
 steps:    6,000 of 2,048 tokens, then 6 (SST-2) and 10 (WNUT-17) passes over the labels
 score:    not yet measured with three seeds; with one, F1 of entities (WNUT-17, test) is 7.7 from
-          scratch and 16.6 pretrained
+          scratch and 16.6 pretrained. SST-2 shows no gain: with all 6,920 labels, test accuracy is
+          78.7 % pretrained (one seed) and 78.4 % from scratch (mean of three seeds)
 
 Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
 Understanding.
