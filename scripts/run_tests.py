@@ -18,8 +18,8 @@ from pathlib import Path
 BACKENDS = ("jax", "tensorflow", "torch")
 ROOT = Path(__file__).parent.parent
 # Two processes a backend, the longest first, leave few cores idle at the end.
-FOLDERS = ("tests/export", "tests/serving", "tests/training")
-SHORT, LONG = FOLDERS, tuple(f"--ignore={folder}" for folder in FOLDERS)
+SHORT = ("tests/export", "tests/serving", "tests/training")
+LONG = tuple(f"--ignore={folder}" for folder in SHORT)
 JOBS = (
     ("jax", LONG),
     ("tensorflow", LONG),

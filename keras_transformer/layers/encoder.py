@@ -216,6 +216,8 @@ class Encoder(ConfiguredLayer):
         self.num_layers = num_layers
         options = {**options, "dtype": self.dtype_policy}
         pattern = options.pop("attention_pattern", None)
+        if pattern == []:
+            raise ValueError("`attention_pattern` must not be an empty list.")
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
         self.layers: list[Any] = [
             self.layer_class(

@@ -186,3 +186,8 @@ def test_a_padding_mask_is_not_handed_on_as_a_keras_mask(x, padding_mask, norm_f
         encoder = Encoder(1, **sizes, normalization=normalization)
         output = encoder(x, padding_mask=padding_mask)
         assert keras.src.backend.get_keras_mask(output) is None
+
+
+def test_refuses_an_empty_list_of_patterns():
+    with pytest.raises(ValueError, match="attention_pattern"):
+        Encoder(1, D, H, F, attention_pattern=[])

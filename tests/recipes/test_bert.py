@@ -3,12 +3,11 @@
 import gzip
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
+from support.recipes import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "bert.py"
 
@@ -52,13 +51,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
         "steps": 2, "batch-size": 4, "sst2-labels": 6, "sst2-epochs": 1, "wnut17-epochs": 1,
         "fine-tuning-batch-size": 8, "seeds": 1,
     }  # fmt: skip
-    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["bert.py", *arguments])
-    policy = keras.config.dtype_policy()
-    try:
-        recipe.main()
-    finally:
-        keras.config.set_dtype_policy(policy)
+    run_recipe(recipe.main, options, monkeypatch)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
     assert set(results) == {"SST-2 6", "WNUT-17"}
     for found in results.values():

@@ -2,11 +2,11 @@
 
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.recipes import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "etth1_forecasting.py"
 
@@ -33,9 +33,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     }  # fmt: skip
     for split, hours in {"TRAIN": 200, "VALIDATION": 60, "TEST": 60}.items():
         monkeypatch.setitem(recipe["main"].__globals__, split, hours)
-    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["etth1_forecasting.py", *arguments])
-    recipe["main"]()
+    run_recipe(recipe["main"], options, monkeypatch)
     report = json.loads((tmp_path / "run" / "results.json").read_text())
     assert [row["start"] for row in report["results"]] == list(recipe["STARTS"])
     assert all(0 < row["loss"] < 10 for row in report["results"])

@@ -1,14 +1,13 @@
 """The recipe runs from end to end at toy size, and its augmentation only mirrors and moves."""
 
-import gzip
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from support.recipes import run_recipe, write_fashion_mnist
 
 from keras_transformer import VisionTransformer, attention_maps
 
@@ -20,30 +19,14 @@ def recipe():
     return runpy.run_path(str(RECIPE))
 
 
-def write_data(folder, files, count=24):
-    folder.mkdir()
-    generator = np.random.default_rng(0)
-    for images, labels in (files[:2], files[2:]):
-        pixels = generator.integers(0, 256, (count, 28, 28)).astype("uint8")
-        (folder / images).write_bytes(gzip.compress(bytes(16) + pixels.tobytes()))
-        values = generator.integers(0, 10, count).astype("uint8")
-        (folder / labels).write_bytes(gzip.compress(bytes(8) + values.tobytes()))
-
-
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
-    write_data(tmp_path / "data", recipe["FILES"])
+    write_fashion_mnist(tmp_path / "data", recipe["FILES"])
     options = {
         "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
         "num-layers": 1, "d-model": 8, "epochs": 1, "batch-size": 8, "held-out": 8,
     }  # fmt: skip
-    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["fashion_mnist_vit.py", *arguments])
-    policy = keras.config.dtype_policy()
-    try:
-        recipe["main"]()
-    finally:
-        keras.config.set_dtype_policy(policy)
+    run_recipe(recipe["main"], options, monkeypatch)
     report = json.loads((tmp_path / "run" / "results.json").read_text())
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert "row 7, column 7" in (tmp_path / "run" / "attention.html").read_text("utf-8")

@@ -4,11 +4,11 @@ import gzip
 import itertools
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.recipes import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "word_vectors.py"
 
@@ -33,9 +33,7 @@ def test_recipe_runs_from_end_to_end(tmp_path, monkeypatch, capsys):
         "d-model": 8, "steps": 2, "batch-size": 8, "subsampling": 1, "pairs": 6, "held-out": 2,
         "translator-steps": 2, "tokens-per-batch": 128, "seeds": 1,
     }  # fmt: skip
-    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["word_vectors.py", *arguments])
-    recipe["main"]()
+    run_recipe(recipe["main"], options, monkeypatch)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
     gain = np.subtract(results["both"], results["random"])
     np.testing.assert_allclose(results["difference of both"], gain)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import Dense
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -39,7 +40,7 @@ class IndexPositionalEncoding(PositionalEncoding):
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
         if self.concatenate:
-            self.projection = keras.layers.Dense(d_model, use_bias=False, dtype=self.dtype_policy)
+            self.projection = Dense(d_model, use_bias=False, dtype=self.dtype_policy)
             self.projection.build((None, None, d_model + self.num_features))
         self.built = True
 
