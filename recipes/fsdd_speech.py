@@ -107,7 +107,11 @@ def load_recordings(data_dir):
 
 
 def filter_banks(sounds):
-    """Returns the log-mel filter banks, float32 `(T, 80)`, of each sound, in decibels."""
+    """Returns the log-mel filter banks, float32 `(T, 80)`, of each sound, in decibels.
+
+    -60 dB is the lowest value. The layer's own limit, 80 dB below the loudest sound of a batch,
+    would make the result depend on the other sounds.
+    """
     layer = keras.layers.MelSpectrogram(
         num_mel_bins=BANDS,
         sampling_rate=RATE,
@@ -116,27 +120,21 @@ def filter_banks(sounds):
         fft_length=512,
         min_freq=20.0,
         max_freq=RATE / 2,
+        min_power=1e-6,
+        top_db=float("inf"),
         dtype="float32",
     )
-    found = []
-    width = max(map(len, sounds))
+    found, waves = [], padded(sounds, 1)
     for begin in range(0, len(sounds), 50):
-        chunk = sounds[begin : begin + 50]
-        batch = np.zeros((50, width), "float32")
-        for row, sound in zip(batch, chunk, strict=False):
-            row[: len(sound)] = sound
-        banks = keras.ops.convert_to_numpy(layer(batch)).transpose(0, 2, 1)
-        found += [x[: 1 + len(sound) // STRIDE] for x, sound in zip(banks, chunk, strict=False)]
-    return found
+        banks = keras.ops.convert_to_numpy(layer(waves[begin : begin + 50]))
+        found += list(banks.transpose(0, 2, 1))
+    return [x[: 1 + len(sound) // STRIDE] for x, sound in zip(found, sounds, strict=True)]
 
 
 def padded(rows, multiple):
     """Returns rows `(T,)` or `(T, F)` as one array, with zeros at the end."""
     width = multiple * -(-max(map(len, rows)) // multiple)
-    array = np.zeros((len(rows), width, *rows[0].shape[1:]), rows[0].dtype)
-    for target, row in zip(array, rows, strict=True):
-        target[: len(row)] = row
-    return array
+    return keras.utils.pad_sequences(rows, width, rows[0].dtype, padding="post")
 
 
 def with_tokens(features, digits):
@@ -221,15 +219,13 @@ def written(model, features, beam_size):
     """Returns the digits that the model writes for each spectrogram."""
     compiled = compile_function(search, model)
     options, found = SearchOptions(beam_size=beam_size), []
-    width = len(padded(features, 64)[0])
+    spectrograms = padded(features, 64)
     for begin in range(0, len(features), 50):
-        batch = np.zeros((50, width, BANDS), "float32")
-        for row, each in zip(batch, features[begin : begin + 50], strict=False):
-            row[: len(each)] = each
+        batch = spectrograms[begin : begin + 50]
         result = compiled(batch, max_length=LONGEST + 2, options=options)
         ids = keras.ops.convert_to_numpy(result.ids)[:, 0]
         found += [[int(id) - ZERO for id in row if id >= ZERO] for row in ids]
-    return found[: len(features)]
+    return found
 
 
 def errors(said, found):
@@ -245,17 +241,16 @@ def errors(said, found):
 
 def attention_of(model, features, digits):
     """Returns the attention of one string, with the seconds and the bands of the patches."""
-    inputs, _ = with_tokens([features], [digits])
-    inputs["features"] = features[None]
     bands = BANDS // model.patch_bands
     seconds = model.patch_frames * STRIDE / RATE
     times = -(-len(features) // model.patch_frames)
     patches = [f"{i * seconds:.2f} s, band {j + 1}" for i in range(times) for j in range(bands)]
-    written = [*map(str, digits), "</s>"]
-    inputs["target_ids"] = inputs["target_ids"][:, : len(written)]
-    read = ["<s>", *written[:-1]]
-    tokens = {"encoder": (patches, patches), "decoder": (read, read), "cross": (written, patches)}
-    return AttentionExample(attention_maps(model, inputs), tokens, [" ".join(written[:-1])])
+    ids = np.array([[BOS, *(ZERO + digit for digit in digits)]], "int32")
+    maps = attention_maps(model, {"features": features[None], "target_ids": ids})
+    names = list(map(str, digits))
+    read, predicted = ["<s>", *names], [*names, "</s>"]
+    tokens = {"encoder": (patches, patches), "decoder": (read, read), "cross": (predicted, patches)}
+    return AttentionExample(maps, tokens, [" ".join(names)])
 
 
 def draw_attention(model, example, features, path):
@@ -271,7 +266,7 @@ def draw_attention(model, example, features, path):
     digits = example.tokens["cross"][0][:-1]
     weights = example.layers("cross")[-1][:, : len(digits)]  # (H, L, S)
     weights = weights.reshape(*weights.shape[:2], -1, BANDS // model.patch_bands)
-    heads, extent = len(weights), (0, len(features) / 100, 0, BANDS)
+    heads, extent = len(weights), (0, len(features) * STRIDE / RATE, 0, BANDS)
     figure, axes = pyplot.subplots(
         heads + 1, len(digits), figsize=(2.6 * len(digits), 1.5 * (heads + 1)), squeeze=False
     )

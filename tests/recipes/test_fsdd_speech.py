@@ -3,7 +3,6 @@
 import io
 import json
 import runpy
-import sys
 import tarfile
 import wave
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from support.recipes import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "fsdd_speech.py"
 
@@ -46,13 +46,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
         "num-layers": 1, "d-model": 8, "steps": 2, "checkpoint-every": 1, "batch-size": 2,
         "beam-size": 2, "strings": 3,
     }  # fmt: skip
-    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["fsdd_speech.py", *arguments])
-    policy = keras.config.dtype_policy()
-    try:
-        recipe["main"]()
-    finally:
-        keras.config.set_dtype_policy(policy)
+    run_recipe(recipe["main"], options, monkeypatch)
     report = json.loads((tmp_path / "run" / "results.json").read_text())
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert report["parameters"] == model.count_params()
@@ -79,6 +73,14 @@ def test_a_batch_depends_only_on_its_step(recipe):
     np.testing.assert_array_equal(labels, batches[2][1])
     assert [len(labels) for _, labels in batches] == [4, 3, 2]  # strings of 1, up to 2, up to 3
     assert inputs["target_ids"][0, 0] == 2 and set(labels.ravel()) <= {0, 3, 7, 8, 9}
+
+
+def test_filter_banks_do_not_depend_on_the_other_sounds(recipe):
+    noise = np.random.default_rng(0).normal(size=800).astype("float32")
+    sounds = [1e-5 * noise, noise, 0 * noise]
+    together = recipe["filter_banks"](sounds)
+    for sound, found in zip(sounds, together, strict=True):
+        np.testing.assert_allclose(recipe["filter_banks"]([sound])[0], found, atol=1e-3)
 
 
 def test_masks_leave_no_frame_of_zeros(recipe):
