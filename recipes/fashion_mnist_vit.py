@@ -124,6 +124,7 @@ def new_model(options, steps):
         d_model=options.d_model,
         num_heads=4,
         d_ff=2 * options.d_model,
+        dropout_rate=0.0,  # the augmentation is enough for a model of this size
     )
     warmup = max(1, steps // 20)
     schedule = keras.optimizers.schedules.CosineDecay(
