@@ -37,24 +37,36 @@ class ConfiguredModel(Recompiling, keras.Model):
         with fast_deletion():
             super().quantize(mode, config=config, filters=filters, **kwargs)
 
-    def make_train_function(self, force: bool = False) -> None:
-        self._check_padding()
-        super().make_train_function(force)
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Sets optimizer, loss and metrics (see `keras.Model.compile`).
 
-    def make_test_function(self, force: bool = False) -> None:
-        self._check_padding()
-        super().make_test_function(force)
-
-    def _check_padding(self) -> None:
-        """Raises `ValueError` if the loss takes another token than the model's for padding."""
+        Raises:
+            ValueError: If the loss or a metric takes another token than the model's for padding.
+        """
         pad_id = getattr(self, "pad_id", None)
-        for loss in keras.tree.flatten(self.loss):
-            if pad_id is not None and getattr(loss, "pad_id", -1) not in (-1, pad_id):
+        for counted in keras.tree.flatten([loss, metrics, weighted_metrics]):
+            if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):
+                name = type(counted).__name__
                 raise ValueError(
-                    "The loss would never count a token that is no padding for the model. Use "
-                    f"`MaskedCrossentropy(pad_id={pad_id})`. "
-                    f"Received: pad_id={loss.pad_id} of the loss, pad_id={pad_id} of the model"
+                    f"{name} would never count a token that is no padding for the model. Use "
+                    f"`{name}(pad_id={pad_id})`. "
+                    f"Received: pad_id={counted.pad_id} of {name}, pad_id={pad_id} of the model"
                 )
+        super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles a loaded model. Keras's method does nothing if `compile` is overridden."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
 
     def export(
         self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any

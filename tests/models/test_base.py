@@ -2,11 +2,19 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from support.seq2seq_models import new_model
 
-from keras_transformer import BertEncoder, LanguageModel, MaskedCrossentropy, MaskedLanguageModel
+from keras_transformer import (
+    BertEncoder,
+    LanguageModel,
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    MaskedLanguageModel,
+    Perplexity,
+)
 from keras_transformer.models import architecture
 
 
@@ -35,13 +43,27 @@ def test_config_contains_the_model_that_is_an_argument_and_all_changes_once():
     assert not loaded.encoder.embedding.trainable
 
 
-def test_a_loss_with_another_padding_is_refused():
-    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_ff": 4, "max_length": 4}
-    model = LanguageModel(5, **sizes, pad_id=-1)
-    ids = np.zeros((1, 2), "int32")
-    model.compile("sgd", MaskedCrossentropy())
-    for use in (model.evaluate, model.train_on_batch):
-        with pytest.raises(ValueError, match=r"MaskedCrossentropy\(pad_id=-1\)"):
-            use(ids, ids)
-    model.compile("sgd", MaskedCrossentropy(pad_id=-1))
-    assert model.evaluate(ids, ids, verbose=0) > 0
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"loss": MaskedCrossentropy()},
+        {"metrics": ["accuracy", MaskedAccuracy()]},
+        {"weighted_metrics": [Perplexity()]},
+    ],
+)
+def test_compile_refuses_another_padding(counted):
+    model = LanguageModel(5, 1, 4, 1, 4, 0.0, 0.0, max_length=4, pad_id=-1)
+    with pytest.raises(ValueError, match=r"Use `\w+\(pad_id=-1\)`"):
+        model.compile("sgd", **counted)
+
+
+def test_a_loaded_model_goes_on_training(tmp_path):
+    model = LanguageModel(5, 1, 4, 1, 4, 0.0, 0.0, max_length=4, pad_id=-1)
+    model.compile("adam", MaskedCrossentropy(pad_id=-1), weighted_metrics=[Perplexity(pad_id=-1)])
+    ids = np.array([[1, 0, 3]])
+    model.train_on_batch(ids, ids)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        loaded.train_on_batch(ids, ids), model.train_on_batch(ids, ids), rtol=1e-5
+    )
