@@ -52,7 +52,7 @@ _PUBLIC_NAMES = {
         SpeechTransformer TimeSeriesEncoder Transformer VisionTransformer""",
     "portability": "Conformance conformance",
     "recipe": "Recipe load_recipe",
-    "run": "Run",
+    "runs.run": "Run",
     "training": """
         MaskedAccuracy MaskedCrossentropy Perplexity SlicedLogitsTrainer TransformerAdam
         TransformerSchedule array_batches average_checkpoints check_same_options fit train""",

@@ -150,6 +150,24 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Reads a list of JSON objects. Returns an empty list if the file does not exist."""
+    if not path.exists():
+        return []
+    try:
+        entries = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{path} must contain a list of objects. Received: another type")
+    return entries
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a small file, or "" if there is no such file."""
+    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """Reads the configuration of a `.keras` file, and rejects files that would fill the memory.
 

@@ -115,7 +115,7 @@ def train_row(folder: Path, recipe: Recipe) -> dict[str, Any]:
 def score(run: Run) -> dict[str, Any]:
     """Returns the number of trained weights, the perplexity per token, and BLEU."""
     model = run.model()
-    sources, references = zip(*run.pairs("validation"), strict=True)
+    sources, references = zip(*run.text.pairs("validation"), strict=True)
     pairs = Scorer(model, run.tokenizer()).score(sources, references)
     nats = -sum(pair.log_probability for pair in pairs) / sum(pair.length for pair in pairs)
     bleu, *_ = evaluate_run(run, split="validation").scores

@@ -15,7 +15,7 @@ from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe import Recipe, TextPair
 from keras_transformer.recipe_schema import Key, keys_of
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -57,7 +57,7 @@ def command(
     given = [f"--{name}" for name, value in shown.items() if value is not None]
     if suffix == ".html" and given:
         raise UserError(f"{given[0]} is for .svg and .png files: choose it in the HTML page")
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
     from keras_transformer.visualization.attention_example import translation_attention
     from keras_transformer.visualization.attention_page import attention_page
     from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg

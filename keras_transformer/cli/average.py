@@ -22,7 +22,7 @@ def command(run: Path, last: int) -> None:
     \b
     keras-transformer average runs/quickstart --last 3
     """
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
     from keras_transformer.training import average_checkpoints
 
     opened = Run.open(run)

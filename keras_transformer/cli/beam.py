@@ -34,7 +34,7 @@ def command(run: Path, sentence: str, output: Path, checkpoint: Any, **options: 
     keras-transformer beam runs/multi30k_en_de "A man sleeps." --beam-size 8 --output beam8.html
     """
     from keras_transformer.decoding.options import SearchOptions
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
     search = checked(

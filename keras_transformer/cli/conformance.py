@@ -51,7 +51,8 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
             raise UserError(f"--import {module!r} fails: {text}") from error
     from keras_transformer._progress import Bar
     from keras_transformer.portability import conformance
-    from keras_transformer.run import Run, load_model
+    from keras_transformer.runs.model_file import load_model
+    from keras_transformer.runs.run import Run
 
     model = load_model(run) if run.suffix == ".keras" else Run.open(run).model()
     if not getattr(model, "inputs", None):

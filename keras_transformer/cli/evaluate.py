@@ -181,7 +181,7 @@ def _evaluate_run(
     """Returns the evaluator, the translations, the baseline's translations and the scores."""
     from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.evaluation.scores import evaluate_run, read_baseline, run_evaluator
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     del options["hypotheses"]
     run, split, settings = Run.open(options.pop("run")), options.pop("split"), _settings(options)

@@ -14,7 +14,7 @@ from keras_transformer.cli.common import (
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.export.export_run import QUANTIZATIONS, export_run
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 
 
 @click.command("export")

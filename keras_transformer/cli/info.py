@@ -23,7 +23,7 @@ def command(run: Path, as_json: bool) -> None:
     keras-transformer info runs/quickstart
     keras-transformer info runs/quickstart --json
     """
-    from keras_transformer.run_info import run_info
+    from keras_transformer.runs.info import run_info
 
     info = run_info(run)
     if as_json:

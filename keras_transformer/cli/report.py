@@ -28,7 +28,7 @@ def command(run: Path, other: Path | None, output: Path) -> None:
     keras-transformer report runs/quickstart
     keras-transformer report runs/a runs/b --output difference.html
     """
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     runs = [Run.open(folder) for folder in (run, other) if folder is not None]
     with output_file(output) as file:

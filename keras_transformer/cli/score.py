@@ -52,7 +52,7 @@ def command(
     from keras_transformer.data.corpus import available_chunks, read_parallel
     from keras_transformer.decoding.base_translator import STREAMED_LINES
     from keras_transformer.decoding.scoring import Scorer
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     write = standard_output()
     pairs = read_parallel(source, target)

@@ -14,7 +14,7 @@ from keras_transformer.decoding.options import DecodingOptions, SamplingOptions,
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
-    from keras_transformer.run import Checkpoint
+    from keras_transformer.runs.run import Checkpoint
 
 
 @click.command("translate")
@@ -112,7 +112,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     """
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     samples = options["sample"] or options["mbr"]
     search = take_options(options, SearchOptions)

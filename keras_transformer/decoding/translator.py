@@ -140,7 +140,7 @@ class Translator(BaseTranslator):
             UserError: If there is no such run, or if it has no model.
             ValueError: If a search option is unknown or out of range.
         """
-        from keras_transformer.run import Run
+        from keras_transformer.runs.run import Run
 
         run = Run.open(directory)
         return run.translator(run.recipe.evaluation.search_options(**search), overlong)

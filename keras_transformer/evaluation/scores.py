@@ -13,7 +13,9 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation import MetricName
 from keras_transformer.evaluation.evaluator import Evaluator, Score
 from keras_transformer.recipe import Evaluation
-from keras_transformer.run import Checkpoint, Engine, Run, Split, checkpoint_step
+from keras_transformer.runs.checkpoints import checkpoint_step
+from keras_transformer.runs.run import Checkpoint, Engine, Run
+from keras_transformer.runs.text import Split
 
 _ALL_OF_GENERATED_TEXT: tuple[MetricName, ...] = ("bleu", "chrf", "exact-match")
 
@@ -55,7 +57,7 @@ def run_evaluator(
     if files is not None:
         source, reference = files
         return Evaluator.from_files(reference, source, **settings)
-    pairs = list(run.pairs(split))
+    pairs = list(run.text.pairs(split))
     if not pairs:
         raise UserError(f"the {split} text of {run.directory} is empty")
     sources, references = zip(*pairs, strict=True)
@@ -98,26 +100,26 @@ def evaluate_run(
             a length in `options` exceeds the model's maximum. The error is raised before the
             translation.
     """
-    run.check_scores()
+    run.scores.check()
     options = options or run.recipe.evaluation.search_options()
     evaluator = evaluator or run_evaluator(run, split, files)
     if evaluator.sources is None:
         raise ValueError("`evaluator` must have sources. Received: an evaluator without sources")
-    if files is None and list(evaluator.sources) != [source for source, _ in run.pairs(split)]:
+    if files is None and list(evaluator.sources) != [source for source, _ in run.text.pairs(split)]:
         raise ValueError(f"`evaluator` must have the text of the split. Received: split={split!r}")
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
     made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
     has_model = folder is not None or run.model_path.is_file()
     # A training in another process may remove the checkpoint or replace the model.
-    scored = run.scored_model(folder) if has_model else {}
+    scored = run.scores.scored_model(folder) if has_model else {}
     try:
         translator = run.translator(
             engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
         )
     except ValueError as error:
         raise UserError(str(error)) from None
-    if folder is None and run.scored_model(None) != scored:
+    if folder is None and run.scores.scored_model(None) != scored:
         raise UserError(f"{run.model_path} changed while it was loaded: start again")
     with output_file(output) if output else nullcontext() as file:
         translations = translator.translate(list(evaluator.sources), progress=True)
@@ -125,10 +127,10 @@ def evaluate_run(
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
         if files is None:
-            run.keep_hypotheses(split, evaluator.sources, hypotheses, scored, folder)
+            run.scores.keep_hypotheses(split, evaluator.sources, hypotheses, scored, folder)
     scores = evaluator.scores(hypotheses)
     for entry in scores:
-        run.add_score(split=split, files=files, scored=scored, **made_with, **asdict(entry))
+        run.scores.add(split=split, files=files, scored=scored, **made_with, **asdict(entry))
     return Evaluated(hypotheses, scores)
 
 
@@ -152,8 +154,8 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
         )
     else:
         run = Run.open(path)
-        lines = run.hypotheses(split)
-        if [source for source, _ in run.pairs(split)] != list(evaluator.sources or ()):
+        lines = run.scores.hypotheses(split)
+        if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
             raise UserError(f"the {split} text of {path} must be that of RUN. Received: another")
     evaluator.check_aligned({str(path): lines})
     return lines

@@ -16,7 +16,7 @@ from keras_transformer._files import atomic_write, read_json, remove
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
 FOLDER = ".ctranslate2"
 # File of the conversion with all hashes. Raise the version if a new release converts differently.

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
 # The types of weights of the formats run and onnx.

@@ -33,7 +33,7 @@ from keras_transformer.export.source_model import (
     run_sentences,
 )
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Run
 
 # For each compute dtype: scores count as equal if they differ by at most this number of nats.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}

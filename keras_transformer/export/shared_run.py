@@ -22,7 +22,8 @@ from keras_transformer.export.source_model import (
 )
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import TOKENIZER_MEMBER, Checkpoint, Run
+from keras_transformer.runs.model_file import TOKENIZER_MEMBER
+from keras_transformer.runs.run import Checkpoint, Run
 
 _WEIGHTS = "model.weights.h5"
 _SCORE_TOLERANCE = 1e-3  # nats
@@ -116,10 +117,10 @@ def _copy_text(source: Path, target: Path) -> None:
 def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
     """Returns the scores of the exported model on the splits, without folders of the user."""
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
-    model = run.scored_model(folder)["checkpoint_sha256"]
+    model = run.scores.scored_model(folder)["checkpoint_sha256"]
     return [
         {name: value for name, value in entry.items() if name != "checkpoint"}
-        for entry in run.scores()
+        for entry in run.scores.entries()
         if entry.get("checkpoint_sha256") == model and "split" in entry
     ]
 

@@ -18,7 +18,7 @@ from keras_transformer.layers.changes import layer_changes
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import Transformer
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 
 # Pairs of translation and score of one sentence, best first.
 Scored = Sequence[tuple[str, float]]
@@ -195,7 +195,7 @@ def _is_among(hypotheses: Sequence[Hypothesis], text: str, score: float, toleran
 def run_sentences(run: Run, count: int) -> list[str]:
     """Returns the run's first validation sentences, or random texts if the run has none."""
     try:
-        sources = (source.strip() for source, _ in run.pairs("validation"))
+        sources = (source.strip() for source, _ in run.text.pairs("validation"))
         return list(itertools.islice(filter(None, sources), count))
     except UserError:
         return random_sentences(run.tokenizer(), count)

@@ -20,13 +20,13 @@ from keras_transformer._files import atomic_write, read_config
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import register_models
-from keras_transformer.run import (
+from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
     CHECKPOINT_MEMBER,
     TOKENIZER_MEMBER,
-    checkpoint_folders,
 )
-from keras_transformer.validation_history import STATE, ValidationHistory, read_state
+from keras_transformer.runs.validation_history import STATE, ValidationHistory, read_state
 
 _MODEL = "model.keras"
 _EXTRACTED = ".partial-"  # prefix of folders in a checkpoint

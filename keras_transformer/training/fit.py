@@ -14,7 +14,8 @@ from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer.data import fit_data
 from keras_transformer.errors import UserError
 from keras_transformer.layers.base import check_lora_is_kept
-from keras_transformer.run import checkpoint_folders
+from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
     ProgressBar,
@@ -33,7 +34,6 @@ from keras_transformer.training.distribution.distribution import Action, Distrib
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
-from keras_transformer.validation_history import ValidationHistory, load_history
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
 

@@ -17,7 +17,11 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import score
 from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import AVERAGE_LAST_MEMBER, Run, Split, checkpoint_step
+from keras_transformer.runs.checkpoints import checkpoint_step
+from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER, read_member
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.text import Split
+from keras_transformer.runs.validation_history import ValidationHistory, best_checkpoints
 from keras_transformer.token_budget import available_mebibytes
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
@@ -27,7 +31,6 @@ from keras_transformer.training.optimizer import TransformerAdam, TransformerSch
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
 from keras_transformer.training.validation import TranslationValidation
-from keras_transformer.validation_history import ValidationHistory, best_checkpoints
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000
@@ -235,7 +238,7 @@ def _averages_again(run: Run) -> bool:
 
     The process that changed it may have been killed before it averaged.
     """
-    if (written := run.model_member(AVERAGE_LAST_MEMBER)) is not None:
+    if (written := read_member(run.model_path, AVERAGE_LAST_MEMBER)) is not None:
         return written != str(run.recipe.evaluation.average_last)
     # Models of older releases do not tell. For them, the time of the file decides.
     changed = [x["time"] for x in run.history() if "evaluation.average_last" in x["changes"]]
@@ -279,7 +282,7 @@ def _tokenizer(run: Run) -> Tokenizer:
         settings = run.recipe.tokenizer
         print("Training the tokenizer.", file=sys.stderr)
         tokenizer = Tokenizer.train(
-            run.pairs("train"),
+            run.text.pairs("train"),
             settings.vocabulary_size,
             model_type=settings.model_type,
             joint=settings.joint,
@@ -312,14 +315,14 @@ def _store(
 ) -> TokenStore:
     def build() -> TokenStore:
         folder, length = run.store_dir / split, run.recipe.data.max_length
-        kept = run.fingerprints().get(split) if resume else None
+        kept = run.text.fingerprints().get(split) if resume else None
         if resume and kept is None and (folder / "meta.json").exists():  # of an older release
             kept = TokenStore(folder).fingerprint
-        return TokenStore.build(folder, run.pairs(split), tokenizer, length, fingerprint=kept)
+        return TokenStore.build(folder, run.text.pairs(split), tokenizer, length, fingerprint=kept)
 
     store = distribution.chief_first(build)
     if distribution.is_chief:
-        run.add_fingerprint(split, store.fingerprint)
+        run.text.add_fingerprint(split, store.fingerprint)
         print(f"{split}: {store.report}")
     return store
 

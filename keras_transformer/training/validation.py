@@ -10,7 +10,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import score
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training.fit import evaluation_of
 from keras_transformer.visualization.attention_example import translation_attention
 from keras_transformer.visualization.attention_picture import attention_image
@@ -36,7 +36,7 @@ class TranslationValidation:
         self.tokenizer = tokenizer
         self.settings = run.recipe.evaluation
         count = run.recipe.training.validation_bleu_sentences
-        self.pairs = list(itertools.islice(run.pairs("validation"), count))
+        self.pairs = list(itertools.islice(run.text.pairs("validation"), count))
         self._evaluate = evaluation_of(batches)
         self._translator: Translator | None = None
 

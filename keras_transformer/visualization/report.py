@@ -11,8 +11,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.scores import run_evaluator
 from keras_transformer.logged_scalars import logged_scalars
-from keras_transformer.run import Run
-from keras_transformer.run_info import run_info
+from keras_transformer.runs.info import run_info
+from keras_transformer.runs.run import Run
 from keras_transformer.visualization.report_charts import bar_chart, line_chart
 from keras_transformer.visualization.report_page import (
     Html,
@@ -238,7 +238,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
     missing: list[Html] = []
     for one in runs:
         try:
-            hypotheses = one.run.hypotheses("test")
+            hypotheses = one.run.scores.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
             scorer = Scorer(one.run.model(), one.run.tokenizer())
         except UserError as error:

@@ -100,13 +100,13 @@ SAVE = {
 
 
 def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
 
     def text() -> str:
         """The source of the run's test set, downloaded if the recipe says so."""
-        return str(opened.text("test")[0])
+        return str(opened.text.files("test")[0])
 
     def export(peers: list[str]) -> None:
         tokenizer = opened.tokenizer()

@@ -196,7 +196,7 @@ def _start(run: Path, text: Path, folder: str, *arguments: str, **env: str) -> _
 def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
     from keras_transformer.decoding.base_translator import EXTRA_LENGTH
     from keras_transformer.export import export_ctranslate2
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     def export() -> None:
         opened = Run.open(run)
@@ -233,7 +233,7 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
     from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.decoding.search import FEW_SHAPES_SENTENCES, make_strategy
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
     model, tokenizer = opened.model(), opened.tokenizer()

@@ -65,7 +65,7 @@ class Contestant:
             length_multiple=recipe.training.length_multiple,
         )
         self.batches = list(islice(plan.batches(0), TRAINING_BATCHES))
-        self.sources, self.references = zip(*self.run.pairs("test"), strict=True)
+        self.sources, self.references = zip(*self.run.text.pairs("test"), strict=True)
         self.rates: dict[str, list[float]] = {"training": [], "greedy": [], "beam": []}
         self.translations: dict[str, list[str]] = {}
 

@@ -154,7 +154,7 @@ def size_of(*paths: Path) -> int:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     from keras_transformer.evaluation.scores import score
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     run = Run.open(arguments.run)
     references = _lines(arguments.target)
@@ -200,7 +200,7 @@ Translate = Callable[[list[str]], list[str]]
 def load_keras(folder: Path, beam_size: int) -> Translate:
     from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     run = Run.open(folder)
     return Translator(

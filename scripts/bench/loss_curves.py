@@ -86,7 +86,7 @@ def prepare(data_dir: Path, tokens: int, folder: Path) -> None:
     """Makes a run with tokenizer and encoded text."""
     from keras_transformer.data import Tokenizer, TokenStore
     from keras_transformer.recipe import load_recipe
-    from keras_transformer.run import Run
+    from keras_transformer.runs.run import Run
 
     settings = {
         "data.directory": data_dir,
@@ -98,7 +98,7 @@ def prepare(data_dir: Path, tokens: int, folder: Path) -> None:
     }
     recipe = load_recipe("multi30k_en_de", [f"{key}={value}" for key, value in settings.items()])
     run = Run.create(folder, recipe)
-    pairs = run.pairs("train")
+    pairs = run.text.pairs("train")
     own = recipe.tokenizer
     tokenizer = Tokenizer.train(pairs, own.vocabulary_size, normalization=own.normalization)
     tokenizer.save(run.tokenizer_dir)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from support.command_line import fails, invoke, succeeds
 
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
 
 import keras_transformer.training
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.evaluation import scores as evaluation
 from keras_transformer.recipe import Evaluation, load_recipe
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 
 REFERENCES = ("Der Hund läuft .", "Ein Kind schläft im Gras .")
 
@@ -61,7 +61,7 @@ def echoing_run(tmp_path, monkeypatch, data):
     (tmp_path / "recipe.yaml").write_text(f"{{name: a, data: {data}}}")
     run = Run.create(tmp_path / "run", load_recipe(tmp_path / "recipe.yaml"))
     run.model_path.write_bytes(b"weights")
-    references = [target for _, target in run.pairs("test")]
+    references = [target for _, target in run.text.pairs("test")]
     monkeypatch.setattr(Echo, "references", references, raising=False)
     monkeypatch.setattr(Run, "translator", lambda *arguments, **named: Echo(*arguments, **named))
     return run
@@ -82,10 +82,11 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
     run = echoing_run(tmp_path, monkeypatch, data)
     options = run.recipe.evaluation.search_options(beam_size=3)
     hypotheses, scores = evaluation.evaluate_run(run, options=options)
-    assert run.hypotheses("test") == hypotheses == ["", *Echo.references[1:]]
+    assert run.scores.hypotheses("test") == hypotheses == ["", *Echo.references[1:]]
     assert [score.metric for score in scores] == metrics
-    assert [entry["metric"] for entry in run.scores()] == metrics
-    assert {(entry["beam_size"], entry["length_penalty"]) for entry in run.scores()} == {(3, 0.6)}
+    assert [entry["metric"] for entry in run.scores.entries()] == metrics
+    found = {(entry["beam_size"], entry["length_penalty"]) for entry in run.scores.entries()}
+    assert found == {(3, 0.6)}
     if "exact match" in metrics:
         assert scores[-1].score == 80
 
@@ -100,7 +101,7 @@ def test_a_model_that_another_process_replaces_gets_no_score(tmp_path, monkeypat
     monkeypatch.setattr(Run, "translator", replaced)
     with pytest.raises(UserError, match="model.keras changed while it was loaded: start again"):
         evaluation.evaluate_run(run)
-    assert run.scores() == [] and not run.hypotheses_dir.exists()
+    assert run.scores.entries() == [] and not run.hypotheses_dir.exists()
 
 
 def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch):
@@ -113,7 +114,7 @@ def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch
     found = evaluation.evaluate_run(run, evaluator, files=files, output=output)
     assert output.read_text() == "\nzwei\n"
     assert [score.metric for score in found.scores] == ["TER"]
-    (entry,) = run.scores()
+    (entry,) = run.scores.entries()
     assert (entry["source"], entry["reference"]) == tuple(str(file) for file in files)
     assert "split" not in entry and not run.hypotheses_dir.exists()
 
@@ -124,14 +125,14 @@ def test_an_evaluator_of_another_text_is_refused(tmp_path, monkeypatch):
     for evaluator in others:
         with pytest.raises(ValueError, match="`evaluator` must have"):
             evaluation.evaluate_run(run, evaluator)
-    assert run.scores() == [] and not run.hypotheses_dir.exists()
+    assert run.scores.entries() == [] and not run.hypotheses_dir.exists()
 
 
 def test_translations_with_line_ends_stay_aligned(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     monkeypatch.setattr(Echo, "references", ["eins", "zw\r\nei"])
     evaluation.evaluate_run(run)
-    assert run.hypotheses("test") == ["", "zw  ei"]
+    assert run.scores.hypotheses("test") == ["", "zw  ei"]
 
 
 def test_a_full_disk_keeps_the_earlier_translations(tmp_path, monkeypatch):
@@ -141,10 +142,11 @@ def test_a_full_disk_keeps_the_earlier_translations(tmp_path, monkeypatch):
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
         with pytest.raises(UserError, match="no space left"):
-            run.keep_hypotheses("test", ["one", "two"], ["long"] * 9, run.scored_model(None))
+            scored = run.scores.scored_model(None)
+            run.scores.keep_hypotheses("test", ["one", "two"], ["long"] * 9, scored)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert run.hypotheses("test") == hypotheses
+    assert run.scores.hypotheses("test") == hypotheses
 
 
 def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, monkeypatch):
@@ -152,7 +154,8 @@ def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, m
     evaluator = evaluation.run_evaluator(run)
     with pytest.raises(UserError, match=f"test.txt. .* evaluate {run.directory} --split test$"):
         evaluation.read_baseline(run.directory, evaluator, "test")
-    run.keep_hypotheses("test", ["one", "two"], ["eins", "drei"], run.scored_model(None))
+    scored = run.scores.scored_model(None)
+    run.scores.keep_hypotheses("test", ["one", "two"], ["eins", "drei"], scored)
     assert evaluation.read_baseline(run.directory, evaluator, "test") == ["eins", "drei"]
     model = run.model_path.read_bytes()
     run.model_path.write_bytes(b"another model")
@@ -171,7 +174,8 @@ def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, m
     with pytest.raises(UserError, match="must be a file of translations"):
         evaluation.read_baseline(run.directory, evaluator, None)
     (tmp_path / "x.tsv").write_text("one\teins\nthree\tdrei\n")
-    run.keep_hypotheses("test", ["one", "three"], ["eins", "drei"], run.scored_model(None))
+    scored = run.scores.scored_model(None)
+    run.scores.keep_hypotheses("test", ["one", "three"], ["eins", "drei"], scored)
     with pytest.raises(UserError, match="the test text of .*run must be that of RUN"):
         evaluation.read_baseline(run.directory, evaluator, "test")
 

@@ -14,7 +14,7 @@ from keras_transformer.cli import main
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
@@ -31,7 +31,7 @@ def new_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     write_text(folder)
     run = Run.create(folder / "run", recipe_for(folder))
-    pairs = list(run.pairs("train"))
+    pairs = list(run.text.pairs("train"))
     Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
     model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
     randomize(model)

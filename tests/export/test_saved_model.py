@@ -16,7 +16,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 
 
@@ -82,7 +82,7 @@ def run(tmp_path):
     """A run with random weights, as training leaves it."""
     write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    pairs = list(run.pairs("train"))
+    pairs = list(run.text.pairs("train"))
     Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
     model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
     randomize(model)
@@ -96,7 +96,7 @@ def test_a_run_is_exported_from_any_backend(run, tmp_path):
     first = export_run_saved_model(run.directory, tmp_path / "models", options)
     second = export_run_saved_model(run.directory, tmp_path / "models", options)
     assert [path.directory.name for path in (first, second)] == ["1", "2"]
-    sentences = [source for source, _ in run.pairs("test")]
+    sentences = [source for source, _ in run.text.pairs("test")]
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
     translator = Translator(run.model(), run.tokenizer(), options)
     assert found["translation"] == translator.translate(sentences)
@@ -122,7 +122,7 @@ def test_a_checkpoint_is_exported_from_any_backend(run, tmp_path):
     save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
     run.model_path.unlink()
     exported = export_run_saved_model(run.directory, tmp_path / "models", checkpoint="last")
-    sentences = [source for source, _ in run.pairs("test")]
+    sentences = [source for source, _ in run.text.pairs("test")]
     (found,) = run_signatures(exported.directory, [("serving_default", {"text": sentences})])
     translator = run.translator(checkpoint=2)
     assert found["translation"] == translator.translate(sentences)

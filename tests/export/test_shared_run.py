@@ -14,8 +14,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import export_shared_run
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import Run
-from keras_transformer.run_info import run_info
+from keras_transformer.runs.info import run_info
+from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 
 SENTENCES = ["a b c", "f e", "", "a"]
@@ -33,7 +33,7 @@ def run(tmp_path):
     """A run with random weights, text of its own, logs and checkpoints."""
     write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    Tokenizer.train(list(run.pairs("train")), vocabulary_size=17).save(run.tokenizer_dir)
+    Tokenizer.train(list(run.text.pairs("train")), vocabulary_size=17).save(run.tokenizer_dir)
     model_of().save(run.model_path)
     for name in ("text", "logs", "checkpoints", "store"):
         (run.directory / name).mkdir()
@@ -45,8 +45,8 @@ def run(tmp_path):
 def scores_of(run, checkpoint=None, **more):
     for number in (1.0, 2.0):
         entry = {"metric": "BLEU", "score": number, "signature": "nrefs:1", "split": "test", **more}
-        run.add_score(options=SearchOptions(), scored=run.scored_model(checkpoint), **entry)
-    return run.scores()[-2:]
+        run.scores.add(options=SearchOptions(), scored=run.scores.scored_model(checkpoint), **entry)
+    return run.scores.entries()[-2:]
 
 
 def test_the_copy_translates_like_the_run(run, tmp_path):
@@ -77,14 +77,14 @@ def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_pat
     of_model = scores_of(run)
     scores_of(run, files=(tmp_path / "mine.en", tmp_path / "mine.de"))
     export_shared_run(run, tmp_path / "copy")
-    assert Run.open(tmp_path / "copy").scores() == of_model
+    assert Run.open(tmp_path / "copy").scores.entries() == of_model
     assert [x["score"] for x in run_info(tmp_path / "copy")["scores"]] == [2.0]
     export_shared_run(run, tmp_path / "other", checkpoint=2)
-    kept = Run.open(tmp_path / "other").scores()
+    kept = Run.open(tmp_path / "other").scores.entries()
     assert [{**entry, "checkpoint": checkpoint.name} for entry in kept] == of_checkpoint
     model_of("mixed_bfloat16").save(run.model_path)  # another model, without scores
     export_shared_run(run, tmp_path / "third")
-    assert Run.open(tmp_path / "third").scores() == []
+    assert Run.open(tmp_path / "third").scores.entries() == []
 
 
 def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):

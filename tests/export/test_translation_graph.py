@@ -10,7 +10,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.serving_files import CORE
-from keras_transformer.run import load_model
+from keras_transformer.runs.model_file import load_model
 
 KINDS = {"joint": "tokenizer", "separate": "separate_tokenizer"}
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py

@@ -41,7 +41,7 @@ def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypat
     (row,) = json.loads((tmp_path / "runs" / "ablations.json").read_text())
     assert row["setting"] == "normalization batch"
     assert row["parameters"] > 0 and row["perplexity"] > 1
-    assert row["bleu"] == Run.open(tmp_path / "runs" / row["row"]).scores()[0]["score"]
+    assert row["bleu"] == Run.open(tmp_path / "runs" / row["row"]).scores.entries()[0]["score"]
     assert (tmp_path / "plot.png").exists() == bool(plot)
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("| batch_normalization | normalization batch | ")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 LOCKING = """
 import sys, time
 from pathlib import Path
-from keras_transformer.run import training_lock
+from keras_transformer.runs.run import training_lock
 with training_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(600)

@@ -37,7 +37,7 @@ def make_run(folder: Path) -> Run:
         }
     )
     run = Run.create(folder / "run", recipe)
-    tokenizer = Tokenizer.train(list(run.pairs("train")), vocabulary_size=60)
+    tokenizer = Tokenizer.train(list(run.text.pairs("train")), vocabulary_size=60)
     tokenizer.save(run.tokenizer_dir)
     keras.utils.set_random_seed(3)
     size = tokenizer.source_vocabulary_size
@@ -48,8 +48,8 @@ def make_run(folder: Path) -> Run:
         for name, values in LOGS.items():
             for step, value in values.items():
                 writer.report(step, {name: value})
-    scored = run.scored_model(None)
-    run.keep_hypotheses("test", SOURCES, HYPOTHESES, scored)
-    search = SearchOptions()
-    run.add_score(split="test", metric="BLEU", score=43.21, signature="nrefs:1|x<y", options=search)
+    scored = run.scores.scored_model(None)
+    run.scores.keep_hypotheses("test", SOURCES, HYPOTHESES, scored)
+    entry = {"split": "test", "metric": "BLEU", "score": 43.21, "signature": "nrefs:1|x<y"}
+    run.scores.add(**entry, options=SearchOptions())
     return run

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.recipe import Recipe
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 
 STEPS, INTERVAL, ACCUMULATION = 5, 2, 2

@@ -11,7 +11,7 @@ from support.seq2seq_models import SIZES
 from keras_transformer import Scorer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import ModelSettings, Recipe
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 
 SENTENCES = ["a b c", "f", ""]
@@ -74,7 +74,7 @@ def test_learns_to_reverse(name, tmp_path):
         tmp_path / "run", recipe.model_copy(update={"model": wide, "evaluation": evaluation})
     )
     train(run)
-    sources, targets = zip(*list(run.pairs("train"))[:20], strict=True)
+    sources, targets = zip(*list(run.text.pairs("train"))[:20], strict=True)
     found = run.translator().translate(sources)
     assert sum(x == y for x, y in zip(found, targets, strict=True)) >= 10
 

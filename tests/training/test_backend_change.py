@@ -12,7 +12,7 @@ import pytest
 from support import tiny_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 
 BACKENDS = ["tensorflow", "jax", "torch"]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.run import checkpoint_folders
+from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training import TransformerAdam, average_checkpoints, checkpoint
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
@@ -21,7 +22,6 @@ from keras_transformer.training.checkpoint import (
     save_checkpoint,
 )
 from keras_transformer.training.optimizer import averaged_weights
-from keras_transformer.validation_history import ValidationHistory, load_history
 
 DAMAGE = "step-00000001 is damaged"
 

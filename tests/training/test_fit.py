@@ -15,7 +15,7 @@ from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.run import checkpoint_folders
+from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.training import array_batches, fit
 from keras_transformer.training.distribution import Distribution
 

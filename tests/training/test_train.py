@@ -20,8 +20,9 @@ from tensorboard.plugins.hparams import metadata
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import load_recipe
-from keras_transformer.run import AVERAGE_LAST_MEMBER, Run
-from keras_transformer.run_info import run_info
+from keras_transformer.runs.info import run_info
+from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER
+from keras_transformer.runs.run import Run
 from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
 

@@ -9,7 +9,7 @@ from support import tiny_run
 from support.attention_examples import attention_example
 
 from keras_transformer.errors import UserError
-from keras_transformer.run import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training import validation
 from keras_transformer.training.validation import TranslationValidation
 

@@ -23,5 +23,5 @@ def other(made, tmp_path):
     """The same model with other hypotheses and other logs."""
     found = Run.open(shutil.copytree(made, tmp_path / "other"))
     worse = [*HYPOTHESES[:4], "x", *HYPOTHESES[5:]]
-    found.keep_hypotheses("test", SOURCES, worse, found.scored_model(None))
+    found.scores.keep_hypotheses("test", SOURCES, worse, found.scores.scored_model(None))
     return found

@@ -65,7 +65,8 @@ def test_two_runs_are_compared(run, other):
         warnings.simplefilter("error", UserWarning)
         page = read_page(run_report(run, other))
     assert any("fewer than 30 sentences" in x for x in page.texts("p", **{"class": "note"}))
-    (found, _) = Evaluator(TARGETS, SOURCES).differences(other.hypotheses("test"), HYPOTHESES)
+    hypotheses = other.scores.hypotheses("test")
+    (found, _) = Evaluator(TARGETS, SOURCES).differences(hypotheses, HYPOTHESES)
     cells = page.texts("td", dir="auto")
     assert f"{found.difference:+.2f}" in cells
     assert f"{found.low:+.2f} to {found.high:+.2f}" in cells

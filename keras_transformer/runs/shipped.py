@@ -9,7 +9,7 @@ from filelock import FileLock
 from keras_transformer._files import atomic_write, keras_home
 from keras_transformer.errors import UserError
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")  # installed, source tree
 
 # What a shipped run consists of. In a source tree, `export` may write other files beside it.

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer import Run, Translator
 
-RUN = Path(__file__).parent / "fixtures" / "4d3302f" / "run"
+RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
 SENTENCES = ["twenty-six", "one hundred and five", "3 May 1990", "", "seven"]
 EXPECTED = [
     [(-4.7109, "siebenhundert"), (-4.9124, "fünfhundert")],

@@ -10,9 +10,10 @@ from typing import Any
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.logged_scalars import logged_scalars
-from keras_transformer.run import Run, checkpoint_step
-from keras_transformer.shipped_runs import find_run
-from keras_transformer.validation_history import ValidationHistory, load_history
+from keras_transformer.runs.checkpoints import checkpoint_step
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.shipped import find_run
+from keras_transformer.runs.validation_history import ValidationHistory, load_history
 
 _SIZES = (
     *("num_layers", "num_decoder_layers", "d_model", "d_embedding", "kernel_size"),
@@ -178,11 +179,11 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     `"is_current"` is False if the score is of an earlier `model.keras`.
     """
     keys = ("split", "source", "reference", "metric", "checkpoint")
-    scores = {tuple(map(entry.get, keys)): entry for entry in run.scores()}.values()
+    scores = {tuple(map(entry.get, keys)): entry for entry in run.scores.entries()}.values()
     digests: list[str | None] = [None]  # Scores of older releases have no hash.
     can_change = bool(scores and run.checkpoints())  # The model of a shared run never changes.
     if can_change and run.model_path.is_file():
-        digests += run.scored_model(None).values()
+        digests += run.scores.scored_model(None).values()
 
     def is_current(entry: dict[str, Any]) -> bool:
         is_known = "checkpoint" in entry or entry.get("checkpoint_sha256") in digests

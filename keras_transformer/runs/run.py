@@ -1,15 +1,10 @@
 """Reads and writes the folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
-import hashlib
-import itertools
 import json
 import os
-import re
 import shlex
 import sys
-import tempfile
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,31 +12,28 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import atomic_write, damaged_keras_file, read_config, remove
+from keras_transformer._files import atomic_write, read_entries, read_text, remove
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe import Recipe, load_recipe, may_change
-from keras_transformer.shipped_runs import find_run
+from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+from keras_transformer.runs.model_file import (
+    CHECKPOINT_MEMBER,
+    TOKENIZER_MEMBER,
+    load_model,
+    read_member,
+)
+from keras_transformer.runs.scores import RunScores
+from keras_transformer.runs.shipped import find_run
+from keras_transformer.runs.text import RunText, Split
 
 if TYPE_CHECKING:
-    from keras_transformer.data.corpus import Pair
-    from keras_transformer.data.held_out import HeldOut
-    from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
     from keras_transformer.decoding.long_sentences import Overlong
     from keras_transformer.decoding.shortlist import Shortlist
 
-Split = Literal["train", "validation", "test"]
 Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
-TextFiles = tuple[Path, Path | None]
-
-# Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
-# that was the newest when the archive was written, and evaluation.average_last of the recipe at
-# that time. Keras ignores these files.
-TOKENIZER_MEMBER, CHECKPOINT_MEMBER = "tokenizer.sha256", "checkpoint.sha256"
-AVERAGE_LAST_MEMBER = "average_last"
-_MOST_MEMBER_BYTES = 1024
 
 
 class Run:
@@ -73,6 +65,10 @@ class Run:
     Args:
         directory: The folder of the run.
         recipe: The recipe of the run.
+
+    Attributes:
+        text: A `RunText`, the text of the splits.
+        scores: A `RunScores`, the scores and the translations that were scored.
     """
 
     def __init__(self, directory: str | Path, recipe: Recipe) -> None:
@@ -89,6 +85,8 @@ class Run:
         self.scores_path = self.directory / "scores.json"
         self.hypotheses_dir = self.directory / "hypotheses"
         self.shortlist_path = self.directory / "shortlist.npz"
+        self.text = RunText(self)
+        self.scores = RunScores(self)
         self._older: set[Path] | None = None
 
     @classmethod
@@ -103,7 +101,7 @@ class Run:
         run = cls(directory, recipe)
         for split in get_args(Split):
             if getattr(recipe.data, split) is not None:
-                run._files_of_recipe(split)
+                run.text.files_of_recipe(split)
         run._check_is_free()
         try:
             older = {run.directory, *run.directory.iterdir()} if run.directory.exists() else set()
@@ -129,7 +127,7 @@ class Run:
         places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
         places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
         places += [self.history_path, self.hypotheses_dir]
-        return [*places, self.directory / "text"] if self._has_text else places
+        return [*places, self.directory / "text"] if self.text.is_kept else places
 
     def _write_recipe(self) -> None:
         if self.recipe_path.exists():
@@ -245,7 +243,7 @@ class Run:
         Raises:
             UserError: If history.json is damaged.
         """
-        return _read_entries(self.history_path)
+        return read_entries(self.history_path)
 
     def checkpoints(self) -> list[Path]:
         """Returns the folders of complete checkpoints, oldest first."""
@@ -261,12 +259,12 @@ class Run:
             UserError: If there is no such checkpoint. The message lists the steps of all
                 checkpoints.
         """
-        from keras_transformer.validation_history import best_checkpoints, load_history
+        from keras_transformer.runs.validation_history import best_checkpoints, load_history
 
         paths = self.checkpoints()
         if not paths:
             if not self.model_path.is_file():
-                raise self._unfinished()
+                raise self.unfinished()
             raise UserError(f"{self.directory} has no checkpoints: omit `checkpoint`")
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         if which == "last":
@@ -301,7 +299,7 @@ class Run:
         if checkpoint is not None:
             return self.checkpoint(checkpoint)
         if not self.model_path.is_file():
-            raise self._unfinished()
+            raise self.unfinished()
         return self.model_path
 
     def model(self, checkpoint: Checkpoint | None = None) -> Any:
@@ -336,12 +334,12 @@ class Run:
     @property
     def _resume(self) -> str:
         """The command that continues the training."""
-        return self._command("train", "--resume")
+        return self.command("train", "--resume")
 
-    def _command(self, name: str, options: str) -> str:
+    def command(self, name: str, options: str) -> str:
         return f"keras-transformer {name} {shlex.quote(str(self.directory))} {options}"
 
-    def _unfinished(self) -> UserError:
+    def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
         paths = self.checkpoints()
         if not paths:
@@ -450,24 +448,10 @@ class Run:
             if shortlist := kept():  # Another process may have learned it.
                 return shortlist
             print(f"Learning the shortlist of {self.directory}; done once.", file=sys.stderr)
-            with self._training_store(tokenizer) as store:
+            with self.text.training_store(tokenizer) as store:
                 shortlist = Shortlist.learn(store, tokenizer)
             shortlist.save(path)
         return shortlist
-
-    @contextmanager
-    def _training_store(self, tokenizer: "Tokenizer") -> "Iterator[TokenStore]":
-        """Yields the training text as token ids: the run's store, or a temporary one."""
-        from keras_transformer.data.token_store import TokenStore
-
-        folder = self.store_dir / "train"
-        if folder.is_dir() and (fingerprint := self.fingerprints().get("train")):
-            if (store := TokenStore(folder)).fingerprint == fingerprint:
-                yield store
-                return
-        with tempfile.TemporaryDirectory() as temporary:
-            text = self.pairs("train")
-            yield TokenStore.build(temporary, text, tokenizer, self.recipe.data.max_length)
 
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
@@ -475,7 +459,7 @@ class Run:
         If `model.keras` is missing, damaged or contains no fingerprint, returns the fingerprint of
         the tokenizer in the folder. Older releases wrote no fingerprint.
         """
-        return self.model_member(TOKENIZER_MEMBER) or self.tokenizer().fingerprint
+        return read_member(self.model_path, TOKENIZER_MEMBER) or self.tokenizer().fingerprint
 
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and is not older than the newest checkpoint.
@@ -486,16 +470,9 @@ class Run:
         if not paths or not self.model_path.is_file():
             return self.model_path.is_file()
         state = paths[-1] / "state.json"
-        if digest := self.model_member(CHECKPOINT_MEMBER):
-            return f'"{digest}"' in _read_text(state)
+        if digest := read_member(self.model_path, CHECKPOINT_MEMBER):
+            return f'"{digest}"' in read_text(state)
         return self.model_path.stat().st_mtime_ns >= state.stat().st_mtime_ns
-
-    def model_member(self, name: str) -> str | None:
-        """Returns a text in `model.keras`, or None if file or text is missing or damaged."""
-        with suppress(Exception):  # zipfile and zlib raise different errors
-            with zipfile.ZipFile(self.model_path) as archive, archive.open(name) as file:
-                return file.read(_MOST_MEMBER_BYTES).decode()
-        return None
 
     def _check_tokenizer(self, model: Any, path: Path) -> None:
         tokenizer = self.tokenizer()
@@ -507,208 +484,6 @@ class Run:
                 f"{self.tokenizer_dir} is not the tokenizer that {path} was trained "
                 f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
             )
-
-    def fingerprints(self) -> dict[str, str]:
-        """Returns a dict from each encoded split to the fingerprint of its text and tokenizer.
-
-        The fingerprint is a SHA-256. It also depends on the maximum length of a sentence.
-        """
-        if not self.fingerprints_path.exists():
-            return {}
-        try:
-            return dict(json.loads(self.fingerprints_path.read_bytes()))
-        except (ValueError, TypeError, RecursionError, OSError) as error:
-            raise UserError(f"{self.fingerprints_path} cannot be read: {error}") from None
-
-    def add_fingerprint(self, split: Split, fingerprint: str) -> None:
-        """Stores the fingerprint of a split in fingerprints.json."""
-        found = self.fingerprints()
-        if found.get(split) != fingerprint:
-            with atomic_write(self.fingerprints_path) as partial:
-                content = json.dumps({**found, split: fingerprint}, indent=2)
-                partial.write_text(content + "\n", "utf-8")
-
-    def pairs(self, split: Split) -> "Iterable[Pair]":
-        """Returns the (source, target) pairs of a split. The result can be iterated repeatedly."""
-        from keras_transformer.data.corpus import read_parallel
-
-        return read_parallel(*self.text(split))
-
-    def text(self, split: Split) -> TextFiles:
-        """Returns the source and target file of a split, or its TSV file and None.
-
-        Generates, splits or downloads the files if needed.
-        """
-        if not self._has_text:
-            return self._files_of_recipe(split)
-        folder = self.directory / "text"
-        if not folder.is_dir():
-            with atomic_write(folder) as partial:
-                partial.mkdir()
-                self._write_text(partial)
-        data = self.recipe.data
-        return (
-            folder / f"{split}.{data.source_language}",
-            folder / f"{split}.{data.target_language}",
-        )
-
-    @property
-    def _has_text(self) -> bool:
-        """Whether the splits are files in the folder `text`."""
-        return self.recipe.data.generator is not None or self.recipe.data.held_out is not None
-
-    def _write_text(self, folder: Path) -> None:
-        """Writes the pairs of all splits. No pair is in two splits."""
-        languages = self.recipe.data.source_language, self.recipe.data.target_language
-        for split, pairs in self._splits().items():
-            source, target = (folder / f"{split}.{language}" for language in languages)
-            with (
-                source.open("w", encoding="utf-8") as first,
-                target.open("w", encoding="utf-8") as second,
-            ):
-                for pair in pairs:
-                    first.write(f"{pair[0]}\n")
-                    second.write(f"{pair[1]}\n")
-
-    def _splits(self) -> "dict[Split, Iterable[Pair]]":
-        data, seed = self.recipe.data, self.recipe.seed
-        if counts := data.held_out:
-            from keras_transformer.data.corpus import read_parallel
-            from keras_transformer.data.held_out import hold_out
-
-            corpus = read_parallel(*self._files_of_recipe("train"))
-            held_out = hold_out(corpus, counts.validation, counts.test, seed)
-            return {
-                "test": held_out.test,
-                "validation": held_out.validation,
-                "train": _training_pairs(held_out),
-            }
-        from keras_transformer.data.numbers_and_dates import generate_pairs
-
-        sizes: Any = data.generator
-        languages = data.source_language, data.target_language
-        count = sizes.test + sizes.validation + sizes.train
-        pairs = iter(generate_pairs(count, *languages, seed=seed))
-        splits: tuple[Split, ...] = ("test", "validation", "train")
-        return {split: list(itertools.islice(pairs, getattr(sizes, split))) for split in splits}
-
-    def scores(self) -> list[dict[str, Any]]:
-        """Returns all entries of scores.json, oldest first.
-
-        Raises:
-            UserError: If scores.json is damaged.
-        """
-        return _read_entries(self.scores_path)
-
-    def add_score(
-        self,
-        *,
-        split: Split,
-        metric: str,
-        score: float,
-        signature: str,
-        options: SearchOptions,
-        use_shortlist: bool = False,
-        files: tuple[Path, Path] | None = None,
-        scored: dict[str, str] | None = None,
-    ) -> None:
-        """Appends a score to scores.json.
-
-        `files` are the source and reference file, if the text is not that of `split`. `scored` is
-        the result of `scored_model` for a checkpoint. Defaults to None, which means `model.keras`.
-        """
-        text: dict[str, str] = {"split": split}
-        if files is not None:
-            text = {"source": str(files[0].absolute()), "reference": str(files[1].absolute())}
-        entry = {
-            **text,
-            "metric": metric,
-            "score": score,
-            "signature": signature,
-            **(scored or self.scored_model(None)),
-            "beam_size": options.beam_size,
-            "length_penalty": options.length_penalty,
-            **options.model_dump(exclude_defaults=True),
-            **({"shortlist": True} if use_shortlist else {}),
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        with self.writing(), atomic_write(self.scores_path) as partial:
-            partial.write_text(json.dumps([*self.scores(), entry], indent=2) + "\n", "utf-8")
-
-    def scored_model(self, checkpoint: Path | None) -> dict[str, str]:
-        """Returns what identifies a model in scores.json: its hash, and the name of a checkpoint.
-
-        `checkpoint` is a folder, or None for `model.keras`.
-        """
-        folder, name = (checkpoint, checkpoint.name) if checkpoint else (self.directory, "")
-        content = (folder / self.model_path.name).read_bytes()
-        found = {"checkpoint_sha256": hashlib.sha256(content).hexdigest()}
-        return {"checkpoint": name, **found} if name else found
-
-    def hypotheses(self, split: Split) -> list[str]:
-        """Returns the translations of the finished model that the last evaluation of a split wrote.
-
-        Raises:
-            UserError: If the finished model has not translated the split, if the source text of the
-                split has changed, or if a file cannot be read.
-        """
-        from keras_transformer.data.corpus import read_lines
-
-        if not self.model_path.exists():
-            raise self._unfinished()
-        path = self._hypotheses_path(split, None)
-        evaluate = self._command("evaluate", f"--split {split}")
-        if not path.exists():
-            raise UserError(f"no translations {path}. To make them: {evaluate}")
-        found = self.scored_model(None)
-        kept = _read_text(path.with_suffix(".sha256")).partition("\n")
-        if kept[0] != found.get("checkpoint_sha256"):
-            raise UserError(
-                f"{path} has translations of another model than {self.model_path}. To make them "
-                f"again: {evaluate}"
-            )
-        if kept[2] != _sha256_of_lines(source for source, _ in self.pairs(split)):
-            raise UserError(
-                f"{path} has translations of another text than the {split} text. To make them "
-                f"again: {evaluate}"
-            )
-        return list(read_lines(path))
-
-    def keep_hypotheses(
-        self,
-        split: Split,
-        sources: Iterable[str],
-        hypotheses: Iterable[str],
-        scored: dict[str, str],
-        checkpoint: Path | None = None,
-    ) -> None:
-        """Writes the translations of a split, one per line, and the hashes of model and sources.
-
-        `checkpoint` is the folder of the checkpoint that translated, or None for `model.keras`.
-        `scored` is the result of `scored_model` for it.
-        """
-        path = self._hypotheses_path(split, checkpoint)
-        with self.writing():
-            with atomic_write(path) as partial:
-                partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
-                path.with_suffix(".sha256").unlink(missing_ok=True)  # not before, on a full disk
-            with atomic_write(path.with_suffix(".sha256")) as partial:
-                hashes = f"{scored['checkpoint_sha256']}\n{_sha256_of_lines(sources)}"
-                partial.write_text(hashes, "utf-8")
-
-    def _hypotheses_path(self, split: Split, checkpoint: Path | None) -> Path:
-        name = f"{split}.{checkpoint.name}" if checkpoint else split
-        return self.hypotheses_dir / f"{name}.txt"
-
-    def check_scores(self) -> None:
-        """Raises `UserError` if scores.json is damaged, or if it or hypotheses/ is not writable."""
-        self.scores()
-        self.writing()
-        for folder in (self.directory, self.hypotheses_dir):
-            if folder.exists() and not os.access(folder, os.W_OK):
-                raise UserError(f"{folder} is read-only, so the results cannot be written")
-        if os.path.lexists(self.hypotheses_dir) and not self.hypotheses_dir.is_dir():
-            raise UserError(f"{self.hypotheses_dir} must be a folder: remove the file")
 
     def writing(self) -> FileLock:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores.
@@ -722,28 +497,6 @@ class Run:
         if path.is_dir():
             raise UserError(f"{path} must be a file: remove the folder")
         return FileLock(path)
-
-    def _files_of_recipe(self, split: Split) -> TextFiles:
-        """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
-        pair = getattr(self.recipe.data, split)
-        source = self._locate(pair.source)
-        return source, None if pair.target is None else self._locate(pair.target)
-
-    def _locate(self, name: str) -> Path:
-        data = self.recipe.data
-        folder = data.directory or Path()
-        for candidate in (folder / name, folder / f"{name}.gz"):
-            if candidate.is_file():
-                return candidate
-        if data.directory or data.download is None or name not in data.download.sha256:
-            place = f" in {self.recipe_path}" if self.recipe_path.exists() else ""
-            raise UserError(
-                f"no file {folder / name}: set data.directory{place} to the folder of the text "
-                "(keras-transformer train: with --data-dir)"
-            )
-        from keras_transformer.data.download import download
-
-        return download(name, data.download.url, data.download.sha256[name])
 
 
 def _check_arguments_of_ctranslate2(
@@ -761,15 +514,6 @@ def _check_arguments_of_ctranslate2(
             "The engine ctranslate2 has batches of a fixed number of sentences. "
             f"Received: tokens_per_batch={tokens_per_batch}"
         )
-
-
-def _training_pairs(held_out: "HeldOut") -> "Iterator[Pair]":
-    """Yields the pairs for training, then prints how many pairs are in no split."""
-    yield from held_out.train()
-    print(
-        f"held out: {len(held_out.validation):,} pairs for validation, {len(held_out.test):,} for "
-        f"test; {held_out.dropped:,} others dropped: they share a sentence with a held-out pair"
-    )
 
 
 @contextmanager
@@ -794,62 +538,3 @@ def training_lock(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _read_text(path: Path) -> str:
-    """Returns the text of a small file, or "" if there is no such file."""
-    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
-
-
-def _sha256_of_lines(lines: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()
-
-
-def checkpoint_folders(directory: str | Path) -> list[Path]:
-    """Returns the folders named `step-` followed by eight digits, oldest first."""
-    entries = Path(directory).glob("step-*")
-    return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
-
-
-def checkpoint_step(path: Path) -> int:
-    """Returns the optimizer step in the name of a checkpoint's folder."""
-    return int(path.name.removeprefix("step-"))
-
-
-def _read_entries(path: Path) -> list[dict[str, Any]]:
-    """Reads a list of JSON objects. Returns an empty list if the file does not exist."""
-    if not path.exists():
-        return []
-    try:
-        entries = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f"{path} must contain a list of objects. Received: another type")
-    return entries
-
-
-def load_model(path: str | Path) -> Any:
-    """Loads a model of this package from a .keras file.
-
-    Raises:
-        UserError: If the file is missing or damaged, or if the model's configuration is too large.
-    """
-    import keras
-
-    from keras_transformer._backend.compilation_cache import use_compilation_cache
-    from keras_transformer.models import register_models
-
-    use_compilation_cache()
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"no model {path}: has the run been trained?")
-    register_models()
-    read_config(path)
-    try:
-        return keras.saving.load_model(path, compile=False)
-    except Exception as error:  # zipfile, json, h5py and Keras raise different errors
-        raise damaged_keras_file(path, error) from error

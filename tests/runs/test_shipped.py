@@ -5,10 +5,10 @@ import shutil
 import pytest
 from support.tiny_run import recipe_for
 
-from keras_transformer import shipped_runs as module
 from keras_transformer.errors import UserError
-from keras_transformer.run import Run
-from keras_transformer.shipped_runs import find_run, shipped_runs
+from keras_transformer.runs import shipped as module
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.shipped import find_run, shipped_runs
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +43,9 @@ def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path
 def test_scores_of_a_run_are_copied_and_more_can_be_added(package):
     (package / "one" / "scores.json").write_text('[{"split": "test"}]')
     run = Run.open("one")
-    assert run.scores() == [{"split": "test"}]
+    assert run.scores.entries() == [{"split": "test"}]
     run.scores_path.write_text("[{}, {}]")
-    assert Run.open("one").scores() == [{}, {}]
+    assert Run.open("one").scores.entries() == [{}, {}]
     assert (package / "one" / "scores.json").read_text() == '[{"split": "test"}]'
 
 

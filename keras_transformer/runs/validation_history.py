@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_transformer._files import read_json
 from keras_transformer.errors import UserError
-from keras_transformer.run import checkpoint_step
+from keras_transformer.runs.checkpoints import checkpoint_step
 
 STATE = "state.json"
 _MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes

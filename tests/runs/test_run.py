@@ -1,17 +1,10 @@
 """The run folder."""
 
-import hashlib
-import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
-from datetime import UTC, datetime
 
 import keras
 import pytest
-from support.local_server import answer, local_server
 from support.locking_process import locked_by_another_process
 
 from keras_transformer.data import Tokenizer
@@ -19,49 +12,14 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.recipe import load_recipe
-from keras_transformer.run import TOKENIZER_MEMBER, Run, load_model, training_lock
+from keras_transformer.runs.model_file import TOKENIZER_MEMBER
+from keras_transformer.runs.run import Run, training_lock
+from keras_transformer.runs.validation_history import ValidationHistory
 from keras_transformer.training.checkpoint import load_checkpoint_model, save_checkpoint
-from keras_transformer.validation_history import ValidationHistory
-
-FILES = """
-name: files
-data:
-  train: {source: train.en, target: train.de}
-  validation: {source: val.tsv}
-  test: {source: test.en, target: test.de}
-  directory: DIRECTORY
-"""
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    """A recipe whose files lie in tmp_path/data, some of them gzipped."""
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("train.en", "train.de.gz", "val.tsv", "test.en", "test.de"):
-        (data / name).write_bytes(b"")
-    path = tmp_path / "files.yaml"
-    path.write_text(FILES.replace("DIRECTORY", str(data)))
-    return load_recipe(path)
-
-
-@pytest.fixture
-def run(tmp_path, recipe):
-    return Run.create(tmp_path / "run", recipe)
 
 
 def tiny_model():
     return Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7)
-
-
-def add_score(run, score):
-    run.add_score(
-        split="test",
-        metric="BLEU",
-        score=score,
-        signature="nrefs:1",
-        options=SearchOptions(),
-    )
 
 
 def test_open_gives_back_the_recipe_as_used(run, recipe):
@@ -225,88 +183,6 @@ def test_ctranslate2_refuses_a_checkpoint(unfinished):
         unfinished.translator(engine="ctranslate2", checkpoint="best")
 
 
-def test_text_finds_plain_and_gzipped_files_and_one_tsv(run, tmp_path):
-    data = tmp_path / "data"
-    assert run.text("train") == (data / "train.en", data / "train.de.gz")
-    assert run.text("validation") == (data / "val.tsv", None)
-
-
-def test_pairs_are_those_of_a_tsv_or_of_two_files(run, tmp_path):
-    data = tmp_path / "data"
-    (data / "val.tsv").write_text("one\teins\n")
-    (data / "test.en").write_text("two\n")
-    (data / "test.de").write_text("zwei\n")
-    assert list(run.pairs("validation")) == [("one", "eins")]
-    assert list(run.pairs("test")) * 2 == [*run.pairs("test"), *run.pairs("test")]
-
-
-def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):
-    (tmp_path / "data" / "test.de").unlink()
-    with pytest.raises(UserError, match="no file .*test.de.*--data-dir"):
-        Run.create(tmp_path / "new", recipe)
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.fixture
-def download_recipe(tmp_path, monkeypatch):
-    """Makes a recipe whose only file, served.txt, is downloaded."""
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
-
-    def make(url, sha256):
-        names = {name: {"source": "served.txt"} for name in ("train", "validation", "test")}
-        data = {**names, "download": {"url": url, "sha256": {"served.txt": sha256}}}
-        path = tmp_path / "download.yaml"
-        path.write_text(json.dumps({"name": "a", "data": data}))
-        return load_recipe(path)
-
-    return make
-
-
-def test_download_is_recognised_by_its_checksum(download_recipe, tmp_path):
-    content = b"a line\n"
-    digest = hashlib.sha256(content).hexdigest()
-    with local_server() as server:
-        server.answers["/served.txt"] = answer(content)
-        run = Run(tmp_path / "run", download_recipe(server.url, digest.upper()))
-        assert run.text("train")[0].read_bytes() == content
-        with pytest.raises(UserError, match="served.txt cannot be fetched"):
-            Run.create(tmp_path / "new", download_recipe(server.url, "0" * 64))
-    cached = tmp_path / "cache" / "keras_transformer" / digest[:16] / "served.txt"
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [cached]
-    assert not (tmp_path / "new").exists()
-
-
-def test_failed_download_is_one_line_with_the_address(download_recipe, tmp_path):
-    recipe = download_recipe("http://127.0.0.1:1/data/", "0" * 64)  # nothing listens there
-    with pytest.raises(UserError, match="http://127.0.0.1:1/data/served.txt cannot be fetched"):
-        Run.create(tmp_path / "new", recipe)
-
-
-def test_checkpoints_are_listed_oldest_first_and_only_complete_ones(run):
-    for name in ("step-00000020", "step-00000003", ".partial-step-00000040"):
-        (run.checkpoints_dir / name).mkdir(parents=True)
-    assert [path.name for path in run.checkpoints()] == ["step-00000003", "step-00000020"]
-
-
-def test_every_score_is_kept_with_what_it_was_made_of(run):
-    model = tiny_model()
-    model.save(run.model_path)
-    before = datetime.now(UTC).replace(microsecond=0)
-    add_score(run, 41.0)
-    add_score(run, 42.0)
-    first, second = json.loads(run.scores_path.read_text())
-    assert [first.pop("score"), second.pop("score")] == [41.0, 42.0]
-    assert datetime.fromisoformat(first.pop("time")) >= before
-    assert first == {
-        "split": "test",
-        "metric": "BLEU",
-        "signature": "nrefs:1",
-        "checkpoint_sha256": hashlib.sha256(run.model_path.read_bytes()).hexdigest(),
-        "beam_size": 4,
-        "length_penalty": 0.6,
-    }
-
-
 def test_model_comes_back_with_its_weights(run):
     model = tiny_model()
     model.save(run.model_path)
@@ -321,72 +197,6 @@ def test_missing_model_and_tokenizer_are_told(run):
         run.model()
     with pytest.raises(UserError, match="no tokenizer yet"):
         run.tokenizer()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
-def test_truncated_model_is_one_line_with_the_path(tmp_path, share):
-    path = tmp_path / "model.keras"
-    tiny_model().save(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(UserError, match=f"{path} is not a complete Keras model file"):
-        load_model(path)
-
-
-def test_model_with_a_huge_configuration_is_refused(tmp_path):
-    path = tmp_path / "model.keras"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("config.json", b" " * 2**26)
-    with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
-        load_model(path)
-
-
-def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
-    path = tmp_path / "generated.yaml"
-    path.write_text("{name: a, data: {generator: {train: 30, validation: 5, test: 7}}}")
-    run = Run.create(tmp_path / "run", load_recipe(path))
-    sizes, seen = {"train": 30, "validation": 5, "test": 7}, set()
-    for split, size in sizes.items():
-        source, target = run.text(split)
-        assert (source.name, target.name) == (f"{split}.en", f"{split}.de")
-        pairs = set(zip(source.open(), target.open(), strict=True))
-        assert len(pairs) == size
-        assert not pairs & seen
-        seen |= pairs
-    again = Run.create(tmp_path / "again", load_recipe(path))
-    assert again.text("test")[0].read_bytes() == run.text("test")[0].read_bytes()
-
-
-def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path, capsys):
-    corpus = tmp_path / "corpus.tsv"
-    corpus.write_text("".join(f"one {n}\teins {n}\n" for n in range(40)) * 2)
-    path = tmp_path / "held.yaml"
-    held_out = "held_out: {validation: 5, test: 7}"
-    path.write_text(f"{{name: a, data: {{train: {{source: {corpus}}}, {held_out}}}}}")
-    run = Run.create(tmp_path / "run", load_recipe(path))
-    pairs = {split: list(run.pairs(split)) for split in ("train", "validation", "test")}
-    assert {split: len(found) for split, found in pairs.items()} == {
-        "train": 56,
-        "validation": 5,
-        "test": 7,
-    }
-    assert capsys.readouterr().out == (
-        "held out: 5 pairs for validation, 7 for test; 12 others dropped: they share a sentence "
-        "with a held-out pair\n"
-    )
-    assert len(set(pairs["train"] + pairs["validation"] + pairs["test"])) == 40
-    corpus.unlink()
-    assert list(Run.open(run.directory).pairs("test")) == pairs["test"]
-
-
-def test_a_run_that_splits_its_text_does_not_replace_a_folder_of_the_user(tmp_path):
-    (tmp_path / "corpus.tsv").write_text("one\teins\n")
-    path = tmp_path / "held.yaml"
-    path.write_text("{name: a, data: {train: {source: corpus.tsv}, held_out: {}}}")
-    recipe = load_recipe(path, [f"data.directory={tmp_path}"])
-    (tmp_path / "text").mkdir()
-    with pytest.raises(UserError, match="already holds text"):
-        Run.create(tmp_path, recipe)
 
 
 def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_path):
@@ -405,8 +215,9 @@ def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_
 
 def add_score_of_a_model(run):
     run.model_path.write_bytes(b"weights")
-    add_score(run, 41.0)
-    assert [entry["score"] for entry in run.scores()] == [41.0]
+    entry = {"split": "test", "metric": "BLEU", "score": 41.0, "signature": "nrefs:1"}
+    run.scores.add(**entry, options=SearchOptions())
+    assert [entry["score"] for entry in run.scores.entries()] == [41.0]
 
 
 def test_a_failed_start_leaves_no_folder(run, tmp_path):
@@ -448,62 +259,6 @@ def test_a_place_without_room_for_a_run_is_refused(recipe, tmp_path, place):
     assert (tmp_path / "file").read_text() == "text"
 
 
-@pytest.mark.parametrize("content", [b"[{", b"[" * 100_000, b"\xff", b"{}", b"3"])
-def test_damaged_scores_are_refused(run, content):
-    run.scores_path.write_bytes(content)
-    with pytest.raises(UserError, match="scores.json"):
-        run.check_scores()
-    assert run.scores_path.read_bytes() == content
-
-
-def test_a_folder_in_place_of_the_lock_is_refused_before_scoring(run):
-    (run.directory / ".write.lock").mkdir()
-    with pytest.raises(UserError, match=r"\.write\.lock must be a file"):
-        run.check_scores()
-
-
-def test_a_file_in_place_of_the_translations_is_refused_before_scoring(run):
-    run.hypotheses_dir.touch()
-    with pytest.raises(UserError, match="hypotheses must be a folder"):
-        run.check_scores()
-
-
-def test_fingerprints_of_splits_are_kept_and_damage_is_told(run):
-    assert run.fingerprints() == {}
-    run.add_fingerprint("train", "a")
-    run.add_fingerprint("validation", "b")
-    run.add_fingerprint("train", "c")
-    assert run.fingerprints() == {"train": "c", "validation": "b"}
-    run.fingerprints_path.write_text("[3]")
-    with pytest.raises(UserError, match=r"fingerprints\.json cannot be read"):
-        run.fingerprints()
-
-
-def test_a_read_only_run_is_refused_before_scoring(run, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(UserError, match=f"{run.directory} is read-only"):
-        run.check_scores()
-
-
-SCORING = """
-import sys
-from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.run import Run
-run = Run.open(sys.argv[1])
-for score in range(20):
-    run.add_score(split="test", metric="BLEU", score=score, signature="", options=SearchOptions())
-"""
-
-
-def test_scores_of_several_processes_are_all_kept(run):
-    run.model_path.write_bytes(b"weights")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", SCORING, str(run.directory)]
-    children = [subprocess.Popen(command, env=environment) for _ in range(3)]
-    assert [child.wait() for child in children] == [0, 0, 0]
-    assert sorted(entry["score"] for entry in run.scores()) == sorted([*range(20)] * 3)
-
-
 def tokenizer_of(words, size, **options):
     return Tokenizer.train([(words, words)], vocabulary_size=size, **options)
 
@@ -540,9 +295,3 @@ def test_a_model_of_another_kind_is_refused(run):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(run.model_path)
     with pytest.raises(UserError, match="must contain a model that translates.*class Sequential"):
         run.model()
-
-
-def test_text_that_has_moved_is_told_by_what_the_command_has(run, tmp_path):
-    shutil.move(tmp_path / "data", tmp_path / "moved")
-    with pytest.raises(UserError, match=f"test.en: .* in {run.recipe_path}"):
-        Run.open(run.directory).pairs("test")

@@ -15,10 +15,10 @@ import pytest
 from keras_transformer import Run
 from keras_transformer.cli import main
 from keras_transformer.errors import UserError
-from keras_transformer.run_info import run_info
+from keras_transformer.runs.info import run_info
 from keras_transformer.training import TensorBoardWriter
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 OLD_RUN = ROOT / "tests" / "fixtures" / "4d3302f" / "run"
 
 
@@ -91,7 +91,7 @@ def test_scores_of_an_earlier_model_are_marked(unfinished):
     shutil.copy(OLD_RUN / "model.keras", unfinished)
     recipe = unfinished / "recipe.yaml"
     recipe.write_text(re.sub(r"\bsteps: 60", "steps: 40", recipe.read_text()))
-    digest = Run.open(unfinished).scored_model(None)
+    digest = Run.open(unfinished).scores.scored_model(None)
     entries = [
         {"split": "test", "metric": "BLEU", "score": 1.0, **digest},
         {"split": "test", "metric": "chrF2", "score": 2.0, "checkpoint_sha256": "of another"},
@@ -210,7 +210,7 @@ def test_a_folder_without_a_recipe_is_no_run(tmp_path):
 
 def test_neither_keras_nor_numpy_is_imported(unfinished):
     code = (
-        "import sys; from keras_transformer.run_info import run_info; "
+        "import sys; from keras_transformer.runs.info import run_info; "
         f"run_info({str(unfinished)!r}); "
         "print({'keras', 'numpy', 'h5py', 'tensorflow'} & set(sys.modules))"
     )

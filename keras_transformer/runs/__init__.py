@@ -1,0 +1,1 @@
+"""The folder of a run: its recipe, text, checkpoints, model and scores."""

@@ -1,0 +1,134 @@
+"""The text of a run, read, downloaded, generated or split."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+from support.local_server import answer, local_server
+
+from keras_transformer.errors import UserError
+from keras_transformer.recipe import load_recipe
+from keras_transformer.runs.run import Run
+
+
+def test_text_finds_plain_and_gzipped_files_and_one_tsv(run, tmp_path):
+    data = tmp_path / "data"
+    assert run.text.files("train") == (data / "train.en", data / "train.de.gz")
+    assert run.text.files("validation") == (data / "val.tsv", None)
+
+
+def test_pairs_are_those_of_a_tsv_or_of_two_files(run, tmp_path):
+    data = tmp_path / "data"
+    (data / "val.tsv").write_text("one\teins\n")
+    (data / "test.en").write_text("two\n")
+    (data / "test.de").write_text("zwei\n")
+    assert list(run.text.pairs("validation")) == [("one", "eins")]
+    assert list(run.text.pairs("test")) * 2 == [*run.text.pairs("test"), *run.text.pairs("test")]
+
+
+def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):
+    (tmp_path / "data" / "test.de").unlink()
+    with pytest.raises(UserError, match="no file .*test.de.*--data-dir"):
+        Run.create(tmp_path / "new", recipe)
+    assert not (tmp_path / "new").exists()
+
+
+def test_text_that_has_moved_is_told_by_what_the_command_has(run, tmp_path):
+    shutil.move(tmp_path / "data", tmp_path / "moved")
+    with pytest.raises(UserError, match=f"test.en: .* in {run.recipe_path}"):
+        Run.open(run.directory).text.pairs("test")
+
+
+@pytest.fixture
+def download_recipe(tmp_path, monkeypatch):
+    """Makes a recipe whose only file, served.txt, is downloaded."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
+
+    def make(url, sha256):
+        names = {name: {"source": "served.txt"} for name in ("train", "validation", "test")}
+        data = {**names, "download": {"url": url, "sha256": {"served.txt": sha256}}}
+        path = tmp_path / "download.yaml"
+        path.write_text(json.dumps({"name": "a", "data": data}))
+        return load_recipe(path)
+
+    return make
+
+
+def test_download_is_recognised_by_its_checksum(download_recipe, tmp_path):
+    content = b"a line\n"
+    digest = hashlib.sha256(content).hexdigest()
+    with local_server() as server:
+        server.answers["/served.txt"] = answer(content)
+        run = Run(tmp_path / "run", download_recipe(server.url, digest.upper()))
+        assert run.text.files("train")[0].read_bytes() == content
+        with pytest.raises(UserError, match="served.txt cannot be fetched"):
+            Run.create(tmp_path / "new", download_recipe(server.url, "0" * 64))
+    cached = tmp_path / "cache" / "keras_transformer" / digest[:16] / "served.txt"
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [cached]
+    assert not (tmp_path / "new").exists()
+
+
+def test_failed_download_is_one_line_with_the_address(download_recipe, tmp_path):
+    recipe = download_recipe("http://127.0.0.1:1/data/", "0" * 64)  # nothing listens there
+    with pytest.raises(UserError, match="http://127.0.0.1:1/data/served.txt cannot be fetched"):
+        Run.create(tmp_path / "new", recipe)
+
+
+def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
+    path = tmp_path / "generated.yaml"
+    path.write_text("{name: a, data: {generator: {train: 30, validation: 5, test: 7}}}")
+    run = Run.create(tmp_path / "run", load_recipe(path))
+    sizes, seen = {"train": 30, "validation": 5, "test": 7}, set()
+    for split, size in sizes.items():
+        source, target = run.text.files(split)
+        assert (source.name, target.name) == (f"{split}.en", f"{split}.de")
+        pairs = set(zip(source.open(), target.open(), strict=True))
+        assert len(pairs) == size
+        assert not pairs & seen
+        seen |= pairs
+    again = Run.create(tmp_path / "again", load_recipe(path))
+    assert again.text.files("test")[0].read_bytes() == run.text.files("test")[0].read_bytes()
+
+
+def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path, capsys):
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("".join(f"one {n}\teins {n}\n" for n in range(40)) * 2)
+    path = tmp_path / "held.yaml"
+    held_out = "held_out: {validation: 5, test: 7}"
+    path.write_text(f"{{name: a, data: {{train: {{source: {corpus}}}, {held_out}}}}}")
+    run = Run.create(tmp_path / "run", load_recipe(path))
+    pairs = {split: list(run.text.pairs(split)) for split in ("train", "validation", "test")}
+    assert {split: len(found) for split, found in pairs.items()} == {
+        "train": 56,
+        "validation": 5,
+        "test": 7,
+    }
+    assert capsys.readouterr().out == (
+        "held out: 5 pairs for validation, 7 for test; 12 others dropped: they share a sentence "
+        "with a held-out pair\n"
+    )
+    assert len(set(pairs["train"] + pairs["validation"] + pairs["test"])) == 40
+    corpus.unlink()
+    assert list(Run.open(run.directory).text.pairs("test")) == pairs["test"]
+
+
+def test_a_run_that_splits_its_text_does_not_replace_a_folder_of_the_user(tmp_path):
+    (tmp_path / "corpus.tsv").write_text("one\teins\n")
+    path = tmp_path / "held.yaml"
+    path.write_text("{name: a, data: {train: {source: corpus.tsv}, held_out: {}}}")
+    recipe = load_recipe(path, [f"data.directory={tmp_path}"])
+    (tmp_path / "text").mkdir()
+    with pytest.raises(UserError, match="already holds text"):
+        Run.create(tmp_path, recipe)
+
+
+def test_fingerprints_of_splits_are_kept_and_damage_is_told(run):
+    assert run.text.fingerprints() == {}
+    run.text.add_fingerprint("train", "a")
+    run.text.add_fingerprint("validation", "b")
+    run.text.add_fingerprint("train", "c")
+    assert run.text.fingerprints() == {"train": "c", "validation": "b"}
+    run.fingerprints_path.write_text("[3]")
+    with pytest.raises(UserError, match=r"fingerprints\.json cannot be read"):
+        run.text.fingerprints()
