@@ -156,11 +156,14 @@ class BaseTranslator(ABC):
             yield from self.translate(chunk)
 
     def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
-        if isinstance(sentences, str) or not all(isinstance(one, str) for one in sentences):
+        is_list = isinstance(sentences, Sequence) and not isinstance(sentences, str)
+        if not (is_list and all(isinstance(one, str) for one in sentences)):
             raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}")
         return source_parts(sentences, self.tokenizer, self.max_length, self.overlong)
 
-    def _checked(self, options: Any) -> Any:
+    def _checked(self, options: Any, kind: type = SearchOptions) -> Any:
+        if not isinstance(options, kind):
+            raise TypeError(f"`options` must be `{kind.__name__}`. Received: {options!r}")
         for name in ("max_length", "min_length"):
             length = getattr(options, name)
             if length is not None and length > self.max_length:

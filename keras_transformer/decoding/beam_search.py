@@ -132,7 +132,7 @@ class BeamSearch:
             live=Live(
                 ids=empty((*live, 1 + max_length)),
                 log_probabilities=_first_beam_only(*live, groups),
-                coverage=ops.zeros(coverage),
+                coverage=ops.zeros(coverage, "float32"),
             ),
             finished=Finished(
                 ids=empty((*best, 1 + max_length)),
@@ -208,7 +208,7 @@ class BeamSearch:
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
         going_on, chosen = _top_candidates(going_on, candidates.banks, size)
         is_chosen = ops.cast(going_on > IMPOSSIBLE, "float32")[..., None]
-        one_hot = ops.one_hot(take_columns(tokens, chosen), vocabulary_size)
+        one_hot = ops.one_hot(take_columns(tokens, chosen), vocabulary_size, dtype="float32")
         return ops.sum(is_chosen * one_hot, axis=1, keepdims=True)
 
     def result(self, request: Request, state: BeamState) -> SearchResult:
@@ -327,7 +327,7 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
     token.
     """
     length = ops.cast(length, "float32")
-    return ops.power(length_penalty_base(length, form), length_penalty)
+    return ops.power(length_penalty_base(length, form), ops.cast(length_penalty, "float32"))
 
 
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:

@@ -28,6 +28,7 @@ class Ensemble:
         models: The models.
         variables: The variables of all models.
         max_length: The smallest `max_length` of the models, in tokens.
+        vocabulary_size: The smallest `vocabulary_size` of the models.
         pad_id: Id of padding, the same in all models.
 
     Raises:
@@ -71,6 +72,10 @@ class Ensemble:
     @property
     def reads_prompt(self) -> bool:
         return getattr(self.models[0], "reads_prompt", False)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return min(model.vocabulary_size for model in self.models)
 
     @property
     def max_length(self) -> int:

@@ -42,7 +42,8 @@ class Generator:
             once per hypothesis. Defaults to 2048.
 
     Raises:
-        ValueError: If the model is not a language model, or if `eos_id` is not in its vocabulary.
+        ValueError: If the model is not a language model, if `eos_id` is not in its vocabulary, or
+            if `tokens_per_batch` is below 1.
     """
 
     def __init__(
@@ -63,6 +64,9 @@ class Generator:
                 f"`eos_id` must be None or from 0 to {vocabulary_size - 1}. Received: "
                 f"eos_id={eos_id}"
             )
+        if tokens_per_batch < 1:
+            raise ValueError(f"`tokens_per_batch` must be at least 1. Received: {tokens_per_batch}")
+        self._vocabulary_size = vocabulary_size
         self.model = model
         self.tokenizer = tokenizer
         self.eos_id = eos_id
@@ -93,7 +97,8 @@ class Generator:
 
         Raises:
             TypeError: If `prompts` is a single string.
-            ValueError: If `eos_id` is the model's `pad_id`. If a prompt has no tokens, or if a
+            ValueError: If `eos_id` is the model's `pad_id`. If a prompt has no tokens, or an id
+                that is not in the model's vocabulary, such as that of another tokenizer, or if a
                 prompt and its longest continuation together have more than `model.max_length` + 1
                 tokens. (The model does not read the last token.) If there is a coverage penalty.
         """
@@ -144,6 +149,12 @@ class Generator:
                     f"at most {self.model.max_length + 1:,} tokens together. Received: prompt "
                     f"{index} with {len(ids):,} tokens, and a max_length of {length:,} tokens for "
                     "its continuation"
+                )
+            if not (0 <= min(ids) and max(ids) < self._vocabulary_size):
+                raise ValueError(
+                    "The ids of a prompt must be in the model's vocabulary, from 0 to "
+                    f"{self._vocabulary_size - 1}: is the tokenizer that of the model? Received: "
+                    f"prompt {index} with ids from {min(ids)} to {max(ids)}"
                 )
             if self.model.pad_id in ids:
                 raise ValueError(

@@ -38,7 +38,7 @@ class TargetConstraints:
     sentences, which were split into `parts`.
 
     Raises:
-        TypeError: If the words of a sentence are a string instead of a list.
+        TypeError: If a prefix is no string, or the words of a sentence are no list of strings.
         ValueError: If `prefixes`, `forbidden` or `required` does not have `count` entries.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
             know, contains a forbidden word, belongs to a blank sentence, or is too long for a
@@ -61,13 +61,13 @@ class TargetConstraints:
         _check("forbidden", forbidden, count)
         _check("required", required, count)
         self._given = {
-            "prefix": prefixes or [""] * count,
-            "required": required or [[]] * count,
-            "forbidden": forbidden or [[]] * count,
+            "prefix": [""] * count if prefixes is None else prefixes,
+            "required": [[]] * count if required is None else required,
+            "forbidden": [[]] * count if forbidden is None else forbidden,
         }
         for sentence in range(count):
             self._check_characters(tokenizer, sentence)
-        self._prefixes = tokenizer.encode_target(prefixes) if prefixes else [[]] * count
+        self._prefixes = tokenizer.encode_target(self._given["prefix"])
         self._forbidden = _encode_words(tokenizer, self._given["forbidden"])
         self._required = _encode_words(tokenizer, self._given["required"])
         num_parts = Counter(part.sentence for part in parts)
@@ -177,12 +177,21 @@ class TargetConstraints:
 def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
     if given is None:
         return
+    if isinstance(given, str):
+        raise TypeError(f"`{name}` must be a list. Received: {given!r:.200}")
     if len(given) != count:
         raise ValueError(
             f"`{name}` must have one entry for each of {count} sentences. Received: {len(given)}"
         )
-    if name != "prefixes" and any(isinstance(words, str) for words in given):
+    if name == "prefixes":
+        if not all(isinstance(prefix, str) for prefix in given):
+            raise TypeError(f"`prefixes` must have a string for each sentence. Received: {given}")
+    elif not all(map(_is_list_of_words, given)):
         raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
+
+
+def _is_list_of_words(words: Any) -> bool:
+    return isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
 
 
 def _contains(ids: list[int], sequence: list[int]) -> bool:

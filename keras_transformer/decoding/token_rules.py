@@ -143,7 +143,7 @@ class ForbiddenWords:
         sequences: Tuple of token sequences. Each sequence is a non-empty tuple of ids.
 
     Raises:
-        ValueError: If there is no sequence, or a sequence is empty.
+        ValueError: If there is no sequence, a sequence is empty, or an id is negative.
     """
 
     sequences: tuple[tuple[int, ...], ...]
@@ -155,6 +155,8 @@ class ForbiddenWords:
                 "token. "
                 f"Received: sequences={self.sequences}"
             )
+        if min(map(min, self.sequences)) < 0:
+            raise ValueError(f"Ids must be at least 0. Received: sequences={self.sequences}")
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         width = max(map(len, self.sequences))
@@ -252,7 +254,8 @@ def last_tokens(ids: Any, position: Any, count: int) -> Any:
 
 def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
     """Forbids the `tokens` `(B, N, M)` where `is_forbidden` is True."""
-    added = ops.where(ops.reshape(is_forbidden, (-1,)), IMPOSSIBLE, 0.0)
+    choices = (ops.convert_to_tensor(x, dtype="float32") for x in (IMPOSSIBLE, 0.0))
+    added = ops.where(ops.reshape(is_forbidden, (-1,)), *choices)
     indices = _indices(ops.maximum(tokens, 0))  # The id of padding may be -1.
     return ops.scatter_update(log_probabilities, indices, added, reduction="add")
 

@@ -182,7 +182,9 @@ class Translator(BaseTranslator):
             One list per sentence, in the same order. Each list has `options.num_samples`
             independent hypotheses, in the order in which they were drawn.
         """
-        options = self._checked(options or SamplingOptions())
+        options = self._checked(options or SamplingOptions(), SamplingOptions)
+        if first_index < 0:
+            raise ValueError(f"`first_index` must be at least 0. Received: {first_index}")
         parts = self._parts(sentences)
 
         def numbers(batch: _Batch) -> dict[str, Any]:

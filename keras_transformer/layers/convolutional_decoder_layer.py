@@ -10,7 +10,7 @@ from keras_transformer.layers.attention.attention_records import record_attentio
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import Dense
+from keras_transformer.layers.base import Dense, check_sizes
 from keras_transformer.layers.convolutional_encoder_layer import (
     HALF_VARIANCE,
     ConvolutionalEncoderLayer,
@@ -60,7 +60,8 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(d_model, kernel_size, dropout_rate, **kwargs)
-        self.d_embedding = d_embedding or d_model
+        self.d_embedding = d_model if d_embedding is None else d_embedding
+        check_sizes(d_embedding=self.d_embedding)
         options = {"kernel_initializer": "lecun_normal", "dtype": self.dtype_policy}
         self.query_projection = Dense(self.d_embedding, name="query", **options)
         self.output_projection = Dense(d_model, name="output", **options)

@@ -5,14 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import Conv2D
+from keras_transformer.layers.base import ConfiguredLayer, Conv2D, check_sizes
 from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SpectrogramPatches(keras.layers.Layer):
+class SpectrogramPatches(ConfiguredLayer):
     """Maps each patch of a spectrogram to a vector, and adds the patch's time and band.
 
     A linear map turns each patch into a vector. A learned vector for its frequency bands and the
@@ -46,6 +46,7 @@ class SpectrogramPatches(keras.layers.Layer):
         self, d_model: int, patch_frames: int = 4, patch_bands: int = 16, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        check_sizes(d_model=d_model, patch_frames=patch_frames, patch_bands=patch_bands)
         self.d_model = d_model
         self.patch_frames = patch_frames
         self.patch_bands = patch_bands
@@ -74,6 +75,8 @@ class SpectrogramPatches(keras.layers.Layer):
             name="band_embeddings",
         )
         self.projection.build((None, None, bands, 1))
+        self.times.build((None, None, self.d_model))
+        self.built = True
 
     def call(self, inputs: Any) -> Any:
         batch, frames = ops.shape(inputs)[:2]
@@ -97,14 +100,6 @@ class SpectrogramPatches(keras.layers.Layer):
             count = -(-frames // self.patch_frames) * (bands // self.patch_bands)
         return (batch, count, self.d_model), (batch, count)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def _output_spec(self, inputs: Any) -> Any:
         vectors, mask = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(vectors, self.compute_dtype), keras.KerasTensor(mask, "bool")
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "patch_frames": self.patch_frames,
-            "patch_bands": self.patch_bands,
-        }

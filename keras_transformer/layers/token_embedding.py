@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.layers.base import (
     ConfiguredLayer,
+    check_sizes,
     initializer_config,
     int8_matmul,
     is_default_int8,
@@ -56,6 +57,7 @@ class TokenEmbedding(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sizes(vocabulary_size=vocabulary_size, d_model=d_model)
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
         self.use_scale = use_scale

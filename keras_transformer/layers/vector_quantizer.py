@@ -35,6 +35,8 @@ class VectorQuantizer(ConfiguredLayer):
 
     Call arguments:
         inputs: float tensor `(..., D)`.
+        mask: bool tensor `(...)`, True for the vectors that count in the losses. Defaults to None,
+            which means the Keras mask of `inputs`, if any.
 
     Returns:
         The nearest codebook vectors, a float tensor `(..., D)` in the compute dtype.
@@ -50,6 +52,7 @@ class VectorQuantizer(ConfiguredLayer):
         check_sizes(num_codes=num_codes)
         if not commitment >= 0:
             raise ValueError(f"`commitment` must be at least 0. Received: commitment={commitment}")
+        self.supports_masking = True
         self.num_codes = num_codes
         self.commitment = commitment
 
@@ -62,16 +65,19 @@ class VectorQuantizer(ConfiguredLayer):
         )
         self.built = True
 
-    def _output_spec(self, inputs: Any) -> Any:
+    def _output_spec(self, inputs: Any, mask: Any = None) -> Any:
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, mask: Any = None) -> Any:
         vectors = ops.cast(inputs, "float32")
         quantized = self.decode(self.encode(vectors))
-        self.add_loss(ops.mean(ops.square(quantized - ops.stop_gradient(vectors))))
-        distance = ops.mean(ops.square(vectors - ops.stop_gradient(quantized)))
-        self.add_loss(self.commitment * distance)
-        outputs = vectors + ops.stop_gradient(quantized - vectors)
+        for factor, moved, fixed in (
+            (1.0, quantized, vectors),
+            (self.commitment, vectors, quantized),
+        ):
+            distances = ops.mean(ops.square(moved - ops.stop_gradient(fixed)), axis=-1)
+            self.add_loss(factor * _mean(distances, mask))
+        outputs = ops.stop_gradient(quantized) + (vectors - ops.stop_gradient(vectors))
         return ops.cast(outputs, self.compute_dtype)
 
     def encode(self, vectors: Any) -> Any:
@@ -93,3 +99,11 @@ class VectorQuantizer(ConfiguredLayer):
             codes: int tensor `(...)`, from 0 to `num_codes` - 1.
         """
         return ops.take(self.codebook, codes, axis=0)
+
+
+def _mean(values: Any, mask: Any) -> Any:
+    """Returns the mean of the values where `mask` is True, or of all values without a mask."""
+    if mask is None:
+        return ops.mean(values)
+    weights = ops.cast(mask, values.dtype)
+    return ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))

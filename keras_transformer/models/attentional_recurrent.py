@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.decoding.cache import Cache
 from keras_transformer.layers import AttentionalGRU, Dropout, padding_mask
-from keras_transformer.layers.base import Dense
+from keras_transformer.layers.base import Dense, check_sizes
 from keras_transformer.models.base import compute_policy
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
@@ -56,6 +56,7 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
+        check_sizes(d_model=d_model)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, d_embedding, policy
         )

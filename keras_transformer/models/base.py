@@ -12,7 +12,48 @@ from keras_transformer.layers.changes import apply_layer_changes, fast_deletion,
 QUANTIZATION_MODES = ("int8", "int4", "float8")
 
 
-class ConfiguredModel(Recompiling, keras.Model):
+class ChecksClassWeight:
+    """Mixin of models that refuses `class_weight` if a row of labels has a class for each token.
+
+    Keras would choose one class for each row.
+    """
+
+    outputs: list[Any]
+
+    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit`).
+
+        Raises:
+            ValueError: If there is a `class_weight`, but an output is `(B, T, C)`.
+        """
+        self._check_class_weight(class_weight)
+        return super().fit(*args, class_weight=class_weight, **kwargs)  # type: ignore
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Trains the model on one batch (see `keras.Model.train_on_batch`).
+
+        Raises:
+            ValueError: If there is a `class_weight`, but an output is `(B, T, C)`.
+        """
+        self._check_class_weight(class_weight)
+        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)  # type: ignore
+
+    def _check_class_weight(self, class_weight: Any) -> None:
+        if class_weight is not None and any(len(output.shape) > 2 for output in self.outputs):
+            raise ValueError(
+                "`class_weight` must be None, because a row of labels has a class for each token. "
+                f"Weight tokens by `sample_weight` (B, T). Received: class_weight={class_weight}"
+            )
+
+
+class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
     """Base class of the functional models: saving, quantization and export.
 
     For each constructor argument, the subclass has an attribute of equal name. The argument may be

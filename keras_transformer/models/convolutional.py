@@ -13,7 +13,7 @@ from keras_transformer.layers import (
     LearnedPositionalEncoding,
     padding_mask,
 )
-from keras_transformer.layers.base import Dense
+from keras_transformer.layers.base import Dense, check_sizes
 from keras_transformer.layers.convolutional_encoder_layer import HALF_VARIANCE
 from keras_transformer.models.base import compute_policy
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
@@ -73,6 +73,8 @@ class ConvolutionalSeq2Seq(Seq2Seq):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
+        decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
+        check_sizes(num_layers=num_layers, num_decoder_layers=decoder_depth)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, d_embedding, policy
         )
@@ -90,7 +92,7 @@ class ConvolutionalSeq2Seq(Seq2Seq):
             ConvolutionalDecoderLayer(
                 d_model, d_embedding=d_embedding, name=f"decoder_layer_{i}", **sizes
             )
-            for i in range(1, (num_decoder_layers or num_layers) + 1)
+            for i in range(1, decoder_depth + 1)
         ]
         encoder_input, encoder_output, decoder_input, decoder_output = (
             Dense(width, kernel_initializer="lecun_normal", dtype=policy, name=f"{side}_{end}")

@@ -96,6 +96,11 @@ class LanguageModel(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
+        if not -1 <= pad_id < vocabulary_size:
+            raise ValueError(
+                "`pad_id` must be -1 or an id of the vocabulary. "
+                f"Received: pad_id={pad_id}, vocabulary_size={vocabulary_size}"
+            )
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         embedding = TokenEmbedding(
             vocabulary_size,

@@ -194,6 +194,11 @@ class MaskedLanguageModel(ConfiguredModel):
         self.dtype_policy = policy
         self.encoder = encoder
 
+    @property
+    def pad_id(self) -> int:
+        """The id of padding, which is also the label that counts in no loss."""
+        return self.encoder.pad_id
+
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["dtype"]  # that of the encoder

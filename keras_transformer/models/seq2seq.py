@@ -111,19 +111,6 @@ class Seq2Seq(ConfiguredModel):
         """Returns the output matrix `(V, E)` and None, because there is no bias."""
         return self.target_embedding.embeddings, None
 
-    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
-        """Trains the model on labels `(B, T)` (see `keras.Model.fit`).
-
-        Raises:
-            ValueError: If there is a `class_weight`. Keras would choose one class for each row.
-        """
-        if class_weight is not None:
-            raise ValueError(
-                "`class_weight` must be None, because a row of labels has a class for each token. "
-                f"Weight tokens by `sample_weight` (B, T). Received: class_weight={class_weight}"
-            )
-        return super().fit(*args, **kwargs)
-
 
 def ids_inputs() -> dict[str, Any]:
     """Returns the symbolic inputs of a model: `source_ids` `(B, S)`, `target_ids` `(B, T)`."""

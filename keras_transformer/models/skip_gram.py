@@ -52,7 +52,7 @@ class SkipGram(ConfiguredModel):
     def __init__(
         self, vocabulary_size: int, d_model: int = 128, dtype: Any = None, **kwargs: Any
     ) -> None:
-        check_sizes(vocabulary_size=vocabulary_size, d_model=d_model)
+        check_sizes(d_model=d_model)
         policy = compute_policy(dtype)
         bound = 0.5 / d_model
         uniform = keras.initializers.RandomUniform(-bound, bound)

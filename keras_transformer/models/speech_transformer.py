@@ -88,7 +88,8 @@ class SpeechTransformer(ConfiguredModel):
         )
         positions = SinusoidalPositionalEncoding(dtype=policy, name="positions")
         encoder = Encoder(num_layers, name="encoder", **options)
-        decoder = Decoder(num_decoder_layers or num_layers, name="decoder", **options)
+        decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
+        decoder = Decoder(decoder_depth, name="decoder", **options)
         embedding = TokenEmbedding(vocabulary_size, d_model, dtype=policy, name="embedding")
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 

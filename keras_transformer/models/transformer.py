@@ -133,9 +133,8 @@ class Transformer(Seq2Seq):
             "dtype": policy,
         }
         encoder = Encoder(num_layers, position_encoding=source_positions, name="encoder", **options)
-        decoder = Decoder(
-            num_decoder_layers or num_layers, position_encoding=positions, name="decoder", **options
-        )
+        decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
+        decoder = Decoder(decoder_depth, position_encoding=positions, name="decoder", **options)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, d_model, policy
         )

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers import Dropout, Encoder, LearnedPositionalEncoding
-from keras_transformer.layers.base import Conv2D, Dense
+from keras_transformer.layers.base import Conv2D, Dense, check_sizes
 from keras_transformer.models.base import ConfiguredModel, compute_policy
 
 
@@ -76,6 +76,7 @@ class VisionTransformer(ConfiguredModel):
     ) -> None:
         policy = compute_policy(dtype)
         height, width, channels = image_shape
+        check_sizes(height=height, width=width, channels=channels, patch_size=patch_size)
         if height % patch_size or width % patch_size:
             raise ValueError(
                 "`patch_size` must divide the height and the width in `image_shape`. "
@@ -110,7 +111,9 @@ class VisionTransformer(ConfiguredModel):
             name="encoder",
         )
         pictures = keras.Input(image_shape, name="pictures")
-        x = keras.layers.Reshape((num_patches, d_model), dtype=policy)(patches(pictures))
+        x = keras.layers.Reshape((num_patches, d_model), dtype=policy, name="sequence")(
+            patches(pictures)
+        )
         x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(positions(x))
         states = encoder(x)
         pooled = keras.layers.GlobalAveragePooling1D("channels_last", dtype=policy, name="mean")(

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.portability.compare import change
-from keras_transformer.portability.probe import Probe, as_array, is_float
+from keras_transformer.portability.probe import Probe, as_array, is_float, restored
 
 SEARCH_LENGTH = 12  # tokens
 RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
@@ -91,7 +91,7 @@ class Child:
         """Runs a training step of the model or a layer. Answers with gradients and variables."""
         layer, arguments, named = self._call(call)
         is_training = not _is_random(layer, arguments, named)
-        with _restored(layer.variables):
+        with restored(layer.variables):
             probe = Probe(layer, arguments, named, is_training, self.seed)
         answer = self._measure(lambda given: probe.step(*given), layer, (arguments, named))
         return {"is_training": is_training, **answer}
@@ -158,7 +158,7 @@ class Child:
         variables = [x for x in layer.variables if is_float(x)]
         for seed in range(runs):
             random = np.random.default_rng(seed)
-            with _restored(variables):
+            with restored(variables):
                 for variable in variables:
                     variable.assign(_perturbed(variable, epsilon, random))
                 changed = function(_perturbed(inputs, epsilon, random))
@@ -230,23 +230,19 @@ def _perturbed(structure: Any, epsilon: float, random: np.random.Generator) -> A
     return keras.tree.map_structure(perturb, structure)
 
 
-@contextmanager
-def _restored(variables: Iterable[Any]) -> Iterator[None]:
-    """Restores the values of variables when the context ends."""
-    before = [(x, np.array(keras.ops.convert_to_numpy(x))) for x in variables]
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
-
-
 def _is_random(layer: Any, arguments: Any, named: Any) -> bool:
-    """Returns whether two calls with `training=True` give different outputs, as with dropout."""
-    found = []
+    """Returns whether a call with `training=True` draws random numbers, as dropout does.
+
+    Such a call changes the state of a seed generator. Of random numbers without a seed generator of
+    the layer, only different outputs of two calls tell.
+    """
+    seeds = [x for x in layer.variables if x.name == "seed_generator_state"]
+    before, found = [as_array(x) for x in seeds], []
     for _ in range(2):
-        with _restored(x for x in layer.variables if is_float(x)):  # a call changes moving averages
+        with restored(x for x in layer.variables if is_float(x)):  # a call changes moving averages
             found.append(_arrays("", layer(*arguments, **named, training=True)))
+    if any(np.any(x != as_array(seed)) for x, seed in zip(before, seeds, strict=True)):
+        return True
     one, other = found
     return any(np.any(change(one[name], other[name])) for name in one)
 

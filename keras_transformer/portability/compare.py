@@ -44,7 +44,9 @@ class Difference(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        return self.largest / self.tolerance if self.tolerance else math.inf * self.parts or 0.0
+        if self.tolerance:
+            return self.largest / self.tolerance
+        return math.inf if self.parts else 0.0
 
     def __str__(self) -> str:
         return f"{self.largest:.1e} of {self.tolerance:.1e}"

@@ -4,6 +4,8 @@ This file imports only Keras and NumPy. A script that reproduces a failed traini
 of this file, and so runs without this package.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -21,6 +23,17 @@ def is_float(x: Any) -> bool:
 def as_array(x: Any) -> np.ndarray:
     """Converts a tensor or variable to an array. All float dtypes become float32."""
     return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float(x) else x))
+
+
+@contextmanager
+def restored(variables: Iterable[Any]) -> Iterator[None]:
+    """Restores the values of variables when the context ends."""
+    before = [(x, np.array(ops.convert_to_numpy(x))) for x in variables]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
 
 
 class Probe(keras.Model):

@@ -11,12 +11,13 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
+from keras_transformer.models.base import ChecksClassWeight
 from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 
 
-class SlicedLogitsTrainer(Recompiling, keras.Model):
+class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
@@ -64,7 +65,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        ValueError: If the reduction of `loss` is not a mean or a sum. If `loss` and `model` have
+        ValueError: If `model` lacks one of the attributes above. If the reduction of `loss` is not
+            a mean or a sum. If `loss` and `model` have
             different values of `pad_id`. If `logits_mebibytes` or `r_drop` is negative or infinite.
             If `gradient_checkpointing` is True, but no layer of `model` supports it, or such a
             layer has batch normalization. `compile` raises ValueError if you pass a loss or
@@ -82,6 +84,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         distribution: Distribution | None = None,
         **kwargs: Any,
     ) -> None:
+        if lacking := [x for x in ("states", "output_weights", "pad_id") if not hasattr(model, x)]:
+            raise ValueError(
+                "`model` must have `states`, `output_weights()` and `pad_id`. "
+                f"Received: a {type(model).__name__} without {', '.join(lacking)}"
+            )
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
         if loss.reduction not in ("mean_with_sample_weight", "sum"):
             raise ValueError(

@@ -1,5 +1,7 @@
 """Continuations of prompts by the shared search."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.language_models import Letters, next_logits, small_model
@@ -131,3 +133,22 @@ def test_a_prompt_with_the_id_of_padding_is_refused():
     model = LanguageModel(5, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9, pad_id=2)
     with pytest.raises(ValueError, match="pad_id=-1. Received: prompt . with the id 2"):
         Generator(model, Letters()).generate(["ab", "abc"], SearchOptions(max_length=2))
+
+
+@pytest.mark.parametrize("ids", [[1, 29], [-1, 2]])
+def test_ids_of_another_vocabulary_are_refused(ids):
+    tokenizer = SimpleNamespace(encode=lambda text: ids, decode=str)
+    model = small_model("learned")
+    with pytest.raises(ValueError, match="from 0 to 28: .* prompt 0 with ids from"):
+        Generator(model, tokenizer).generate(["a"], SamplingOptions(max_length=2))
+
+
+def test_an_ensemble_has_an_end_of_its_vocabulary():
+    model = small_model("learned")
+    with pytest.raises(ValueError, match="`eos_id` must be None or from 0 to 28"):
+        Generator(Ensemble([model, model]), Letters(), eos_id=29)
+
+
+def test_batches_of_no_token_are_refused():
+    with pytest.raises(ValueError, match="`tokens_per_batch` must be at least 1. Received: 0"):
+        Generator(small_model("learned"), Letters(), tokens_per_batch=0)

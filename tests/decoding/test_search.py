@@ -1,13 +1,15 @@
 """Stages and shrinking batches change nothing but the time."""
 
+from contextlib import contextmanager
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
 from support.fake_models import PrefixModel
-from support.searching import beam_search
-from support.small_models import new_model
+from support.searching import beam_search, eagerly, quick_search
+from support.small_models import new_model, small_model
 
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
@@ -188,6 +190,35 @@ def test_stages_double_and_end_with_the_length():
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
     assert [smaller_batch_size(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
     assert [smaller_batch_size(rows, 4) for rows in (64, 16, 4)] == [16, 4, 0]
+
+
+@contextmanager
+def floatx(name):
+    before = keras.config.floatx()
+    keras.config.set_floatx(name)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(coverage_penalty=0.2),
+        SearchOptions(no_repeat_ngram_size=2, repetition_penalty=1.5),
+        SearchOptions(beam_size=2, num_beam_groups=2, diversity_penalty=0.5),
+    ],
+)
+def test_the_dtype_of_new_layers_does_not_matter(options):
+    model, source_ids = small_model(), sources()[:2]
+    request = Request(source_ids, required_ids=np.full((2, 1, 1), 7, "int32"))
+    with eagerly():
+        expected = quick_search(model, request, 6, options)
+        with floatx("bfloat16"):
+            found = quick_search(model, request, 6, options)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0)])

@@ -72,6 +72,12 @@ def test_mistakes_are_named():
         arrays_of(prefixes=["a"])
     with pytest.raises(TypeError, match="`forbidden` must have a list of words for each sentence"):
         arrays_of(forbidden=["ab", "c", "d"])
+    with pytest.raises(TypeError, match="`required` must have a list of words for each sentence"):
+        arrays_of(required=[[3], [], []])
+    with pytest.raises(TypeError, match="`prefixes` must have a string for each sentence"):
+        arrays_of(prefixes=["a", None, ""])
+    with pytest.raises(TypeError, match="`prefixes` must be a list. Received: 'abc'"):
+        arrays_of(prefixes="abc")
     with pytest.raises(ValueError, match="longer than the model accepts. Received: required=.'b'"):
         arrays_of(required=[[], ["b"], []])
     with pytest.raises(ValueError, match="A required word must have only .* Received: 'b.c'"):

@@ -206,6 +206,8 @@ def test_options_out_of_range_are_refused():
         NoRepeatNgrams(0)
     with pytest.raises(ValueError, match=r"Received: sequences=\(\(4,\), \(\)\)"):
         ForbiddenWords(((4,), ()))
+    with pytest.raises(ValueError, match="at least 0. Received: sequences="):
+        ForbiddenWords(((4,), (-1,)))
     with pytest.raises(ValueError, match=r"Received: sequences=\(\)"):
         ForbiddenWords(())
 

@@ -371,6 +371,12 @@ def test_mistakes_are_named():
         new_translator(Copier(), overlong="drop")
     with pytest.raises(ValueError, match="Received: 2"):
         new_translator(Copier()).translate(["1"], prefixes=["1", "2"])
+    with pytest.raises(TypeError, match="`sentences` must be a list of strings"):
+        new_translator(Copier()).translate(iter(["1"]))
+    with pytest.raises(TypeError, match="`options` must be `SamplingOptions`"):
+        new_translator(Copier()).sample(["1"], SearchOptions())
+    with pytest.raises(ValueError, match="`first_index` must be at least 0"):
+        new_translator(Copier()).sample(["1"], first_index=-1)
 
 
 def test_a_search_that_cannot_meet_the_constraints_is_refused():

@@ -54,3 +54,14 @@ def test_shapes_are_known_without_computing(layer):
     assert (vectors.shape, mask.shape) == ((None, None, D), (None, None))
     vectors, mask = layer(keras.Input((7, 3 * BANDS)))
     assert (vectors.shape, mask.shape) == ((None, 9, D), (None, 9))
+
+
+def test_a_saved_layer_keeps_lora_and_frozen_weights(tmp_path):
+    spectrogram = keras.Input((None, 3 * BANDS))
+    vectors, _ = SpectrogramPatches(D, FRAMES, BANDS, name="patches")(spectrogram)
+    model = keras.Model(spectrogram, vectors)
+    model.get_layer("patches").projection.enable_lora(2)
+    model.get_layer("patches").projection.trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras").get_layer("patches")
+    assert loaded.projection.lora_enabled and len(loaded.trainable_variables) == 1

@@ -85,3 +85,16 @@ def test_arguments_out_of_range_are_refused():
         VectorQuantizer(0)
     with pytest.raises(ValueError, match="Received: commitment=-1"):
         VectorQuantizer(3, commitment=-1)
+
+
+def test_large_inputs_become_vectors_of_the_codebook_too(layer, x):
+    expected = to_numpy(layer.decode(layer.encode(1e7 * x)))
+    np.testing.assert_array_equal(to_numpy(layer(1e7 * x)), expected)
+
+
+def test_padding_counts_in_no_loss(layer, x):
+    mask = np.arange(T) < np.array([[3], [T]])
+    layer(x, mask=mask)
+    masked = [float(loss) for loss in layer.losses]
+    layer(np.concatenate([x[0, :3], x[1]])[None])
+    np.testing.assert_allclose(masked, [float(loss) for loss in layer.losses], rtol=1e-6)

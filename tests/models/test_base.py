@@ -5,15 +5,25 @@ import json
 import keras
 import numpy as np
 import pytest
-from support.seq2seq_models import new_model
+from support import small_models
+from support.seq2seq_models import SIZES, new_model
 
 from keras_transformer import (
     BertEncoder,
+    Forecaster,
     LanguageModel,
     MaskedAccuracy,
     MaskedCrossentropy,
     MaskedLanguageModel,
+    MaskedPatchModel,
     Perplexity,
+    SkipGram,
+    SkipGramWindowModel,
+    SlicedLogitsTrainer,
+    SpeechTransformer,
+    TimeSeriesEncoder,
+    Transformer,
+    VisionTransformer,
 )
 from keras_transformer.models import architecture
 
@@ -67,3 +77,93 @@ def test_a_loaded_model_goes_on_training(tmp_path):
     np.testing.assert_allclose(
         loaded.train_on_batch(ids, ids), model.train_on_batch(ids, ids), rtol=1e-5
     )
+
+
+MODELS = {
+    **{name: lambda name=name: new_model(name) for name in SIZES},
+    "transformer": lambda: small_models.new_model(),
+    "language_model": lambda: LanguageModel(13, 1, 4, 2, 6, max_length=8),
+    "masked_language_model": lambda: MaskedLanguageModel(new_encoder()),
+    "skip_gram": lambda: SkipGram(13, 4),
+    "speech": lambda: SpeechTransformer(13, 8, 2, 4, 1, d_model=4, num_heads=2, d_ff=6),
+    "vision": lambda: VisionTransformer(3, (4, 4, 1), 2, 1, 4, 2, 6),
+    "forecaster": lambda: Forecaster(new_series_encoder(), 2, horizon=2),
+    "masked_patches": lambda: MaskedPatchModel(new_series_encoder()),
+    "skip_gram_windows": lambda: SkipGramWindowModel(new_series_encoder()),
+}
+each_model = pytest.mark.parametrize("name", MODELS)
+
+
+def new_encoder():
+    return BertEncoder(13, num_layers=1, d_model=4, num_heads=2, d_ff=6, max_length=5)
+
+
+def new_series_encoder():
+    return TimeSeriesEncoder(4, 2, num_layers=1, d_model=4, num_heads=2, d_ff=6)
+
+
+@each_model
+def test_frozen_layers_stay_frozen_in_a_model_that_is_not_the_first_of_its_kind(name):
+    MODELS[name]()
+    model = MODELS[name]()
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    again = type(model).from_config(json.loads(json.dumps(model.get_config())))
+    trained = [x.path for x in again.trainable_variables]
+    assert trained == [x.path for x in model.trainable_variables]
+
+
+@each_model
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_every_model_can_be_quantized(name, mode):
+    model = MODELS[name]()
+    model.quantize(mode)
+    again = type(model).from_config(json.loads(json.dumps(model.get_config())))
+    assert [x.dtype for x in again.variables] == [x.dtype for x in model.variables]
+
+
+def test_class_weights_are_for_one_class_a_row():
+    ids = np.array([[1, 2, 3]])
+    model = LanguageModel(13, 1, 4, 2, 6, max_length=8)
+    trainer = SlicedLogitsTrainer(model)
+    model.compile("sgd", MaskedCrossentropy())
+    for trained in (model, trainer):
+        for train in (trained.fit, trained.train_on_batch):
+            with pytest.raises(ValueError, match="`class_weight` must be None"):
+                train(ids, ids, class_weight={1: 2.0})
+    vision, pictures = MODELS["vision"](), np.ones((2, 4, 4, 1), "float32")
+    vision.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    labels = np.array([0, 1])
+    weighted = vision.train_on_batch(pictures, labels, class_weight={0: 0.0, 1: 2.0, 2: 1.0})
+    np.testing.assert_allclose(weighted, np.log(3), rtol=1e-5)
+
+
+def test_compile_knows_the_padding_of_a_masked_language_model():
+    encoder = BertEncoder(13, 1, 4, 2, 6, max_length=5, pad_id=1)
+    model = MaskedLanguageModel(encoder)
+    with pytest.raises(ValueError, match=r"MaskedCrossentropy\(pad_id=1\)"):
+        model.compile("sgd", MaskedCrossentropy())
+    assert "pad_id" not in model.get_config()
+
+
+def test_a_trainer_of_a_model_without_logits_of_tokens_is_refused():
+    with pytest.raises(ValueError, match="a VisionTransformer without states?.*pad_id|without"):
+        SlicedLogitsTrainer(MODELS["vision"]())
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Transformer(13, 1, 0, d_model=4, num_heads=2, d_ff=6), "num_layers"),
+        (lambda: architecture("convolutional")(13, None, 1, 0), "num_decoder_layers"),
+        (lambda: architecture("recurrent")(13, num_layers=0), "num_layers"),
+        (lambda: architecture("attentional_recurrent")(0, d_model=4), "vocabulary_size"),
+        (lambda: VisionTransformer(3, (4, 4, 1), patch_size=0), "patch_size"),
+        (lambda: VisionTransformer(3, (None, None, 3)), "height"),
+        (lambda: LanguageModel(13, 1, 4, 2, 6, pad_id=13), "pad_id"),
+        (lambda: LanguageModel(13, 1, 4, 2, 6, pad_id=-2), "pad_id"),
+    ],
+)
+def test_sizes_and_ids_out_of_range_are_named(make, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        make()

@@ -245,10 +245,3 @@ def test_lora_steps_equal_the_call(name):
             layer.lora_kernel_b.assign(generator.normal(size=layer.lora_kernel_b.shape) / 2)
     assert np.abs(to_numpy(model(inputs_of(model))) - before).max() > 0.1
     assert_steps_equal_call(model)
-
-
-def test_a_weight_for_each_class_is_refused():
-    model = new_model("recurrent")
-    inputs = inputs_of(model)
-    with pytest.raises(ValueError, match="`class_weight` must be None, .*`sample_weight`"):
-        model.fit(inputs, inputs["target_ids"], class_weight={0: 1.0}, verbose=0)

@@ -92,3 +92,12 @@ def test_the_worst_exceeds_its_own_tolerance_most():
     found = differences(measured(a=[100.0], b=[1.0]), measured(a=[100.0 + 2e-5], b=[1.0 + 1e-5]))
     assert worst(found).name == "b"
     assert worst([]) is None
+
+
+def test_equality_without_tolerance_hides_no_difference_beside_it():
+    assert compare([0.0], [0.0]).ratio == 0 and compare([1], [2]).ratio == np.inf
+    one = measured(ids=[1, 2], scores=[-1.0, -2.0])
+    other = measured(ids=[1, 2], scores=[-1.0, -9.0])
+    found = worst(differences(one, other))
+    assert found.name == "scores" and found.parts
+    assert compare([1e7, 2e7], [1e7, 9e7]).parts  # no number is small
