@@ -143,7 +143,7 @@ class Forecaster(ConfiguredModel):
         inputs: float tensor `(B, L, C)`, where L is `encoder.look_back`.
 
     Returns:
-        A float tensor `(B, horizon, C)` in the compute dtype.
+        A float32 tensor `(B, horizon, C)`.
 
     Raises:
         ValueError: If `encoder` is not a `TimeSeriesEncoder`.

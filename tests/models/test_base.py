@@ -87,7 +87,7 @@ MODELS = {
     "skip_gram": lambda: SkipGram(13, 4),
     "speech": lambda: SpeechTransformer(13, 8, 2, 4, 1, d_model=4, num_heads=2, d_ff=6),
     "vision": lambda: VisionTransformer(3, (4, 4, 1), 2, 1, 4, 2, 6),
-    "forecaster": lambda: Forecaster(new_series_encoder(), 2, horizon=2),
+    "forecaster": lambda: Forecaster(new_series_encoder(), 2, 2),
     "masked_patches": lambda: MaskedPatchModel(new_series_encoder()),
     "skip_gram_windows": lambda: SkipGramWindowModel(new_series_encoder()),
 }
