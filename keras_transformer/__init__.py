@@ -35,6 +35,7 @@ _PUBLIC_NAMES = {
     "decoding.shortlist": "Shortlist",
     "decoding.steps": "Request SearchResult",
     "decoding.token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
+    "decoding.target_constraints": "ConstraintError",
     "decoding.translator": "Translator",
     "errors": "UserError",
     "layers": """

@@ -150,6 +150,12 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file as hex digits, without loading the whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_entries(path: Path) -> list[dict[str, Any]]:
     """Reads a list of JSON objects. Returns an empty list if the file does not exist."""
     if not path.exists():

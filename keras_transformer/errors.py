@@ -1,6 +1,8 @@
-"""Defines the exception for problems that the user can fix, and detects out-of-memory errors."""
+"""Defines the exception for problems that the user can fix, and checks that many modules need."""
 
 import re
+from numbers import Integral
+from typing import Any
 
 # Parts of the messages of the backends and the operating system when memory is full.
 _OUT_OF_MEMORY = re.compile(
@@ -25,3 +27,10 @@ class RecipeError(UserError):
 def is_out_of_memory(error: Exception | str) -> bool:
     """Returns whether an error, or the error output of a process, reports that memory is full."""
     return bool(_OUT_OF_MEMORY.search(error if isinstance(error, str) else repr(error)))
+
+
+def check_sizes(**sizes: Any) -> None:
+    """Raises `ValueError` if a size is not an integer of at least 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")

@@ -26,7 +26,7 @@ from typing import Any
 import keras
 
 from keras_transformer import Recipe, Run, Scorer, load_recipe, train
-from keras_transformer.evaluation.scores import evaluate_run
+from keras_transformer.evaluation import evaluate_run
 
 # 1. The rows. The letters are those of Table 3. The settings are keys of a recipe.
 

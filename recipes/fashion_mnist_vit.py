@@ -95,7 +95,7 @@ def augmented(pictures, generator):
 
 
 def batches_of(pictures, labels, batch_size, seed):
-    """Returns the argument `batches` of `fit`: a function of the number of batches to skip."""
+    """Returns the argument `batches` of `fit`, and the number of steps of a pass."""
     steps_per_epoch = len(pictures) // batch_size
 
     def stream(first):

@@ -1,7 +1,10 @@
 """The error that is the user's to mend."""
 
+import numpy as np
+import pytest
+
 from keras_transformer.data import CorpusError
-from keras_transformer.errors import UserError, is_out_of_memory
+from keras_transformer.errors import UserError, check_sizes, is_out_of_memory
 
 
 def test_errors_of_text_are_the_users_to_mend():
@@ -14,3 +17,10 @@ def test_errors_of_full_memory_are_recognized():
     assert is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."))
     assert is_out_of_memory("DefaultCPUAllocator: can't allocate memory")
     assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.0, None])
+def test_sizes_are_integers_of_at_least_1(size):
+    check_sizes(size=np.int64(1))
+    with pytest.raises(ValueError, match=f"`size` must be an integer of at least 1.*size={size}"):
+        check_sizes(size=size)

@@ -1,6 +1,7 @@
 """Writing leaves the old state or the new one; reading trusts no stranger."""
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from keras_transformer._files import (
     output_file,
     read_config,
     read_json,
+    sha256_of,
 )
 from keras_transformer.errors import UserError
 
@@ -327,3 +329,8 @@ def test_new_and_empty_folders_are_free(tmp_path):
     for used in (tmp_path, tmp_path / "note"):
         with pytest.raises(UserError, match=f"{used} is not empty"):
             check_is_free(used)
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc" * 100_000)
+    assert sha256_of(tmp_path / "file") == hashlib.sha256(b"abc" * 100_000).hexdigest()

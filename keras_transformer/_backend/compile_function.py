@@ -11,9 +11,7 @@ from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.compilation_cache import use_compilation_cache
 
 
-def compile_function(
-    function: Callable[..., Any], model: keras.Model, donated: Collection[int] = ()
-) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
     TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode.
@@ -28,8 +26,6 @@ def compile_function(
     Args:
         function: Function that uses `keras.ops` and returns tensors in any nested structure.
         model: Model that is passed as the first argument of `function`.
-        donated: Zero-based indices of the `tensors` that the caller will not use again. JAX reuses
-            the memory of these tensors for the results. Defaults to ().
 
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
@@ -37,7 +33,7 @@ def compile_function(
     Raises:
         ValueError: If the backend is not TensorFlow, JAX or PyTorch.
     """
-    compiled = CompiledFunctions(model, (function, donated))
+    compiled = CompiledFunctions(model, (function, ()))
     return lambda *tensors, **options: compiled.current()[0](*tensors, **options)
 
 
@@ -56,7 +52,8 @@ class CompiledFunctions:
 
     Args:
         model: As in `compile_function`.
-        *functions: Pairs `(function, donated)`, as in `compile_function`.
+        *functions: Pairs of a function and `donated`, the zero-based indices of the `tensors` that
+            the caller will not use again. JAX reuses their memory for the results.
         any_shape: If True, TensorFlow makes one graph without XLA. In this graph, all axes of the
             first tensor and the first axis of each other tensor may vary in size. A small model
             then takes 3 times as long per batch, but a new shape causes no delay. On the other

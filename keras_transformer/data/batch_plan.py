@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, check_sizes
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
 # The source and target length that the sentence pairs of a batch are padded to.
@@ -72,6 +72,7 @@ class BatchPlan:
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
+        ValueError: If a size is not an integer of at least 1.
     """
 
     def __init__(
@@ -85,6 +86,12 @@ class BatchPlan:
         max_shapes: int = 8,
         shard: Shard | None = None,
     ) -> None:
+        check_sizes(
+            tokens_per_batch=tokens_per_batch,
+            accumulation_steps=accumulation_steps,
+            length_multiple=length_multiple,
+            max_shapes=max_shapes,
+        )
         self.store = store
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed

@@ -1,6 +1,5 @@
 """Downloads files and verifies their SHA-256."""
 
-import hashlib
 import os
 import tempfile
 import threading
@@ -10,7 +9,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import requests
 
-from keras_transformer._files import keras_home
+from keras_transformer._files import keras_home, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 
@@ -46,7 +45,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
         raise UserError(f"a download must be in a folder of its own in {cache}. Received: {path}")
     url = f"{folder_url.rstrip('/')}/{quote(name)}"
     try:
-        if not path.is_file() or _sha256(path) != sha256:
+        if not path.is_file() or sha256_of(path) != sha256:
             _fetch_verified(url, path, sha256)
     except Exception as error:  # requests, urllib3 and the system raise different types
         message = (
@@ -63,7 +62,7 @@ def _fetch_verified(url: str, path: Path, sha256: str) -> None:
         complete = Path(partial) / path.name
         with complete.open("wb") as file:
             _fetch_in_time(url, file)
-        if (received := _sha256(complete)) != sha256:
+        if (received := sha256_of(complete)) != sha256:
             raise ValueError(f"the file's SHA-256 must be {sha256}. Received: {received}")
         os.replace(complete, path)
 
@@ -136,8 +135,3 @@ def _without_credentials(request: requests.PreparedRequest) -> requests.Prepared
     Without the argument `auth`, requests would read credentials from `~/.netrc`.
     """
     return request
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, check_sizes
 
 # Candidates per held-out pair. A candidate that shares its target with the other split is skipped.
 _CANDIDATES = 2
@@ -78,7 +78,9 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
 
     Raises:
         UserError: If the held-out pairs would be more than half of the different source sentences.
+        ValueError: If `validation` or `test` is not an integer of at least 1.
     """
+    check_sizes(validation=validation, test=test)
     count = validation + test
     hashes = np.fromiter(
         (

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from keras_transformer.errors import check_sizes
+
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 
 
@@ -41,11 +43,18 @@ def skip_gram_batches(
         first column is 1.
 
     Raises:
-        ValueError: If there is no sentence, or if a pass has too few pairs for a batch.
+        ValueError: If there is no sentence, if an id or size is out of range, or if a pass has too
+            few pairs for a batch.
     """
+    check_sizes(batch_size=batch_size, window=window, negatives=negatives)
     if not sentences:
         raise ValueError("`sentences` must not be empty.")
     words = np.concatenate([np.asarray(sentence, "int32") for sentence in sentences])
+    if words.min(initial=0) < 0 or words.max(initial=0) >= vocabulary_size:
+        raise ValueError(
+            f"Ids must be from 0 to {vocabulary_size - 1}. "
+            f"Received: ids from {words.min()} to {words.max()}"
+        )
     owners = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
     counts = np.bincount(words, minlength=vocabulary_size)
     keep = np.sqrt(subsampling * len(words) / np.maximum(counts, 1))[words]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import atomic_write, read_json
+from keras_transformer._files import atomic_write, read_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
 from keras_transformer.data.tokenizer import Tokenizer, fits
@@ -189,8 +189,7 @@ def _read_summary(directory: Path) -> dict[str, Any]:
 def _verify(directory: Path, digests: dict[str, str]) -> None:
     for name, digest in digests.items():
         try:
-            with (directory / name).open("rb") as file:
-                received = hashlib.file_digest(file, "sha256").hexdigest()
+            received = sha256_of(directory / name)
         except FileNotFoundError:
             continue
         if received != digest:

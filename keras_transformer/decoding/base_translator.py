@@ -82,7 +82,7 @@ class BaseTranslator(ABC):
             TypeError: If `sentences` is a single string.
             ConstraintError: If the search cannot meet the constraints of a sentence.
         """
-        constraints = prefixes, forbidden, required
+        constraints = {"prefixes": prefixes, "forbidden": forbidden, "required": required}
         options = self.options.replace(n_best=1)
         found = self._translate(sentences, options, constraints, progress)
         return [hypotheses[0].text for hypotheses in found]
@@ -112,21 +112,21 @@ class BaseTranslator(ABC):
             hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
             are empty and have the score 0.
         """
-        constraints = prefixes, forbidden, required
+        constraints = {"prefixes": prefixes, "forbidden": forbidden, "required": required}
         return self._translate(sentences, self.options, constraints, progress, alignments)
 
     def _translate(
         self,
         sentences: Sequence[str],
         options: SearchOptions,
-        constraints: tuple[Any, Any, Any],
+        constraints: dict[str, Any],
         progress: Progress,
         alignments: bool = False,
     ) -> list[list[Hypothesis]]:
         parts = self._parts(sentences)
         longest = options.max_length or self.max_length
         of_targets = TargetConstraints(
-            self.tokenizer, parts, len(sentences), *constraints, max_length=longest
+            self.tokenizer, parts, len(sentences), **constraints, max_length=longest
         )
         found = self._search_parts(parts, len(sentences), options, of_targets, progress)
         of_targets.check_found(parts, [hypotheses[0] for hypotheses in found])

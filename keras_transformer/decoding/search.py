@@ -88,11 +88,14 @@ def search(
         A `SearchResult`.
 
     Raises:
-        ValueError: If the request has a field that this kind of search does not support, or if
-            there is a coverage penalty but the model has no attention.
+        ValueError: If the request has a field that this kind of search does not support, or lacks
+            `beam_sizes` that `beam_size` requires. If there is a coverage penalty but the model has
+            no attention.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
+    if beam_size is not None and request.beam_sizes is None:
+        raise ValueError("`beam_size` requires `request.beam_sizes`.")
     if rules and request.shortlist is not None:
         raise ValueError(f"`rules` can't be combined with a shortlist. Received: rules={rules}")
     return _run(model, request, max_length, strategy=strategy)
@@ -129,6 +132,8 @@ def make_strategy(
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
+        if beam_size is not None:
+            raise ValueError("`beam_size` must be None for sampling.")
         return Sampling(options, rules, **ids)
     sizes = (options.beam_size, options.n_best) if beam_size is None else (beam_size, beam_size)
     return BeamSearch(options, rules, *sizes, **ids)

@@ -21,6 +21,7 @@ from keras import ops
 
 from keras_transformer.decoding.options import DecodingOptions
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule, count_tokens
+from keras_transformer.errors import check_sizes
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1
@@ -113,12 +114,18 @@ class MinLength:
     >>> result = search(model, source_ids, max_length=60, rules=(MinLength(5),))
 
     Args:
-        length: Minimum number of tokens of a hypothesis, eos included.
+        length: Minimum number of tokens of a hypothesis, eos included, at least 1.
         eos_id: Id of the end of a sentence. Defaults to 3.
+
+    Raises:
+        ValueError: If `length` is below 1.
     """
 
     length: int
     eos_id: int = 3
+
+    def __post_init__(self) -> None:
+        check_sizes(length=self.length)
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         tokens = ops.arange(ops.shape(log_probabilities)[-1], dtype="int32")

@@ -1,5 +1,6 @@
 """Defines `Translator`, which translates strings with a trained model."""
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -87,7 +88,8 @@ class Translator(BaseTranslator):
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
             exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or if
             there is a shortlist but the model has no `limit_vocabulary`. If there is a coverage
-            penalty but the model has no attention. If the model is a language model.
+            penalty but the model has no attention. If the model is a language model, or has fewer
+            tokens than the tokenizer.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -109,6 +111,7 @@ class Translator(BaseTranslator):
                 "`Translator` needs a sequence-to-sequence model. For a language model, use "
                 f"`Generator`. Received: model={type(model).__name__}"
             )
+        _check_vocabularies(model, tokenizer)
         self.model = model
         self.tokens_per_batch = (
             self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
@@ -366,3 +369,19 @@ class _Batch(NamedTuple):
     source_ids: np.ndarray  # int32 `(B, S)`
     max_lengths: np.ndarray  # int32 `(B,)`, maximum number of tokens of each translation
     max_length: int  # maximum number of tokens of the translation of a source of S tokens
+
+
+def _check_vocabularies(model: Any, tokenizer: Any) -> None:
+    """Raises `ValueError` if the tokenizer has ids that the model does not have.
+
+    TensorFlow would take another token for such an id, and JAX would compute NaN.
+    """
+    size = getattr(model, "vocabulary_size", math.inf)
+    sizes = {"source": size, "target": getattr(model, "target_vocabulary_size", None) or size}
+    for side, of_model in sizes.items():
+        of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
+        if of_tokenizer > of_model:
+            raise ValueError(
+                f"The tokenizer has more {side} tokens than the model, so it is not the model's. "
+                f"Received: {of_tokenizer} and {of_model} tokens"
+            )

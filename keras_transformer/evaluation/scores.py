@@ -161,17 +161,11 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
     return lines
 
 
-def score(
-    translations: Sequence[str], references: Sequence[str], settings: Evaluation
-) -> list[Score]:
-    """Computes BLEU, chrF and the percentage of exact matches, with one reference per translation.
+def bleu(translations: Sequence[str], references: Sequence[str], settings: Evaluation) -> float:
+    """Computes BLEU, with one reference per translation.
 
-    `settings` specifies the tokenization and case sensitivity of BLEU.
+    `settings` specifies the tokenization and case sensitivity.
     """
-    evaluator = Evaluator(
-        references,
-        metrics=_ALL_OF_GENERATED_TEXT,
-        tokenize=settings.tokenize,
-        lowercase=settings.lowercase,
-    )
-    return evaluator.scores(translations)
+    tokenize, lowercase = settings.tokenize, settings.lowercase
+    evaluator = Evaluator(references, metrics=["bleu"], tokenize=tokenize, lowercase=lowercase)
+    return evaluator.scores(translations)[0].score

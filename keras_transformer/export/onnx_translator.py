@@ -227,7 +227,7 @@ class OnnxTranslator:
         return self.max_length or min(source_length + config["extra_length"], config["max_length"])
 
     def _beam_search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[Translation]:
-        """Returns the best hypothesis of each source, as `keras_transformer.beam_search` does.
+        """Returns the best hypothesis of each source, as `keras_transformer.search` does.
 
         `source_ids` is int64 `(B, S)`. `limits` `(B,)` is the maximum length of each translation.
         """

@@ -5,9 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_records import record_attention
-from keras_transformer.layers.base import ConfiguredLayer, check_sizes
+from keras_transformer.layers.base import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -3,7 +3,6 @@
 import inspect
 import json
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import keras
@@ -62,13 +61,6 @@ class ConfiguredLayer(keras.layers.Layer):
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config(config)
         apply_layer_changes(self, config.get("changes", {}))
-
-
-def check_sizes(**sizes: Any) -> None:
-    """Raises `ValueError` if a size is not an integer of at least 1."""
-    for name, size in sizes.items():
-        if not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:

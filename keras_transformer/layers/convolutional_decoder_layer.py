@@ -6,11 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import Dense, check_sizes
+from keras_transformer.layers.base import Dense
 from keras_transformer.layers.convolutional_encoder_layer import (
     HALF_VARIANCE,
     ConvolutionalEncoderLayer,

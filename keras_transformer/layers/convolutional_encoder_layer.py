@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.layers.base import ConfiguredLayer, Dense, check_sizes
+from keras_transformer.errors import check_sizes
+from keras_transformer.layers.base import ConfiguredLayer, Dense
 from keras_transformer.layers.dropout import Dropout
 
 # The sum of two inputs of equal variance, times this factor, has the variance of one input.

@@ -6,13 +6,10 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_pattern import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    check_sizes,
-    initializer_config,
-)
+from keras_transformer.layers.base import ConfiguredLayer, initializer_config
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.residual_connection import (

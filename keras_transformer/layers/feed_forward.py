@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import ConfiguredLayer, Dense, check_sizes, initializer_config
+from keras_transformer.errors import check_sizes
+from keras_transformer.layers.base import ConfiguredLayer, Dense, initializer_config
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

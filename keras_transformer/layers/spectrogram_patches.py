@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import ConfiguredLayer, Conv2D, check_sizes
+from keras_transformer.errors import check_sizes
+from keras_transformer.layers.base import ConfiguredLayer, Conv2D
 from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )

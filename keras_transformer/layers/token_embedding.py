@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.base import (
     ConfiguredLayer,
-    check_sizes,
     initializer_config,
     int8_matmul,
     is_default_int8,

@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import ConfiguredLayer, check_sizes
+from keras_transformer.errors import check_sizes
+from keras_transformer.layers.base import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

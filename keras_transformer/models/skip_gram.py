@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import check_sizes
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.token_embedding import TokenEmbedding
 from keras_transformer.models.base import ConfiguredModel, compute_policy
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Dropout, Encoder, LearnedPositionalEncoding
-from keras_transformer.layers.base import Conv2D, Dense, check_sizes
+from keras_transformer.layers.base import Conv2D, Dense
 from keras_transformer.models.base import ConfiguredModel, compute_policy
 
 

@@ -28,11 +28,11 @@ def run_info(directory: str | Path) -> dict[str, Any]:
     A value that the files of the run do not tell is None. Files that cannot be read are listed in
     `"problems"`.
 
-    Returns:
-        A dictionary that `json.dumps` accepts.
-
     Args:
         directory: As in `Run.open`.
+
+    Returns:
+        A dictionary that `json.dumps` accepts.
 
     Raises:
         UserError: If there is no such run.
@@ -118,9 +118,11 @@ def _count(model: Path) -> int:
     return sum(counts)
 
 
-def _vocabulary(run: Run) -> dict[str, Any]:
+def _vocabulary(run: Run) -> dict[str, Any] | None:
     path = run.tokenizer_dir / "tokenizer.json"
     if not path.exists():
+        if run.recipe is None:  # It is damaged.
+            return None
         settings = run.recipe.tokenizer
         return dict.fromkeys(("source", "target"), settings.vocabulary_size) | {
             "joint": settings.joint

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer._files import atomic_write, read_entries, read_text
+from keras_transformer._files import atomic_write, read_entries, read_text, sha256_of
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.runs.text import Split
@@ -76,8 +76,7 @@ class RunScores:
         `checkpoint` is a folder, or None for `model.keras`.
         """
         folder, name = (checkpoint, checkpoint.name) if checkpoint else (self._run.directory, "")
-        content = (folder / self._run.model_path.name).read_bytes()
-        found = {"checkpoint_sha256": hashlib.sha256(content).hexdigest()}
+        found = {"checkpoint_sha256": sha256_of(folder / self._run.model_path.name)}
         return {"checkpoint": name, **found} if name else found
 
     def hypotheses(self, split: Split) -> list[str]:

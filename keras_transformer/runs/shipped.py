@@ -6,7 +6,7 @@ from shutil import copyfile
 
 from filelock import FileLock
 
-from keras_transformer._files import atomic_write, keras_home
+from keras_transformer._files import atomic_write, keras_home, sha256_of
 from keras_transformer.errors import UserError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -77,5 +77,5 @@ def _fingerprint(run: Path) -> str:
     digest = hashlib.sha256()
     for path in _files(run):
         digest.update(f"{path.relative_to(run).as_posix()}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        digest.update(bytes.fromhex(sha256_of(path)))
     return digest.hexdigest()[:16]

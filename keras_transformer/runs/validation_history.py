@@ -1,4 +1,4 @@
-"""Reads validation losses from checkpoints, without the slow import of Keras."""
+"""Reads the validation losses and the state of checkpoints, without the slow import of Keras."""
 
 import math
 from collections.abc import Mapping, Sequence

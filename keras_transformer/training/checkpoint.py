@@ -1,6 +1,5 @@
 """Writes, loads and averages checkpoints (§6.1)."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer._files import atomic_write, read_config
+from keras_transformer._files import atomic_write, read_config, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import register_models
@@ -62,7 +61,7 @@ def save_checkpoint(
             "format": _FORMAT,
             "step": step,
             "parameters": model.count_params(),
-            "sha256": {_MODEL: _sha256(partial / _MODEL)},
+            "sha256": {_MODEL: sha256_of(partial / _MODEL)},
             "validation_losses": history.losses,
         }
         (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
@@ -143,7 +142,7 @@ def verify_checkpoint(path: str | Path) -> int:
     try:
         state = read_state(path)
         step = int(state["step"])
-        damaged = _sha256(path / _MODEL) != state["sha256"][_MODEL]
+        damaged = sha256_of(path / _MODEL) != state["sha256"][_MODEL]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {path} is incomplete: {error}") from None
     if damaged:
@@ -280,8 +279,3 @@ def _remove(path: Path) -> None:
 def _rename(path: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.replace(path, target)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.errors import check_sizes
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -64,6 +66,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
                 f"`warmup_steps` must be at least 1. Received: warmup_steps={warmup_steps}"
             )
         if d_model is not None and peak is None:
+            check_sizes(d_model=d_model)
             self._highest = scale * (d_model * warmup_steps) ** -0.5
         elif peak is not None and d_model is None:
             self._highest = scale * peak

@@ -14,7 +14,7 @@ from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.scores import score
+from keras_transformer.evaluation.scores import bleu
 from keras_transformer.models import architecture
 from keras_transformer.recipe import Recipe
 from keras_transformer.runs.checkpoints import checkpoint_step
@@ -176,7 +176,7 @@ def check_settings(recipe: Recipe) -> None:
         Translator(model, None, recipe.evaluation.search_options())
     except ValueError as error:
         raise UserError(f"evaluation: {error}") from None
-    score(["a"], ["a"], recipe.evaluation)
+    bleu(["a"], ["a"], recipe.evaluation)
 
 
 def _record(run: Run) -> None:

@@ -9,7 +9,7 @@ from keras_transformer.data.batch_plan import Batch
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.scores import score
+from keras_transformer.evaluation.scores import bleu
 from keras_transformer.runs.run import Run
 from keras_transformer.training.fit import evaluation_of
 from keras_transformer.visualization.attention_example import translation_attention
@@ -51,10 +51,10 @@ class TranslationValidation:
             self._translator = Translator(model, self.tokenizer, SearchOptions(beam_size=1))
         sources, references = (list(side) for side in zip(*self.pairs, strict=True))
         translations = self._translator.translate(sources)
-        bleu = score(translations, references, self.settings)[0]
+        score = bleu(translations, references, self.settings)
         rows = list(zip(sources, references, translations, strict=True))[:_SAMPLES]
         table = _table(("source", "reference", "translation"), rows)
-        return {"bleu": bleu.score, "translations": table, **self._attention()}
+        return {"bleu": score, "translations": table, **self._attention()}
 
     def _length(self, pair: tuple[str, str]) -> int:
         encoders = self.tokenizer.encode_source, self.tokenizer.encode_target

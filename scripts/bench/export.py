@@ -153,7 +153,7 @@ def size_of(*paths: Path) -> int:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    from keras_transformer.evaluation.scores import score
+    from keras_transformer.evaluation.scores import bleu
     from keras_transformer.runs.run import Run
 
     run = Run.open(arguments.run)
@@ -176,7 +176,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
         translations,
         turns,
         sizes,
-        lambda found: score(found, references, run.recipe.evaluation)[0].score,
+        lambda found: bleu(found, references, run.recipe.evaluation),
     )
 
 

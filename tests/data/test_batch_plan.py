@@ -297,3 +297,11 @@ def test_one_very_long_sentence_does_not_spoil_the_others():
     widths, buckets = choose_buckets(source, target, 8, 8)
     positions = np.array(widths)[buckets[1:]]
     assert positions[:, 1].mean() < 1.5 * target[1:].mean()
+
+
+@pytest.mark.parametrize(
+    "size", ["tokens_per_batch", "accumulation_steps", "length_multiple", "max_shapes"]
+)
+def test_sizes_of_0_are_refused(store, size):
+    with pytest.raises(ValueError, match=f"`{size}` must be an integer of at least 1"):
+        BatchPlan(store, **{"tokens_per_batch": 99, size: 0})

@@ -81,3 +81,8 @@ def test_a_corpus_that_is_too_small_is_refused(targets):
         UserError, match=rf"data.held_out: .* Received: {counts[0]} for validation and {counts[1]}"
     ):
         hold_out(pairs, *counts)
+
+
+def test_nothing_held_out_is_refused():
+    with pytest.raises(ValueError, match="`test` must be an integer of at least 1"):
+        hold_out([("a", "b")], validation=1, test=0)

@@ -64,3 +64,10 @@ def test_skipped_batches_are_those_of_an_uninterrupted_stream():
 def test_too_few_pairs_for_a_batch_are_refused():
     with pytest.raises(ValueError, match="batch_size=64, pairs="):
         next(skip_gram_batches([[1, 2, 3]], 4, batch_size=64)(0))
+
+
+def test_ids_and_sizes_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="Ids must be from 0 to 8. Received: ids from 0 to 9"):
+        skip_gram_batches([[0, 9]], 9, batch_size=1)
+    with pytest.raises(ValueError, match="`window` must be an integer of at least 1"):
+        skip_gram_batches([[0, 1]], 9, batch_size=1, window=0)

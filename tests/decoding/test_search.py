@@ -250,3 +250,11 @@ def test_what_a_search_cannot_do_is_refused():
             search(model, Request(source_ids, **request), max_length=4, options=options)
     with pytest.raises(TypeError, match="must be SearchOptions or SamplingOptions"):
         search(model, source_ids, max_length=4, options={"beam_size": 2})
+
+
+def test_a_number_of_beams_that_would_be_ignored_is_refused():
+    model, source_ids = PrefixModel(V), sources()[:2]
+    with pytest.raises(ValueError, match="`beam_size` must be None for sampling"):
+        search(model, source_ids, max_length=4, options=SamplingOptions(), beam_size=2)
+    with pytest.raises(ValueError, match="`beam_size` requires `request.beam_sizes`"):
+        search(model, source_ids, max_length=4, beam_size=2)

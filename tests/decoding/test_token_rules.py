@@ -218,3 +218,8 @@ def test_the_id_of_padding_may_be_outside_of_the_vocabulary(rule):
     outside = np.where((ids == PAD) | (ids == BOS), -1, ids)
     expected = apply(rule, log_probabilities, ids, 4)
     np.testing.assert_array_equal(apply(rule, log_probabilities, outside, 4), expected)
+
+
+def test_a_minimum_length_of_0_is_refused():
+    with pytest.raises(ValueError, match="`length` must be an integer of at least 1"):
+        MinLength(0)

@@ -1,12 +1,14 @@
 """Strings in, strings out."""
 
 import queue
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
+from support.small_models import small_model
 
 from keras_transformer import Cache, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer._backend.compile_function import compiles_each_shape
@@ -389,3 +391,9 @@ def test_a_search_that_cannot_meet_the_constraints_is_refused():
     repeating = new_translator(PrefixModel(14), beam_size=4, no_repeat_ngram_size=1)
     with pytest.raises(ValueError, match="no translation that meets .* Received: prefix='11'"):
         repeating.translate(["0"], prefixes=["11"])
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
+    tokenizer = SimpleNamespace(source_vocabulary_size=13, target_vocabulary_size=14)
+    with pytest.raises(ValueError, match="more target tokens .* Received: 14 and 13 tokens"):
+        Translator(small_model(), tokenizer)

@@ -216,3 +216,11 @@ def test_neither_keras_nor_numpy_is_imported(unfinished):
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert found.stdout == "set()\n", found.stderr
+
+
+def test_without_recipe_and_tokenizer_the_vocabulary_is_unknown(unfinished):
+    (unfinished / "recipe.yaml").write_bytes(b"[1")
+    shutil.rmtree(unfinished / "tokenizer")
+    info = run_info(unfinished)
+    assert info["vocabulary"] is None
+    assert not any("NoneType" in problem for problem in info["problems"])

@@ -118,7 +118,7 @@ def test_full_disk_leaves_older_checkpoints_and_no_half_one(model, tmp_path, mon
     def disk_is_full(path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_sha256", disk_is_full)
+    monkeypatch.setattr(checkpoint, "sha256_of", disk_is_full)
     with pytest.raises(UserError, match="no space left on the disk for .*step-00000002"):
         save_checkpoint(tmp_path, model, step=2, keep=1)
     monkeypatch.undo()

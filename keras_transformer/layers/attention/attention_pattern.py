@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
-from keras_transformer.layers.base import check_sizes
 
 # Maps names to classes. The file of each class adds the class.
 ATTENTION_PATTERNS: dict[str, Any] = {}

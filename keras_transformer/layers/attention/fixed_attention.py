@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
     attention_pattern,
@@ -18,7 +19,6 @@ from keras_transformer.layers.attention.attention_pattern import (
     sequence_start,
     split_blocks,
 )
-from keras_transformer.layers.base import check_sizes
 
 
 @attention_pattern("fixed")
@@ -99,7 +99,7 @@ class FixedAttention(AttentionPattern):
             far = self._far_scores(queries, keys, marks, use_causal_mask)
             scores = ops.concatenate([scores, far], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = weights if dropout is None else dropout(weights)
+        weights = weights if dropout is None else dropout(weights, training=training)
         heads = ops.matmul(weights[..., :size], values)
         if has_summaries:
             far = ops.matmul(_join(weights[..., size:]), self._summaries(values))

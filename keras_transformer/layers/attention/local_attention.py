@@ -1,5 +1,6 @@
 """Self-attention within a window, computed in blocks."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,7 @@ class LocalAttention(AttentionPattern):
             values,
             attention_mask=ops.logical_and(allowed, ops.swapaxes(marks, -1, -2) > 0),
             use_scale=use_scale,
-            dropout=dropout,
+            dropout=dropout and functools.partial(dropout, training=training),
         )
         return join_blocks(heads, ops.shape(query)[2])
 

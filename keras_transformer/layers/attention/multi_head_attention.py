@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
     sequence_start,
@@ -23,7 +24,6 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     Dense,
-    check_sizes,
     initializer_config,
     int8_matmul,
     is_default_int8,

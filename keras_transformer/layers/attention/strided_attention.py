@@ -78,7 +78,7 @@ class StridedAttention(AttentionPattern):
         far = masked_scores(columns[0], columns[1], columns[3], is_before)
         scores = ops.concatenate([near, ops.swapaxes(far, 2, 3)], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = weights if dropout is None else dropout(weights)
+        weights = weights if dropout is None else dropout(weights, training=training)
         count = near_keys.shape[3]
         far_weights = ops.swapaxes(weights[..., count:], 2, 3)
         heads = ops.matmul(weights[..., :count], near_values)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.base import check_sizes
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import position_encoding
 
@@ -29,6 +30,7 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
         super().__init__(concatenate=concatenate, **kwargs)
+        check_sizes(max_length=max_length)
         self.max_length = max_length
 
     def features(self, indices: Any) -> Any:

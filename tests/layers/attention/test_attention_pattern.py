@@ -1,5 +1,7 @@
 """Patterns as objects of `MultiHeadAttention`; what they compute is in the test of each."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from support.contract import assert_layer_contract, randomize, to_numpy
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
     AttentionPattern,
+    Dropout,
     FixedAttention,
     FullAttention,
     LocalAttention,
@@ -236,3 +239,11 @@ def test_keys_are_real_unless_padding_or_absent():
     mask = np.array([[True, True, False]])
     assert to_numpy(key_marks(np.zeros((1, 1, 3, 2)), mask)).tolist() == [[[[1], [1], [0]]]]
     assert to_numpy(key_marks(np.zeros((1, 1, 3, 2)), None)).sum() == 3
+
+
+@ALL
+def test_a_direct_call_drops_weights_in_training_only(pattern):
+    heads = np.ones((1, 1, 6, 4), "float32")
+    call = functools.partial(pattern, heads, heads, heads, dropout=Dropout(0.9))
+    np.testing.assert_allclose(to_numpy(call()), 1, atol=1e-6)
+    assert np.abs(to_numpy(call(training=True)) - 1).max() > 0.5
