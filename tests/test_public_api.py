@@ -11,7 +11,8 @@ import keras_transformer
 PUBLIC = """
     ALiBiPositionalEncoding AdditiveAttention AttentionExample AttentionMap AttentionPattern
     AttentionalGRU AttentionalRecurrentSeq2Seq BatchPlan BertEncoder BinaryPositionalEncoding Cache
-    Conformance ConstraintError ConvolutionalDecoderLayer ConvolutionalEncoderLayer ConvolutionalSeq2Seq CorpusError
+    Conformance ConstraintError ConvolutionalDecoderLayer ConvolutionalEncoderLayer
+    ConvolutionalSeq2Seq CorpusError
     Decoder DecoderLayer Dropout Encoder EncoderLayer Ensemble FeedForward ForbiddenWords Forecaster
     FixedAttention FullAttention Generator Hypothesis IndexPositionalEncoding LanguageModel
     LearnedPositionalEncoding LocalAttention MaskedAccuracy MaskedCrossentropy MaskedLanguageModel
