@@ -195,7 +195,10 @@ class ModelSettings(_Section):
         None, description="Divide attention scores by the square root of d_k. Default: true."
     )
     position_encoding: str | None = Field(
-        None, description="An argument of Transformer. Default: sinusoidal."
+        None,
+        description="One of sinusoidal, sinusoidal_half_split, learned, rotary, alibi, t5, index, "
+        "normalized_index, binary, the last three also with _concatenated, or none. Default: "
+        "sinusoidal.",
     )
     activation: str | None = Field(
         None, description="Activation of the feed-forward networks. Default: relu."
