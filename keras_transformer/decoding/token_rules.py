@@ -58,7 +58,7 @@ class RepetitionPenalty:
         columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
         is_decoded = ops.logical_and(columns >= 1, columns <= position)
         # A token that occurs several times is written several times, always with the same value.
-        ids = ops.maximum(ops.where(is_decoded, ids, ids[..., 1:2]), 0)
+        ids = _at_least_0(ops.where(is_decoded, ids, ids[..., 1:2]))
         before = ops.take_along_axis(log_probabilities, ids, axis=-1)
         after = ops.where(position > 0, self.penalty * before, before)
         return ops.scatter_update(log_probabilities, _indices(ids), ops.reshape(after, (-1,)))
@@ -91,7 +91,7 @@ class NoRepeatNgrams:
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         num_ngrams = ops.shape(ids)[-1] - self.size
         if not isinstance(num_ngrams, int):
-            num_ngrams = ops.maximum(num_ngrams, 0)
+            num_ngrams = _at_least_0(num_ngrams)
         elif num_ngrams < 1:
             return log_probabilities
         first = ops.arange(1, 1 + num_ngrams, dtype="int32")  # Start of each n-gram.
@@ -207,7 +207,7 @@ def force_prefix(
     length = prefix_ids.shape[1]
     if length == 0:
         return log_probabilities
-    forced = ops.take(prefix_ids, ops.minimum(position, length - 1), axis=1)[:, None, None]
+    forced = ops.take(prefix_ids, ops.minimum(position, ops.cast(length - 1, "int32")), axis=1)[:, None, None]
     is_forced = ops.logical_and(forced != pad_id, position < length)
     tokens = ops.arange(log_probabilities.shape[-1], dtype="int32")
     is_forbidden = ops.logical_and(is_forced, tokens != forced)
@@ -233,10 +233,10 @@ def forbid_sequences(
     for back in range(1, width):
         # The token that is `back` places before the last token of the sequence, if it exists.
         at = lengths - 1 - back
-        token = _token_at(forbidden_ids, ops.maximum(at, 0))[:, None]
+        token = _token_at(forbidden_ids, _at_least_0(at))[:, None]
         is_equal = ops.logical_or((at < 0)[:, None], token == recent[..., width - 1 - back, None])
         is_complete = ops.logical_and(is_complete, is_equal)  # (B, N, C)
-    last = _token_at(forbidden_ids, ops.maximum(lengths - 1, 0))[:, None]
+    last = _token_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
     shape = (*ops.shape(ids)[:2], num_sequences)
     return _forbid(
         log_probabilities,
@@ -256,14 +256,22 @@ def last_tokens(ids: Any, position: Any, count: int) -> Any:
     If a hypothesis has fewer tokens, bos is repeated at the beginning.
     """
     columns = position - count + 1 + ops.arange(count, dtype="int32")
-    return ops.take(ids, ops.maximum(columns, 0), axis=-1)
+    return ops.take(ids, _at_least_0(columns), axis=-1)
+
+
+def _at_least_0(x: Any) -> Any:
+    """Returns the maximum of int32 numbers and 0.
+
+    On JAX, `ops.maximum(x, 0)` is float32 if Keras's `floatx` is a half precision.
+    """
+    return ops.maximum(x, ops.zeros_like(x))
 
 
 def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
     """Forbids the `tokens` `(B, N, M)` where `is_forbidden` is True."""
     choices = (ops.convert_to_tensor(x, dtype="float32") for x in (IMPOSSIBLE, 0.0))
     added = ops.where(ops.reshape(is_forbidden, (-1,)), *choices)
-    indices = _indices(ops.maximum(tokens, 0))  # The id of padding may be -1.
+    indices = _indices(_at_least_0(tokens))  # The id of padding may be -1.
     return ops.scatter_update(log_probabilities, indices, added, reduction="add")
 
 
