@@ -19,6 +19,7 @@ from keras_transformer.export.source_model import (
     check_model,
     compare,
     in_float32,
+    random_sentences,
 )
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe import Recipe
@@ -27,13 +28,14 @@ from keras_transformer.runs.run import Checkpoint, Run
 
 _WEIGHTS = "model.weights.h5"
 _SCORE_TOLERANCE = 1e-3  # nats
+_SENTENCES = 16
 
 
 def export_shared_run(
     run: Run,
     directory: str | Path,
     quantization: RunWeights = "float32",
-    sentences: Sequence[str] = (),
+    sentences: Sequence[str] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Comparison:
     """Writes a copy of a run with all that evaluation and translation need.
@@ -54,7 +56,8 @@ def export_shared_run(
         quantization: Type of the weights in the file: `"float32"`, or `"float16"`, which takes half
             the space. Keras converts float16 weights to float32 when it loads them. Defaults to
             `"float32"`.
-        sentences: Sentences that both models translate for the comparison.
+        sentences: Sentences that both models translate for the comparison. Defaults to None, which
+            means 16 random ones.
         checkpoint: The checkpoint to copy instead of the finished model, see `Run.model`. Defaults
             to None, which means the finished model.
 
@@ -75,6 +78,7 @@ def export_shared_run(
     check_is_free(directory)
     model, tokenizer = run.model(checkpoint), run.tokenizer()
     check_model(model, tokenizer)
+    sentences = sentences or random_sentences(tokenizer, _SENTENCES)
     exact, scores = in_float32(model), _scores(run, checkpoint)
     copy = Run(directory, _without_folders(run.recipe))
     with atomic_write(directory) as partial:

@@ -57,11 +57,17 @@ class AttentionalGRU(ConfiguredLayer):
         self.built = True
 
     def _output_spec(
-        self, x: Any, initial_state: Any, memory: Any, *args: Any, **options: Any
+        self,
+        x: Any,
+        initial_state: Any,
+        memory: Any,
+        memory_padding_mask: Any = None,
+        return_attention_weights: bool = False,
+        **_: Any,
     ) -> Any:
         width = self.units + memory.shape[-1]
         output = keras.KerasTensor((*x.shape[:2], width), self.compute_dtype)
-        if args[1:2] == (True,) or options.get("return_attention_weights"):
+        if return_attention_weights:
             shape = (*x.shape[:2], memory.shape[1])
             return output, keras.KerasTensor(shape, self.compute_dtype)
         return output

@@ -79,10 +79,17 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         self.output_projection.build((*x_shape[:-1], self.d_embedding))
 
     def _output_spec(
-        self, x: Any, embeddings: Any, key: Any, value: Any, *args: Any, **options: Any
+        self,
+        x: Any,
+        embeddings: Any,
+        key: Any,
+        value: Any,
+        memory_padding_mask: Any = None,
+        return_attention_weights: bool = False,
+        **_: Any,
     ) -> Any:
         output = super()._output_spec(x)
-        if args[1:2] == (True,) or options.get("return_attention_weights"):
+        if return_attention_weights:
             shape = (*x.shape[:2], key.shape[1])
             return output, keras.KerasTensor(shape, self.compute_dtype)
         return output

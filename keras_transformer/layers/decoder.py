@@ -77,10 +77,19 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_residual.build(x_shape)
 
-    def _output_spec(self, x: Any, *args: Any, **options: Any) -> Any:
-        if args[3:4] == (True,) or options.get("return_attention_weights"):
-            return keras.layers.Layer.compute_output_spec(self, x, *args, **options)
-        return super()._output_spec(x)
+    def _output_spec(
+        self,
+        x: Any,
+        memory: Any = None,
+        padding_mask: Any = None,
+        memory_padding_mask: Any = None,
+        return_attention_weights: bool = False,
+        **options: Any,
+    ) -> Any:
+        if not return_attention_weights:
+            return super()._output_spec(x)
+        masks = (padding_mask, memory_padding_mask)
+        return keras.layers.Layer.compute_output_spec(self, x, memory, *masks, True, **options)
 
     @checkpointable
     def call(

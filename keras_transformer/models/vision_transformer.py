@@ -1,5 +1,6 @@
 """The Vision Transformer, as a functional Keras model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -38,6 +39,10 @@ class VisionTransformer(ConfiguredModel):
         dropout_rate: Dropout rate, in [0, 1), of the embeddings and of sublayer outputs. Defaults
             to 0.1.
         attention_dropout_rate: Dropout rate, in [0, 1), of the attention weights. Defaults to 0.
+        stem_filters: Numbers of filters of convolutions before the patches, each of 3x3 pixels with
+            stride 2 and followed by GELU. Patches then see their neighbors, which gives a higher
+            accuracy after fewer steps (Xiao et al. 2021). 2 to the power of their number must
+            divide `patch_size`. Defaults to (), as in the paper.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
@@ -53,11 +58,12 @@ class VisionTransformer(ConfiguredModel):
             top left.
 
     Raises:
-        ValueError: If `patch_size` does not divide height and width, if `num_heads` does not divide
-            `d_model`, or if `dtype` is float64.
+        ValueError: If `patch_size` does not divide height and width, if there are too many
+            `stem_filters`, if `num_heads` does not divide `d_model`, or if `dtype` is float64.
 
     Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words: Transformers for Image
-    Recognition at Scale.
+    Recognition at Scale; for the stem, Xiao et al. 2021, Early Convolutions Help Transformers See
+    Better.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class VisionTransformer(ConfiguredModel):
         dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.0,
         norm_epsilon: float = 1e-6,
+        stem_filters: Sequence[int] = (),
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -83,11 +90,30 @@ class VisionTransformer(ConfiguredModel):
                 "`patch_size` must divide the height and the width in `image_shape`. "
                 f"Received: patch_size={patch_size}, image_shape={image_shape}"
             )
+        if patch_size % 2 ** len(stem_filters):
+            raise ValueError(
+                "2 to the power of the number of `stem_filters` must divide `patch_size`. "
+                f"Received: stem_filters={stem_filters}, patch_size={patch_size}"
+            )
+        stem = [
+            Conv2D(
+                filters,
+                3,
+                strides=2,
+                padding="same",
+                activation="gelu",
+                data_format="channels_last",
+                dtype=policy,
+                name=f"stem_{i}",
+            )
+            for i, filters in enumerate(stem_filters, 1)
+        ]
         num_patches = (height // patch_size) * (width // patch_size)
+        size = patch_size // 2 ** len(stem)
         patches = Conv2D(
             d_model,
-            patch_size,
-            strides=patch_size,
+            size,
+            strides=size,
             data_format="channels_last",
             dtype=policy,
             name="patch_embedding",
@@ -112,9 +138,10 @@ class VisionTransformer(ConfiguredModel):
             name="encoder",
         )
         pictures = keras.Input(image_shape, name="pictures")
-        x = keras.layers.Reshape((num_patches, d_model), dtype=policy, name="sequence")(
-            patches(pictures)
-        )
+        x = pictures
+        for layer in (*stem, patches):
+            x = layer(x)
+        x = keras.layers.Reshape((num_patches, d_model), dtype=policy, name="sequence")(x)
         x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(positions(x))
         states = encoder(x)
         pooled = keras.layers.GlobalAveragePooling1D("channels_last", dtype=policy, name="mean")(
@@ -134,5 +161,6 @@ class VisionTransformer(ConfiguredModel):
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.norm_epsilon = norm_epsilon
+        self.stem_filters = list(stem_filters)
         self.encoder = encoder
         self.states = states

@@ -83,3 +83,19 @@ def test_training_learns_which_corner_is_bright():
 def test_a_patch_size_that_leaves_pixels_over_is_refused():
     with pytest.raises(ValueError, match="Received: patch_size=3, image_shape="):
         VisionTransformer(CLASSES, (HEIGHT, WIDTH, CHANNELS), 3, **SIZES)
+
+
+def test_a_stem_lets_a_patch_see_its_neighbors_and_keeps_the_grid():
+    model, x = new_model(stem_filters=[4]), pictures()
+    assert model.states.shape == new_model().states.shape
+    assert model.get_layer("patch_embedding").kernel.shape == (1, 1, 4, SIZES["d_model"])
+    stem, changed = model.get_layer("stem_1"), x.copy()
+    changed[:, 2, 2] += 1.0  # the corner of another patch
+    difference = np.abs(to_numpy(stem(changed)) - to_numpy(stem(x)))
+    assert difference[:, 0, 0].max() > 0  # rows and columns 0 to 2
+    assert VisionTransformer.from_config(model.get_config()).count_params() == model.count_params()
+
+
+def test_a_stem_that_is_too_deep_is_refused():
+    with pytest.raises(ValueError, match="must divide `patch_size`.*stem_filters=.4, 4., patch_s"):
+        new_model(stem_filters=[4, 4])
