@@ -207,9 +207,8 @@ def force_prefix(
     length = prefix_ids.shape[1]
     if length == 0:
         return log_probabilities
-    forced = ops.take(prefix_ids, ops.minimum(position, ops.cast(length - 1, "int32")), axis=1)[
-        :, None, None
-    ]
+    column = ops.minimum(position, ops.cast(length - 1, "int32"))
+    forced = ops.take(prefix_ids, column, axis=1)[:, None, None]
     is_forced = ops.logical_and(forced != pad_id, position < length)
     tokens = ops.arange(log_probabilities.shape[-1], dtype="int32")
     is_forbidden = ops.logical_and(is_forced, tokens != forced)
