@@ -32,14 +32,15 @@ def test_translate_gives_one_line_a_line(run):
 
 SHOUT = """
 import sys
-from keras_transformer import cli, run
+from keras_transformer import cli
 from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.runs.run import Run
 
 class Shouter:
     def translate_nbest(self, sentences, **_):
         return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
 
-run.Run.translator = lambda *_, **__: Shouter()
+Run.translator = lambda *_, **__: Shouter()
 cli.main(sys.argv[1:])
 """
 

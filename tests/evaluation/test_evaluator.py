@@ -206,3 +206,8 @@ def test_difference_has_the_interval_of_a_paired_bootstrap(monkeypatch):
 def test_equal_systems_have_no_difference():
     (found,) = Evaluator(REFERENCES, metrics=["bleu"]).differences(SYSTEM, SYSTEM, 5)
     assert (found.difference, found.low, found.high) == (0, 0, 0)
+
+
+def test_exact_match_is_the_share_of_identical_sentences():
+    (score,) = Evaluator(["a b .", "c ."], metrics=["exact-match"]).scores(["a b .", "c"])
+    assert score.score == 50
