@@ -114,7 +114,9 @@ def test_frozen_layers_stay_frozen_in_a_model_that_is_not_the_first_of_its_kind(
 
 
 @each_model
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize(
+    "mode", ["int8", *(pytest.param(x, marks=pytest.mark.slow) for x in ("int4", "float8"))]
+)
 def test_every_model_can_be_quantized(name, mode):
     model = MODELS[name]()
     model.quantize(mode)
