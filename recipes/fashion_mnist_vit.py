@@ -1,13 +1,15 @@
 """Trains a Vision Transformer to tell ten kinds of clothes apart (Fashion-MNIST).
 
-command:  KERAS_BACKEND=torch python recipes/fashion_mnist_vit.py
+command:  KERAS_BACKEND=torch OMP_NUM_THREADS=1 python recipes/fashion_mnist_vit.py
 data:     60,000 and 10,000 pictures of 28x28 pixels (MIT licence), downloaded by
           `keras.datasets.fashion_mnist`, or read from --data-dir, a folder with its four files
 target:   92.3 % of the test pictures, with 210,000 parameters
 hardware: 1 CPU core with bfloat16 instructions, PyTorch backend
-time:     not yet measured
-steps:    not yet measured
-score:    not yet measured
+time:     50 min on one core, beside other jobs
+steps:    10,872 of 128 pictures (24 epochs)
+score:    90.58 %, so the target is missed; 211,658 parameters. The loss is 0.24 in training, with
+          mirrored and moved pictures, and 0.25 in the test, so the model still learns. Without the
+          convolutions of the stem: 88.60 % after 30 epochs of pictures moved by up to 2 pixels
 
 Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words: Transformers for Image Recognition
 at Scale.
