@@ -10,7 +10,13 @@ from support.contract import to_numpy
 from support.searching import quick_search
 
 from keras_transformer import LanguageModel
-from keras_transformer.portability.child import SEARCH_LENGTH, Child, _expression, search_arrays
+from keras_transformer.portability.child import (
+    SEARCH_LENGTH,
+    Child,
+    _expression,
+    _is_random,
+    search_arrays,
+)
 
 
 @pytest.fixture
@@ -108,3 +114,11 @@ def test_a_language_model_of_any_length_is_searched(max_length):
     ids = np.ones((2, min(max_length, 7)), "int32")
     found = search_arrays(model, ids, functools.partial(quick_search, model))
     assert found["ids of 3 beams"].shape == (2, 3, 1 if max_length == 1 else SEARCH_LENGTH)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.01])
+def test_dropout_that_drops_nothing_by_chance_is_random_too(rate):
+    dropout = keras.layers.Dropout(rate, seed=1)
+    x = np.ones((1, 3), "float32")
+    dropout(x)
+    assert _is_random(dropout, (x,), {}) == (rate > 0)

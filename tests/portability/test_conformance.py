@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import custom_layers
 from support.command_line import invoke
+from support.contract import to_numpy
 from support.small_models import TARGET_V, VARIANTS, V, new_model
 
 from keras_transformer import (
@@ -20,7 +21,12 @@ from keras_transformer import (
     conformance,
 )
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.portability.conformance import _tensors_of, as_model, random_inputs
+from keras_transformer.portability.conformance import (
+    _tensors_of,
+    _write_model,
+    as_model,
+    random_inputs,
+)
 
 RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
 
@@ -246,3 +252,20 @@ def test_says_what_is_needed():
         as_model(keras.layers.Dense(2), None)
     with pytest.raises(ValueError, match="that is not functional"):
         random_inputs(keras.Model())
+
+
+def test_weights_of_zeros_are_random_in_the_file_and_zeros_again_in_the_model(tmp_path):
+    head = keras.layers.Dense(2, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((3,)), head])
+    (outputs,) = _write_model(model, np.ones((1, 3), "float32"), 0, tmp_path)
+    saved = keras.saving.load_model(tmp_path / "model.keras")
+    assert outputs.any() and all(to_numpy(x).all() for x in saved.trainable_variables)
+    assert not any(to_numpy(x).any() for x in model.trainable_variables)
+
+
+def test_few_segments_include_that_of_padding_and_nested_embeddings_are_found():
+    encoder = BertEncoder(20, 1, 8, 2, 16, max_length=9, num_segments=2)
+    inputs = random_inputs(MaskedLanguageModel(encoder))
+    assert inputs["token_ids"].max() > 2 and set(inputs["segment_ids"].ravel()) == {0, 1}
+    one = BertEncoder(20, 1, 8, 2, 16, max_length=9, num_segments=1)
+    assert not random_inputs(one)["segment_ids"].any()
