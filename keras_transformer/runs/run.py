@@ -337,6 +337,7 @@ class Run:
         return self.command("train", "--resume")
 
     def command(self, name: str, options: str) -> str:
+        """Returns a command line for this run, to show to the user."""
         return f"keras-transformer {name} {shlex.quote(str(self.directory))} {options}"
 
     def unfinished(self) -> UserError:
