@@ -78,21 +78,11 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         self.query_projection.build(x_shape)
         self.output_projection.build((*x_shape[:-1], self.d_embedding))
 
-    def _output_spec(
-        self,
-        x: Any,
-        embeddings: Any,
-        key: Any,
-        value: Any,
-        memory_padding_mask: Any = None,
-        return_attention_weights: bool = False,
-        **_: Any,
-    ) -> Any:
+    def _output_spec(self, x: Any, key: Any, return_attention_weights: bool, **_: Any) -> Any:
         output = super()._output_spec(x)
-        if return_attention_weights:
-            shape = (*x.shape[:2], key.shape[1])
-            return output, keras.KerasTensor(shape, self.compute_dtype)
-        return output
+        if not return_attention_weights:
+            return output
+        return output, keras.KerasTensor((*x.shape[:2], key.shape[1]), self.compute_dtype)
 
     @checkpointable
     def call(

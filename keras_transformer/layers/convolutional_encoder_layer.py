@@ -66,7 +66,7 @@ class ConvolutionalEncoderLayer(ConfiguredLayer):
         self.convolution.build((*x_shape[:-1], self.kernel_size * self.d_model))
         self.built = True
 
-    def _output_spec(self, x: Any, *_: Any, **__: Any) -> Any:
+    def _output_spec(self, x: Any, **_: Any) -> Any:
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
     @checkpointable

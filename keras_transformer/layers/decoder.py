@@ -77,19 +77,13 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_residual.build(x_shape)
 
-    def _output_spec(
-        self,
-        x: Any,
-        memory: Any = None,
-        padding_mask: Any = None,
-        memory_padding_mask: Any = None,
-        return_attention_weights: bool = False,
-        **options: Any,
-    ) -> Any:
+    def _output_spec(self, x: Any, memory: Any, return_attention_weights: bool, **_: Any) -> Any:
+        self._check_memory(memory, return_attention_weights)
+        output = super()._output_spec(x)
         if not return_attention_weights:
-            return super()._output_spec(x)
-        masks = (padding_mask, memory_padding_mask)
-        return keras.layers.Layer.compute_output_spec(self, x, memory, *masks, True, **options)
+            return output
+        shape = (x.shape[0], self.num_heads, x.shape[1], memory.shape[1])
+        return output, keras.KerasTensor(shape, self.compute_dtype)
 
     @checkpointable
     def call(

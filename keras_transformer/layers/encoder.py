@@ -144,7 +144,7 @@ class EncoderLayer(ConfiguredLayer):
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
-    def _output_spec(self, x: Any, *_: Any, **__: Any) -> Any:
+    def _output_spec(self, x: Any, **_: Any) -> Any:
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
     @checkpointable

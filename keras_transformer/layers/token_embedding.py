@@ -117,7 +117,7 @@ class TokenEmbedding(ConfiguredLayer):
         matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / size)
         self.embeddings.assign(matrix)
 
-    def _output_spec(self, inputs: Any, reverse: bool = False) -> Any:
+    def _output_spec(self, inputs: Any, reverse: bool) -> Any:
         shape = inputs.shape[:-1] if reverse else inputs.shape
         width = self.vocabulary_size if reverse else self.d_model
         return keras.KerasTensor((*shape, width), self.compute_dtype)

@@ -66,7 +66,7 @@ class VectorQuantizer(ConfiguredLayer):
         )
         self.built = True
 
-    def _output_spec(self, inputs: Any, mask: Any = None) -> Any:
+    def _output_spec(self, inputs: Any, **_: Any) -> Any:
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def call(self, inputs: Any, mask: Any = None) -> Any:
