@@ -165,6 +165,9 @@ class Run:
 
         Args:
             directory: A run folder, or the name of a run in the package, such as "tatoeba_en_de".
+
+        Raises:
+            UserError: If there is no such run, or if its recipe is not valid.
         """
         directory = find_run(directory)
         return cls(directory, load_recipe(directory / "recipe.yaml"))

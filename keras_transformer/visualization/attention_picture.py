@@ -46,6 +46,9 @@ def attention_svg(
             all heads of all layers.
         head: Number of the head, from 1. Required if `layer` is given.
 
+    Returns:
+        The text of an SVG file.
+
     Raises:
         UserError: If there is no such kind, layer or head, or if only one of `layer` and `head` is
             given.
