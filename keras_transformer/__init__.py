@@ -52,7 +52,8 @@ _PUBLIC_NAMES = {
         MaskedLanguageModel MaskedPatchModel RecurrentSeq2Seq SkipGram SkipGramWindowModel
         SpeechTransformer TimeSeriesEncoder Transformer VisionTransformer""",
     "portability": "Conformance conformance",
-    "recipe": "Recipe load_recipe",
+    "recipe.files": "load_recipe",
+    "recipe.settings": "Recipe",
     "runs.run": "Run",
     "training": """
         MaskedAccuracy MaskedCrossentropy Perplexity SlicedLogitsTrainer TransformerAdam

@@ -18,7 +18,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from keras_transformer import Run
-from keras_transformer.logged_scalars import logged_scalars
+from keras_transformer.runs.logged_scalars import logged_scalars
 
 INK, MUTED, GRID = "#1d2b3a", "#5d6b7a", "#e3e8ee"
 # Edge and fill of the boxes.

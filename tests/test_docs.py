@@ -15,7 +15,8 @@ import keras_transformer
 from keras_transformer import Recipe, Run, load_recipe, train
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import SHIPPED_RECIPES, known_keys, may_change
+from keras_transformer.recipe.files import SHIPPED_RECIPES
+from keras_transformer.recipe.settings import known_keys, may_change
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

@@ -27,8 +27,8 @@ def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None
     keras-transformer budget wmt14_en_de_base
     keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
-    from keras_transformer.recipe import load_recipe
-    from keras_transformer.token_budget import Try, available_mebibytes, find_token_budget
+    from keras_transformer.recipe.files import load_recipe
+    from keras_transformer.recipe.token_budget import Try, available_mebibytes, find_token_budget
 
     def show(tried: Try) -> None:
         shape = " x ".join(map(str, tried.shape))

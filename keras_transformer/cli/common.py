@@ -64,7 +64,7 @@ def _use_backend(context: click.Context, _: click.Parameter, backend: str | None
 
 def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
     """Returns the recipes and files that begin with `incomplete`, for the shell."""
-    from keras_transformer.recipe import recipe_files
+    from keras_transformer.recipe.files import recipe_files
 
     return _files_and_names(incomplete, recipe_files())
 

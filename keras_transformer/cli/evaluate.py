@@ -28,7 +28,7 @@ from keras_transformer.cli.search_options import (
 )
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation import MetricName, SignificanceTest
-from keras_transformer.recipe import Evaluation
+from keras_transformer.recipe.settings import Evaluation
 
 if TYPE_CHECKING:
     from keras_transformer.evaluation.evaluator import Evaluator, Score

@@ -15,7 +15,7 @@ from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
     from keras_transformer.data.corpus_report import CorpusReport
-    from keras_transformer.new_recipe import NewRecipe, Text
+    from keras_transformer.recipe.new_recipe import NewRecipe, Text
 
 
 class _Language(click.ParamType):
@@ -65,7 +65,7 @@ def command(
     """
     from keras_transformer.data.corpus import read_parallel
     from keras_transformer.data.corpus_report import examine
-    from keras_transformer.new_recipe import Text, choose_settings
+    from keras_transformer.recipe.new_recipe import Text, choose_settings
 
     if target is None:
         _check_has_pairs(source)

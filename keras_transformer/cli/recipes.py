@@ -23,7 +23,7 @@ def command(name: str | None) -> None:
     keras-transformer recipes quickstart
     keras-transformer recipes quickstart > my_recipe.yaml
     """
-    from keras_transformer.recipe import find_recipe, recipe_files
+    from keras_transformer.recipe.files import find_recipe, recipe_files
 
     if name is not None:
         click.echo(find_recipe(name).read_bytes(), nl=False)
@@ -37,7 +37,7 @@ def command(name: str | None) -> None:
 
 def _rows(path: Path) -> Iterator[tuple[str, str]]:
     """Yields labels and texts about a recipe."""
-    from keras_transformer.recipe import load_recipe
+    from keras_transformer.recipe.files import load_recipe
 
     try:
         recipe = load_recipe(path)

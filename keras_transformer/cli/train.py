@@ -51,7 +51,7 @@ def command(
     keras-transformer train runs/quickstart --resume
     keras-transformer train runs/quickstart --resume --set training.steps=4000
     """
-    from keras_transformer.recipe import load_recipe
+    from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training import train
     from keras_transformer.training.distribution import start
 

@@ -12,7 +12,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation import MetricName
 from keras_transformer.evaluation.evaluator import Evaluator, Score
-from keras_transformer.recipe import Evaluation
+from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.runs.text import Split

@@ -22,7 +22,7 @@ from keras_transformer.export.source_model import (
     random_sentences,
 )
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.logged_scalars import logged_scalars
 from keras_transformer.runs.checkpoints import checkpoint_step
+from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.shipped import find_run
 from keras_transformer.runs.validation_history import ValidationHistory, load_history

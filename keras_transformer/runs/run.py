@@ -15,7 +15,8 @@ from filelock import FileLock, Timeout
 from keras_transformer._files import atomic_write, read_entries, read_text, remove
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe, load_recipe, may_change
+from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import Recipe, may_change
 from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
 from keras_transformer.runs.model_file import (
     CHECKPOINT_MEMBER,

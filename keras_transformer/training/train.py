@@ -16,13 +16,13 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.models import architecture
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
+from keras_transformer.recipe.token_budget import available_mebibytes
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER, read_member
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
 from keras_transformer.runs.validation_history import ValidationHistory, best_checkpoints
-from keras_transformer.token_budget import available_mebibytes
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start

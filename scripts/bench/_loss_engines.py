@@ -157,7 +157,7 @@ def losses(way: str, run: Any, steps: int) -> list[float]:
 
 
 def main() -> None:
-    from keras_transformer.recipe import load_recipe
+    from keras_transformer.recipe.files import load_recipe
     from keras_transformer.runs.run import Run
 
     way, folder, dtype = sys.argv[1:]

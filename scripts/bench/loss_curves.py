@@ -85,7 +85,7 @@ def measure(arguments: argparse.Namespace) -> dict[Curve, list[float]]:
 def prepare(data_dir: Path, tokens: int, folder: Path) -> None:
     """Makes a run with tokenizer and encoded text."""
     from keras_transformer.data import Tokenizer, TokenStore
-    from keras_transformer.recipe import load_recipe
+    from keras_transformer.recipe.files import load_recipe
     from keras_transformer.runs.run import Run
 
     settings = {

@@ -3,7 +3,7 @@
 import pytest
 from support.command_line import fails, succeeds
 
-from keras_transformer.recipe import SHIPPED_RECIPES, recipe_files
+from keras_transformer.recipe.files import SHIPPED_RECIPES, recipe_files
 
 
 @pytest.fixture

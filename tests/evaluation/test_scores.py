@@ -8,7 +8,8 @@ import pytest
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.evaluation import scores as evaluation
-from keras_transformer.recipe import Evaluation, load_recipe
+from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.run import Run
 
 REFERENCES = ("Der Hund läuft .", "Ein Kind schläft im Gras .")

@@ -11,7 +11,7 @@ from support.small_models import make_token_likelier
 
 from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserError
 from keras_transformer.export import ctranslate2_conversion as conversion
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 

@@ -13,7 +13,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_shared_run
 from keras_transformer.models import Transformer
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.recipe import load_recipe
+from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.run import Run
 
 FILES = """

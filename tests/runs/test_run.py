@@ -11,7 +11,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
-from keras_transformer.recipe import load_recipe
+from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Run, training_lock
 from keras_transformer.runs.validation_history import ValidationHistory

@@ -8,7 +8,7 @@ import pytest
 from support.local_server import answer, local_server
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import load_recipe
+from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.run import Run
 
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from keras_transformer.recipe import Recipe, load_recipe
+from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.training import train
 from keras_transformer.training.distribution import start
 from support import tiny_run

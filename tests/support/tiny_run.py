@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 

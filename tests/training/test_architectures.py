@@ -10,7 +10,7 @@ from support.seq2seq_models import SIZES
 
 from keras_transformer import Scorer
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import ModelSettings, Recipe
+from keras_transformer.recipe.settings import ModelSettings, Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams import metadata
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import load_recipe
+from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER
 from keras_transformer.runs.run import Run

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run, training_lock
 from keras_transformer.training.crossentropy import sliced_crossentropy
 

@@ -10,7 +10,7 @@ from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.checkpoint import load_checkpoint_model

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer import Tokenizer, UserError, load_recipe, new_recipe
+from keras_transformer import Tokenizer, UserError, load_recipe
 from keras_transformer.data.corpus_report import examine
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.new_recipe import NewRecipe, Text, choose_settings
+from keras_transformer.recipe import new_recipe
+from keras_transformer.recipe.new_recipe import NewRecipe, Text, choose_settings
 
 
 def words(count, seed):

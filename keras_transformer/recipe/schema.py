@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from keras_transformer.recipe import Recipe, may_change
+from keras_transformer.recipe.settings import Recipe, may_change
 
 _TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

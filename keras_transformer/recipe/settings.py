@@ -1,23 +1,17 @@
-"""Reads and validates recipes, which are YAML files. The defaults are the paper's settings."""
+"""Defines the keys of a recipe. The defaults are the paper's settings."""
 
-import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from keras_transformer._files import is_plain_name
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.errors import RecipeError, UserError
 from keras_transformer.models import ARCHITECTURES
 
-_PACKAGE = Path(__file__).parent
-SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
-# Recipes of the package have about 2 KiB. PyYAML takes seconds to parse a file of 256 KiB.
-_MOST_BYTES = 256 * 1024
 # Sizes and counts must fit into int32. Names of checkpoints have eight digits.
 _MOST, _MOST_STEPS = 2**31 - 1, 10**8 - 1
 _HIGHEST_LEARNING_RATE = 10.0
@@ -493,146 +487,6 @@ class Recipe(_Section):
         mine, others = self.settings(), other.settings()
         pairs = {key: (mine.get(key), others.get(key)) for key in mine | others}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads and validates a recipe.
-
-    Args:
-        path_or_name: Path of a YAML file, path of a run folder, or the name of a recipe in
-            `./recipes` or in the package, such as "quickstart".
-        overrides: Settings that replace settings of the file, such as "training.steps=100". The
-            values are parsed as YAML.
-
-    Returns:
-        The recipe, with defaults for missing keys.
-
-    Raises:
-        UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
-        UserError: If `overrides` contain an unknown key or a value out of range.
-        RecipeError: If the file contains YAML aliases, an unknown key or a value out of range.
-    """
-    path = find_recipe(path_or_name)
-    try:
-        tree = _parse(_read(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as YAML: {error}") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path}: a recipe must map keys to values. Received: {tree!r}")
-    for override in overrides:
-        _apply(override, tree)
-    try:
-        return Recipe.model_validate(tree)
-    except ValidationError as error:
-        problems = "; ".join(_explain(details) for details in error.errors())
-        keys = [".".join(map(str, (*details["loc"], ""))) for details in error.errors()]
-        given = [x for x in overrides if f"{x.partition('=')[0]}.".startswith(tuple(keys))]
-        if given:
-            message = f"{path} with `overrides` {', '.join(given)}: {problems}"
-            raise UserError(message) from None
-        raise RecipeError(f"{path}: {problems}") from None
-
-
-def find_recipe(path_or_name: str | Path) -> Path:
-    """Returns the file of a recipe. See `load_recipe`.
-
-    Raises:
-        UserError: If there is no such recipe.
-    """
-    path, files = Path(path_or_name), recipe_files()
-    for candidate in (path, path / "recipe.yaml"):
-        if candidate.is_file():
-            return candidate
-    if str(path) in files:
-        return files[str(path)]
-    names = ", ".join(files)
-    raise UserError(f"no recipe {path}: give a YAML file, a run folder or one of {names}")
-
-
-def recipe_files() -> dict[str, Path]:
-    """Returns the recipes in `./recipes` and in the package: a dict from names to files."""
-    folders = (*reversed(SHIPPED_RECIPES), Path("recipes"))
-    files = {file.stem: file for folder in folders for file in folder.glob("*.yaml")}
-    return {name: file for name, file in sorted(files.items()) if file.is_file()}
-
-
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes. This file is larger")
-    return content.decode("utf-8")
-
-
-class _Loader(yaml.SafeLoader):
-    """Rejects YAML aliases and long integers, which let a short file use gigabytes of memory."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            self._refuse("a recipe must not use YAML aliases", self.peek_event())
-        return super().compose_node(parent, index)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(self.construct_scalar(node)) > 40:
-            self._refuse("an integer must have at most 40 digits", node)
-        return super().construct_yaml_int(node)
-
-    def _refuse(self, problem: str, place: Any) -> None:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-
-
-def _parse(text: str) -> Any:
-    """Parses YAML. Raises a `ValueError` with a one-line message if the text is invalid."""
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise ValueError("the YAML is nested too deeply") from None
-    except Exception as error:  # PyYAML also raises errors of Python's type conversions
-        raise ValueError(" ".join(str(error).split())) from None
-
-
-def _apply(override: str, tree: dict[str, Any]) -> None:
-    key, separator, value = override.partition("=")
-    *sections, last = key.split(".")
-    if not separator or not last:
-        raise UserError(f"a setting has the form section.key=value. Received: {override!r}")
-    for section in sections:
-        if tree.get(section) is None:
-            tree[section] = {}
-        tree = tree[section]
-        if not isinstance(tree, dict):
-            raise UserError(f"{section} is not a section. Received: {override!r}")
-    try:
-        tree[last] = _parse(value)
-    except ValueError as error:
-        message = f"the value of {key} must be YAML. Received: {override!r} ({error})"
-        raise UserError(message) from None
-
-
-def _explain(details: Any) -> str:
-    key = ".".join(str(part) for part in details["loc"])
-    if details["type"] == "extra_forbidden":
-        nearest = " or ".join(_nearest_keys(key))
-        return f"unknown key {key}" + (f"; did you mean {nearest}?" if nearest else "")
-    if details["type"] == "missing":
-        return f"{key} must be given"
-    message = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    return f"{key}: {message}. Received: {key}={details['input']!r}"
-
-
-def _nearest_keys(unknown: str) -> list[str]:
-    """Returns the keys, of any section, with the name that is the most like that of a key."""
-    section, _, name = unknown.rpartition(".")
-    keys: dict[str, list[str]] = {}
-    for key in known_keys():
-        keys.setdefault(key.rpartition(".")[2], []).append(key)
-    found = [key for close in difflib.get_close_matches(name, keys, n=1) for key in keys[close]]
-    return [key for key in found if key.rpartition(".")[0] == section] or found
 
 
 def known_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.errors import UserError, is_out_of_memory
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe.settings import Recipe
 
 FIRST_TRY = 1_024
 _MEBIBYTE = 2**20

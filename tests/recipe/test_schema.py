@@ -1,7 +1,7 @@
 """The keys of a recipe in words."""
 
-from keras_transformer.recipe import Recipe, known_keys
-from keras_transformer.recipe_schema import all_keys, keys_of
+from keras_transformer.recipe.schema import all_keys, keys_of
+from keras_transformer.recipe.settings import Recipe, known_keys
 
 KEYS = {key.name: key for key in all_keys()}
 

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
-from keras_transformer.recipe import ModelSettings, Recipe, known_keys, load_recipe, may_change
+from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import ModelSettings, Recipe, known_keys, may_change
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 MINIMAL = """
 name: minimal

@@ -3,9 +3,9 @@
 import pytest
 from support import tiny_run
 
-from keras_transformer import token_budget
 from keras_transformer.errors import UserError
-from keras_transformer.token_budget import (
+from keras_transformer.recipe import token_budget
+from keras_transformer.recipe.token_budget import (
     Try,
     available_mebibytes,
     find_token_budget,
