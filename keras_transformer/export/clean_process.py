@@ -41,7 +41,8 @@ def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, A
 
 def _main() -> None:
     sys.modules["keras"] = None  # type: ignore[assignment]
-    sys.path.remove(str(Path(__file__).parent))
+    folder = Path(__file__).resolve().parent  # of this script: its modules are not top-level ones
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != folder]
     import tensorflow as tf
 
     tf.load_op_library(_sentencepiece_library())

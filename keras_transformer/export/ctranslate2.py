@@ -101,6 +101,7 @@ def export_ctranslate2(
         ) from error
     _check(model, tokenizer, specs, quantization)
     check_is_free(directory)
+    model = in_float32(model)
     spec = _specification(model, tokenizer, specs)
     spec.validate()
     spec.optimize(quantization)
@@ -111,7 +112,7 @@ def export_ctranslate2(
         if not sentences:
             return None
         is_exact = quantization in (None, "float32")
-        return _compare(partial, in_float32(model), tokenizer, sentences, is_exact)
+        return _compare(partial, model, tokenizer, sentences, is_exact)
 
 
 def _check(model: Transformer, tokenizer: Tokenizer, specs: Any, quantization: str | None) -> None:

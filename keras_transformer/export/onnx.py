@@ -123,6 +123,7 @@ def export_onnx(
         ) from error
     _check(model, tokenizer, onnx_graph, quantization)
     check_is_free(directory)
+    model = in_float32(model)
     graphs = {
         "encoder.onnx": onnx_graph.encoder_graph(model),
         "step.onnx": onnx_graph.step_graph(model, tokenizer.bos_id),
@@ -223,7 +224,7 @@ def _compare(
     exported = OnnxTranslator(directory)
     names = ("beam_size", "length_penalty", "max_length")
     options = SearchOptions(**{name: getattr(exported, name) for name in names})
-    translator = Translator(in_float32(model), tokenizer, options, overlong="truncate")
+    translator = Translator(model, tokenizer, options, overlong="truncate")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation, as in `compare`
         found = [[pair] for pair in exported.translate_with_scores(sentences)]

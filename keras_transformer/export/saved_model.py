@@ -20,6 +20,7 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.serving_files import (
+    check_name,
     check_operations,
     operations,
     write_serving_files,
@@ -119,7 +120,8 @@ def export_saved_model(
             `Translator`). Defaults to None, which allows all tokens.
 
     Raises:
-        UserError: If the graph needs an operation that a stock server lacks, if translations of the
+        UserError: If `name` has other characters than letters without accents, digits, ".", "_" and
+            "-". If the graph needs an operation that a stock server lacks, if translations of the
             new version differ from the model's, or if the disk is full. After such an error, the
             folder has no new version.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
@@ -138,6 +140,7 @@ def export_saved_model(
     options = options or SearchOptions()
     directory = Path(directory)
     name = name or directory.resolve().name
+    check_name(name)
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
     version = directory / str(_next_version(directory))
     with atomic_write(version) as partial:

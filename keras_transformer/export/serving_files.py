@@ -1,5 +1,6 @@
 """Checks a graph's operations, and writes files and warm-up requests for TensorFlow Serving."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ num_batch_threads { value: 2 }
 _COMPOSE = """\
 # docker compose up
 services:
-  {name}:
+  "{name}":
     image: tensorflow/serving
     ports:
       - "8500:8500" # gRPC
@@ -76,6 +77,16 @@ def check_operations(names: list[str]) -> None:
         raise UserError(
             "the SavedModel needs operations that a stock tensorflow_model_server may not have: "
             f"{', '.join(unknown)}"
+        )
+
+
+def check_name(name: str) -> None:
+    """Raises `UserError` if a model's name cannot be the name of a docker compose service."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise UserError(
+            "the name of a served model may only have letters without accents, digits, '.', '_' "
+            "and '-'. It is the name of the folder of the versions, so export to another folder "
+            f"or give `name`. Received: {name!r}"
         )
 
 

@@ -15,7 +15,6 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers.changes import layer_changes
-from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models import Transformer
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.runs.run import Run
@@ -89,15 +88,11 @@ def position_table(model: Transformer) -> np.ndarray | None:
     """Returns the position table that is added to embeddings, float32 `(model.max_length, D)`.
 
     If the model concatenates positions and embeddings, the table contains the projected positions.
-    The result is None if positions do not change the embeddings.
+    The result is None if positions do not change the embeddings. `model` must compute in float32.
     """
     if type(model.positions).call is PositionalEncoding.call:
         return None
-    sizes = {"max_length": model.max_length}
-    positions = new_position_encoding(model.position_encoding, sizes, dtype="float32")
-    positions.build((None, None, model.d_model))
-    positions.set_weights(model.positions.get_weights())
-    return array(positions(ops.zeros((1, model.max_length, model.d_model)))[0])
+    return array(model.positions(ops.zeros((1, model.max_length, model.d_model)))[0])
 
 
 class Comparison(NamedTuple):

@@ -101,16 +101,21 @@ class ConvolutionalSeq2Seq(Seq2Seq):
             for end, width in (("input", d_model), ("output", d_embedding))
         )
 
+        # As layers, because a functional model rounds Python's numbers to Keras's `floatx`.
+        scale, halve_variance = (
+            keras.layers.Rescaling(factor, dtype=policy, name=name)
+            for name, factor in (("scale", _EMBEDDING_SCALE), ("half_variance", HALF_VARIANCE))
+        )
         inputs = ids_inputs()
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         mask = padding_mask(source_ids, pad_id)
-        embedded = dropout(source_positions(source_embedding(source_ids) * _EMBEDDING_SCALE))
+        embedded = dropout(source_positions(scale(source_embedding(source_ids))))
         x = encoder_input(embedded)
         for layer in encoder:
             x = layer(x, padding_mask=mask)
         key = encoder_output(x)
-        value = (key + embedded) * HALF_VARIANCE
-        embeddings = dropout(positions(target_embedding(target_ids) * _EMBEDDING_SCALE))
+        value = halve_variance(key + embedded)
+        embeddings = dropout(positions(scale(target_embedding(target_ids))))
         y = decoder_input(embeddings)
         for layer in decoder:
             y = layer(y, embeddings=embeddings, key=key, value=value, memory_padding_mask=mask)

@@ -93,7 +93,7 @@ class SpeechTransformer(ConfiguredModel):
         embedding = TokenEmbedding(vocabulary_size, d_model, dtype=policy, name="embedding")
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 
-        features = keras.Input((None, num_bands), name="features")
+        features = keras.Input((None, num_bands), dtype="float32", name="features")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         vectors, mask = patches(features)
         # `encoder.call` makes each layer a node of the graph. Saved weights require these nodes.

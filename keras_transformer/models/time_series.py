@@ -79,7 +79,7 @@ class TimeSeriesEncoder(ConfiguredModel):
             dtype=policy,
             name="encoder",
         )
-        patches = keras.Input((num_patches, patch_size), name="patches")
+        patches = keras.Input((num_patches, patch_size), dtype="float32", name="patches")
         x = Dropout(dropout_rate, dtype=policy, name="dropout")(positions(embedding(patches)))
         super().__init__(patches, encoder(x), **kwargs)
 
@@ -211,7 +211,9 @@ class MaskedPatchModel(ConfiguredModel):
 
     def __init__(self, encoder: TimeSeriesEncoder, **kwargs: Any) -> None:
         policy = _policy_of(encoder)
-        patches = keras.Input((encoder.num_patches, encoder.patch_size), name="patches")
+        patches = keras.Input(
+            (encoder.num_patches, encoder.patch_size), dtype="float32", name="patches"
+        )
         is_masked = keras.Input((encoder.num_patches,), dtype="bool", name="is_masked")
         visible = ops.where(ops.expand_dims(is_masked, -1), 0.0, patches)
         restored = Dense(encoder.patch_size, dtype=policy, name="restored")(encoder(visible))
@@ -256,7 +258,9 @@ class SkipGramWindowModel(ConfiguredModel):
     def __init__(self, encoder: TimeSeriesEncoder, **kwargs: Any) -> None:
         policy = _policy_of(encoder)
         shape = encoder.num_patches, encoder.patch_size
-        inputs = {name: keras.Input(shape, name=name) for name in ("center", "context")}
+        inputs = {
+            name: keras.Input(shape, dtype="float32", name=name) for name in ("center", "context")
+        }
         center, context = (
             Dense(encoder.d_model, use_bias=False, dtype=policy, name=f"{name}_projection")(
                 ops.mean(encoder(x), axis=1)

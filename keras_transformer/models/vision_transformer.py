@@ -137,7 +137,7 @@ class VisionTransformer(ConfiguredModel):
             dtype=policy,
             name="encoder",
         )
-        pictures = keras.Input(image_shape, name="pictures")
+        pictures = keras.Input(image_shape, dtype="float32", name="pictures")
         x = pictures
         for layer in (*stem, patches):
             x = layer(x)

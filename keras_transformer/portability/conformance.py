@@ -224,7 +224,8 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     embedding reads the input, the ids are valid for the model's smallest embedding. Without any
     embedding, the ids are less than 3. If the name of an input ends in "positions", its values are
     positions of the other inputs. In a matrix of ids with more than two columns, the first row
-    ends with two padding ids.
+    ends with two padding ids, if padding is a valid id there. Axes of unknown size have at most
+    as many elements as the `max_length` of any layer.
 
     Raises:
         ValueError: If `model` is not a functional model.
@@ -236,18 +237,23 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     random = np.random.default_rng(seed)
     pad_id = getattr(model, "pad_id", 0)
+    length = min(getattr(layer, "max_length", LENGTH) for layer in model._flatten_layers())
+    length = min(length, LENGTH)
 
     def make(spec: Any) -> np.ndarray:
         batch, *rest = spec.shape
-        shape = (batch or BATCH, *(size or LENGTH for size in rest))
+        shape = (batch or BATCH, *(size or length for size in rest))
         if "float" in spec.dtype:
             return random.normal(size=shape).astype(spec.dtype)
         if spec.dtype == "bool":
             return random.choice([True, False], shape)
+        if spec.name.endswith("positions"):
+            return random.integers(length, size=shape, dtype=spec.dtype)
         ids = np.arange(_vocabulary_size(model, spec))
+        has_padding = pad_id in ids and len(shape) == 2 and shape[1] > 2
         ids = ids[ids != pad_id] if len(ids) > 2 else ids  # segments are few
         drawn = random.choice(ids, shape).astype(spec.dtype)
-        if len(shape) == 2 and shape[1] > 2:
+        if has_padding:
             drawn[0, -2:] = pad_id
         return drawn
 
@@ -262,7 +268,7 @@ def _vocabulary_size(model: keras.Model, spec: Any) -> int:
             sizes.append(size)
             # By name: a nested model has an input of its own.
             own += [size] if any(x.name == spec.name for x in _inputs_of(layer)) else []
-    return LENGTH if spec.name.endswith("positions") else min(own or sizes or [3])
+    return min(own or sizes or [3])
 
 
 def _inputs_of(layer: Any) -> list[Any]:

@@ -1,5 +1,6 @@
 """Client of an exported model on TensorFlow Serving."""
 
+import math
 import random
 import time
 import warnings
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.serving.endpoint import (
     Endpoint,
     GrpcEndpoint,
@@ -95,6 +96,8 @@ class ServingClient:
     """
 
     def __init__(self, endpoint: Endpoint, retries: int = 5) -> None:
+        if retries < 0:
+            raise ValueError(f"`retries` must be at least 0. Received: retries={retries}")
         self._endpoint = endpoint
         self._retries = retries
 
@@ -138,7 +141,14 @@ class ServingClient:
 
         Raises:
             UserError: In the same cases as `translate`, and if `n_best` exceeds the beam size.
+            ValueError: If a size is below 1, or if `length_penalty` is below 0.
         """
+        sizes = {"n_best": n_best, "beam_size": beam_size, "max_length": max_length}
+        check_sizes(**{name: size for name, size in sizes.items() if size is not None})
+        if length_penalty is not None and not 0 <= length_penalty < math.inf:
+            raise ValueError(
+                f"`length_penalty` must be at least 0. Received: length_penalty={length_penalty}"
+            )
         if not texts:
             return []
         inputs: dict[str, Values] = {

@@ -11,6 +11,7 @@ from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
+from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
@@ -87,6 +88,17 @@ def test_half_precision_models_and_separate_vocabularies_are_exported(tmp_path):
     model = new_model(dtype="mixed_bfloat16", target_vocabulary_size=V)
     found = export_onnx(model, separate, tmp_path / "model")
     assert found.identical == found.sentences == 16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lora_is_merged_in_float32_and_in_concatenated_positions(dtype, tokenizer, tmp_path):
+    model = new_model(dtype=dtype, position_encoding="binary_concatenated")
+    for layer in model._flatten_layers():
+        if isinstance(layer, Dense):
+            layer.enable_lora(2)
+    randomize(model)
+    assert model.positions.projection.lora_enabled
+    assert export_onnx(model, tokenizer, tmp_path / "model").identical == 16
 
 
 def test_quantized_model_is_smaller_and_mostly_agrees(tokenizer, tmp_path):

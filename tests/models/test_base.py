@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from support import small_models
+from support.contract import randomize, to_numpy
 from support.seq2seq_models import SIZES, new_model
 
 from keras_transformer import (
@@ -25,7 +26,9 @@ from keras_transformer import (
     Transformer,
     VisionTransformer,
 )
+from keras_transformer.layers.changes import _sublayers
 from keras_transformer.models import architecture
+from keras_transformer.portability.conformance import random_inputs
 
 
 def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
@@ -122,6 +125,48 @@ def test_every_model_can_be_quantized(name, mode):
     model.quantize(mode)
     again = type(model).from_config(json.loads(json.dumps(model.get_config())))
     assert [x.dtype for x in again.variables] == [x.dtype for x in model.variables]
+
+
+@pytest.mark.parametrize("variant", small_models.VARIANTS)
+def test_sublayers_of_a_second_transformer_have_the_same_names(variant):
+    """A saved file names the sublayers that are quantized, frozen or have LoRA."""
+    check_names_of_sublayers(small_models.new_model(variant))
+
+
+@each_model
+def test_sublayers_of_a_second_model_have_the_same_names(name):
+    check_names_of_sublayers(MODELS[name]())
+
+
+def check_names_of_sublayers(model):
+    again = type(model).from_config(model.get_config())
+    assert _sublayers(again).keys() == _sublayers(model).keys()
+
+
+def test_a_quantized_model_with_concatenated_positions_is_loaded(tmp_path):
+    model = small_models.new_model("binary_concatenated")
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    inputs = small_models.inputs_of(model)
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(to_numpy(again(inputs)), to_numpy(model(inputs)), atol=1e-5)
+
+
+@each_model
+def test_results_do_not_depend_on_floatx(name):
+    model = MODELS[name]()
+    randomize(model)
+    inputs = random_inputs(model)
+    expected = to_numpy(model(inputs))
+    floatx = keras.config.floatx()
+    try:
+        keras.config.set_floatx("float16")
+        again = type(model).from_config(model.get_config())
+        again.set_weights(model.get_weights())
+        found = to_numpy(again(inputs))
+    finally:
+        keras.config.set_floatx(floatx)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_class_weights_are_for_one_class_a_row():

@@ -16,6 +16,7 @@ from support.small_models import TARGET_V, VARIANTS, V, new_model
 from keras_transformer import (
     BertEncoder,
     Conformance,
+    LanguageModel,
     MaskedLanguageModel,
     UserError,
     conformance,
@@ -269,3 +270,13 @@ def test_few_segments_include_that_of_padding_and_nested_embeddings_are_found():
     assert inputs["token_ids"].max() > 2 and set(inputs["segment_ids"].ravel()) == {0, 1}
     one = BertEncoder(20, 1, 8, 2, 16, max_length=9, num_segments=1)
     assert not random_inputs(one)["segment_ids"].any()
+
+
+def test_inputs_fit_the_longest_sequence_and_padding_is_a_valid_id():
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
+    assert random_inputs(LanguageModel(20, **sizes, max_length=4)).shape[1] == 4
+    encoder = BertEncoder(20, **sizes, max_length=16, num_segments=2, pad_id=5)
+    inputs = random_inputs(MaskedLanguageModel(encoder))
+    assert (inputs["token_ids"][0, -2:] == 5).all()
+    assert set(inputs["segment_ids"].ravel()) == {0, 1}
+    assert set(inputs["masked_positions"][1:].ravel()) - {5}

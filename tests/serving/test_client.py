@@ -91,6 +91,23 @@ def test_more_best_than_the_search_has_beams_are_refused():
         ServingClient(Scripted(outputs=rows)).translate_nbest(["a"], 2)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [{"n_best": -1}, {"n_best": 0}, {"beam_size": 0}, {"max_length": -3}]
+    + [{"length_penalty": x} for x in (-0.5, math.inf, math.nan)],
+)
+def test_search_options_out_of_range_are_not_sent(option):
+    endpoint = Scripted()
+    with pytest.raises(ValueError, match=next(iter(option))):
+        ServingClient(endpoint).translate_nbest(["a"], **option)
+    assert not endpoint.requests
+
+
+def test_the_number_of_retries_is_checked():
+    with pytest.raises(ValueError, match="`retries` must be at least 0"):
+        ServingClient(Scripted(), retries=-1)
+
+
 def test_requests_are_sent_again_after_growing_pauses(pauses):
     endpoint = Scripted(*[AWAY] * 4)
     with pytest.warns(UserWarning, match="cannot be reached.*; next attempt in"):

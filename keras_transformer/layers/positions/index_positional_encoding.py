@@ -40,7 +40,9 @@ class IndexPositionalEncoding(PositionalEncoding):
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
         if self.concatenate:
-            self.projection = Dense(d_model, use_bias=False, dtype=self.dtype_policy)
+            self.projection = Dense(
+                d_model, use_bias=False, dtype=self.dtype_policy, name="projection"
+            )
             self.projection.build((None, None, d_model + self.num_features))
         self.built = True
 
