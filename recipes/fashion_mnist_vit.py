@@ -55,7 +55,7 @@ def parse_options():
     parser.add_argument("--dtype", default="mixed_bfloat16", help="dtype policy")
     parser.add_argument("--num-layers", type=int, default=6)
     parser.add_argument("--d-model", type=int, default=64)
-    parser.add_argument("--stem-filters", type=int, nargs="*", default=[32, 64])
+    parser.add_argument("--stem-filters", type=int, nargs="*", default=[16, 32, 64])
     parser.add_argument("--epochs", type=int, default=36)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="the highest")

@@ -39,10 +39,11 @@ class VisionTransformer(ConfiguredModel):
         dropout_rate: Dropout rate, in [0, 1), of the embeddings and of sublayer outputs. Defaults
             to 0.1.
         attention_dropout_rate: Dropout rate, in [0, 1), of the attention weights. Defaults to 0.
-        stem_filters: Numbers of filters of convolutions before the patches, each of 3x3 pixels with
-            stride 2 and followed by GELU. Patches then see their neighbors, which gives a higher
-            accuracy after fewer steps (Xiao et al. 2021). 2 to the power of their number must
-            divide `patch_size`. Defaults to (), as in the paper.
+        stem_filters: Numbers of filters of convolutions before the patches, each of 3x3 pixels and
+            followed by batch normalization and GELU. Patches then see their neighbors, which gives
+            a higher accuracy after fewer steps (Xiao et al. 2021). The last convolutions have
+            stride 2, as many as `patch_size` can be halved, and others have stride 1. Defaults to
+            (), as in the paper.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-6.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
@@ -58,8 +59,8 @@ class VisionTransformer(ConfiguredModel):
             top left.
 
     Raises:
-        ValueError: If `patch_size` does not divide height and width, if there are too many
-            `stem_filters`, if `num_heads` does not divide `d_model`, or if `dtype` is float64.
+        ValueError: If `patch_size` does not divide height and width, if `num_heads` does not divide
+            `d_model`, or if `dtype` is float64.
 
     Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words: Transformers for Image
     Recognition at Scale; for the stem, Xiao et al. 2021, Early Convolutions Help Transformers See
@@ -90,26 +91,24 @@ class VisionTransformer(ConfiguredModel):
                 "`patch_size` must divide the height and the width in `image_shape`. "
                 f"Received: patch_size={patch_size}, image_shape={image_shape}"
             )
-        if patch_size % 2 ** len(stem_filters):
-            raise ValueError(
-                "2 to the power of the number of `stem_filters` must divide `patch_size`. "
-                f"Received: stem_filters={stem_filters}, patch_size={patch_size}"
-            )
-        stem = [
-            Conv2D(
+        halvings = min(len(stem_filters), (patch_size & -patch_size).bit_length() - 1)
+        stem = []
+        for i, filters in enumerate(stem_filters, 1):
+            convolution = Conv2D(
                 filters,
                 3,
-                strides=2,
+                strides=2 if i > len(stem_filters) - halvings else 1,
                 padding="same",
-                activation="gelu",
+                use_bias=False,
                 data_format="channels_last",
                 dtype=policy,
                 name=f"stem_{i}",
             )
-            for i, filters in enumerate(stem_filters, 1)
-        ]
+            norm = keras.layers.BatchNormalization(dtype=policy, name=f"stem_norm_{i}")
+            activation = keras.layers.Activation("gelu", dtype=policy, name=f"stem_activation_{i}")
+            stem += [convolution, norm, activation]
         num_patches = (height // patch_size) * (width // patch_size)
-        size = patch_size // 2 ** len(stem)
+        size = patch_size // 2**halvings
         patches = Conv2D(
             d_model,
             size,
