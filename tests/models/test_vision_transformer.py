@@ -96,6 +96,29 @@ def test_a_stem_lets_a_patch_see_its_neighbors_and_keeps_the_grid():
     assert VisionTransformer.from_config(model.get_config()).count_params() == model.count_params()
 
 
-def test_a_stem_that_is_too_deep_is_refused():
-    with pytest.raises(ValueError, match="must divide `patch_size`.*stem_filters=.4, 4., patch_s"):
-        new_model(stem_filters=[4, 4])
+def strided_convolution(kernel, x, stride):
+    """With kernels of 3x3 pixels and zeros around the picture, more of them after than before."""
+    before = 1 if stride == 1 else 0
+    padded = np.pad(x, ((0, 0), (before, 1), (before, 1), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    return np.einsum("bijcuv,uvcf->bijf", windows[:, ::stride, ::stride], kernel)
+
+
+def test_a_stem_is_that_of_the_reference_and_halves_the_picture_last():
+    model, x = new_model(stem_filters=[4, 5]), pictures()
+    expected = x
+    for i, stride in ((1, 1), (2, 2)):
+        (kernel,) = weights_of(model.get_layer(f"stem_{i}")).values()
+        norm = model.get_layer(f"stem_norm_{i}")
+        gamma, beta, mean, variance = (np.asarray(w) for w in norm.get_weights())
+        expected = strided_convolution(kernel, expected, stride)
+        expected = (expected - mean) / np.sqrt(variance + norm.epsilon) * gamma + beta
+        expected = reference.ACTIVATIONS["gelu"](expected)
+    stem = keras.Model(model.input, model.get_layer("stem_activation_2").output)
+    np.testing.assert_allclose(to_numpy(stem(x)), expected, atol=1e-5)
+
+
+def test_patches_are_cut_from_what_the_stem_leaves():
+    model = VisionTransformer(CLASSES, (8, 8, 1), 4, **SIZES, stem_filters=[6])
+    assert model.get_layer("patch_embedding").kernel.shape == (2, 2, 6, SIZES["d_model"])
+    assert model.states.shape[1] == 4
