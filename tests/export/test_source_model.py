@@ -97,7 +97,7 @@ def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
     twin = in_float32(half)
     inputs = inputs_of(model)
     np.testing.assert_allclose(to_numpy(twin(inputs)), to_numpy(model(inputs)), atol=1e-5)
-    np.testing.assert_array_equal(position_table(half), position_table(model))
+    np.testing.assert_array_equal(position_table(twin), position_table(model))
 
 
 @pytest.mark.parametrize(
