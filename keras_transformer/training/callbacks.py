@@ -153,9 +153,8 @@ class StepReports(StepCallback):
         self._first, self._begin = steps, time.perf_counter()
 
     def _report(self, steps: int) -> None:
-        metrics = self.distribution.metrics(self.model)
-        values = {name: float(value) for name, value in metrics.items()}  # waits for the device
-        if not math.isfinite(values["loss"]):
+        values = _numbers(self.distribution.metrics(self.model))  # waits for the device
+        if not math.isfinite(values.get("loss", 0.0)):
             raise diverged("loss is", steps)
         seconds = time.perf_counter() - self._begin
         optimizer = inner_optimizer(self.model)
@@ -169,6 +168,16 @@ class StepReports(StepCallback):
             values["steps_per_second"] = (steps - self._first) / seconds
         for reporter in self.reporters:
             reporter.report(steps, values)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns results of metrics as floats. The names of a vector's elements end in /0, /1, ..."""
+    values: dict[str, Any] = {}
+    for name, result in metrics.items():
+        array = np.asarray(keras.ops.convert_to_numpy(result), "float64")
+        elements = {f"{name}/{i}": x for i, x in enumerate(array.flat)}
+        values.update({name: array} if array.ndim == 0 else elements)
+    return {name: float(value) for name, value in values.items()}
 
 
 def diverged(what: str, step: int) -> UserError:
@@ -216,8 +225,8 @@ class ProgressBar(StepCallback):
         else:
             tokens = figures.get("tokens_per_second")
             speed = f", {tokens:,.0f} tokens/s" if tokens is not None else ""
-            text = f"loss {figures['loss']:.3f}{speed}"
-            self._bar.set_postfix_str(text, refresh=False)  # The next step shows it.
+            name, value = next(iter(figures.items()))  # the loss, or the model's first metric
+            self._bar.set_postfix_str(f"{name} {value:.3f}{speed}", refresh=False)
 
 
 class AtCheckpoint(StepCallback):

@@ -26,6 +26,7 @@ from keras_transformer.runs.model_file import (
     TOKENIZER_MEMBER,
 )
 from keras_transformer.runs.validation_history import STATE, ValidationHistory, read_state
+from keras_transformer.training.optimizer import inner_optimizer
 
 _MODEL = "model.keras"
 _EXTRACTED = ".partial-"  # prefix of folders in a checkpoint
@@ -60,7 +61,7 @@ def save_checkpoint(
         state = {
             "format": _FORMAT,
             "step": step,
-            "parameters": model.count_params(),
+            **_traits(model),
             "sha256": {_MODEL: sha256_of(partial / _MODEL)},
             "validation_losses": history.losses,
         }
@@ -84,11 +85,28 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     or damaged, belongs to another model, or has the format of an older release.
     """
     step, _ = _check_loadable(Path(path))
+    state = read_state(Path(path))
+    for name, trait in _traits(model).items():
+        if state.get(name, trait) != trait:  # older checkpoints have fewer traits
+            raise UserError(
+                f"checkpoint {path} is of another model or optimizer: its {name} are "
+                f"{state[name]}, and those of the model are {trait}"
+            )
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     with _complete_loading(f"checkpoint {path} is of another model or optimizer"):
         _load_weights(Path(path), model)
     return step
+
+
+def _traits(model: Any) -> dict[str, Any]:
+    """Returns what a checkpoint and a model have in common, but Keras does not compare."""
+    trainable = {id(weight) for weight in model.trainable_variables}
+    return {
+        "parameters": model.count_params(),
+        "frozen_weights": [i for i, x in enumerate(model.weights) if id(x) not in trainable],
+        "gradient_accumulation_steps": inner_optimizer(model).gradient_accumulation_steps or 1,
+    }
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer.data import fit_data
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.validation_history import ValidationHistory, load_history
@@ -31,7 +31,11 @@ from keras_transformer.training.checkpoint import (
     save_checkpoint,
 )
 from keras_transformer.training.distribution.distribution import Action, Distribution
-from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
+from keras_transformer.training.optimizer import (
+    copy_averages,
+    ema_as_weights,
+    inner_optimizer,
+)
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
@@ -105,9 +109,10 @@ def fit(
             saving. Their argument `logs` contains validation results such as `val_loss`. The
             training loss and metrics in `logs` are means over the steps since the last report. So
             they depend on `report_every`. The state of callbacks is not saved. If a callback stops
-            training within an optimizer step, `fit` first completes this step. If a callback stops
-            training between two checkpoints, a resumed training draws other dropout masks up to the
-            next checkpoint than an uninterrupted training.
+            training within an optimizer step, `fit` first completes this step. If training stops
+            between two checkpoints, by a callback or because `checkpoint_every` does not divide
+            `steps`, a resumed training counts `checkpoint_every` from there. Its checkpoints and
+            dropout masks then differ from those of an uninterrupted training.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
@@ -131,16 +136,19 @@ def fit(
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If an argument is out of range or has no effect. If a callback is
-            `SwapEMAWeights(swap_on_epoch=True)`. If a layer of Keras has LoRA, which its saved
-            weights would not keep. If `validation` returns a value that is no number, text or
-            image. If `validation` returns no `"loss"`, but `patience` or `keep_best` is given. If
-            `batches` ends. On TensorFlow, the end of `batches` causes an error of another type.
+            `SwapEMAWeights(swap_on_epoch=True)`. If a callback chooses the best weights, but the
+            optimizer has `use_ema`. If the model has several optimizers. If a layer of Keras has
+            LoRA, which its saved weights would not keep. If `validation` returns a value that is no
+            number, text or image. If `validation` returns no `"loss"`, but `patience` or
+            `keep_best` is given. If `batches` ends. On TensorFlow, the end of `batches` causes an
+            error of another type.
+        NotImplementedError: If `model` is of a class without the method `get_config` that it needs.
     """
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
     directory, distribution = Path(directory), distribution or Distribution()
     _check(model, distribution, validation, patience, keep_best, **counts)
-    _check_callbacks(callbacks)
+    _check_callbacks(callbacks, inner_optimizer(model).use_ema)
     if hyperparameters and not tensorboard:
         raise ValueError(
             "`hyperparameters` have no effect without TensorBoard logs. "
@@ -159,6 +167,7 @@ def fit(
         if step == steps or history.is_over(patience):
             with distribution.fitting():  # as at the end of `model.fit`: EMA weights
                 model.optimizer.finalize_variable_values(model.trainable_variables)
+                copy_averages(inner_optimizer(model))
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
         counting = {"start_step": step, "accumulation_steps": accumulation}
@@ -194,6 +203,7 @@ def fit(
                 StopAfter(steps, **counting),
             ],
         )
+        copy_averages(inner_optimizer(model))
     return history
 
 
@@ -217,14 +227,19 @@ def _check(
             f"`keras.Input`). Received: compiled={model.compiled}, built={model.built}"
         )
     check_lora_is_kept(model)
+    optimizers = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
+    if any(x is not model.optimizer for x in optimizers):
+        raise ValueError(
+            "`model` must have a single optimizer, because checkpoints have the state of only one. "
+            f"Received: {len(optimizers)} optimizers of {type(model).__name__}"
+        )
+    model.get_config()  # raises `NotImplementedError` if the model cannot be saved
     if type(distribution) is not Distribution and not isinstance(model, SlicedLogitsTrainer):
         raise ValueError(
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
             f"Received: distribution={distribution}, model={model}"
         )
-    for name, count in {**counts, "patience": patience}.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={count}")
+    check_sizes(**counts, **({} if patience is None else {"patience": patience}))
     if keep_best < 0:
         raise ValueError(f"`keep_best` must be at least 0. Received: keep_best={keep_best}")
 
@@ -241,7 +256,16 @@ def _check_validation(validation: Any) -> None:
         )
 
 
-def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback], use_ema: bool) -> None:
+    for callback in callbacks if use_ema else ():
+        if getattr(callback, "restore_best_weights", False) or (
+            isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only
+        ):
+            raise ValueError(
+                "With `use_ema`, callbacks must not choose the best weights: they would keep the "
+                "weights, but `fit` validates the EMA weights. Use `patience` and `keep_best`. "
+                f"Received: callback={type(callback).__name__}"
+            )
     swaps = keras.callbacks.SwapEMAWeights
     if any(isinstance(x, swaps) and x.swap_on_epoch for x in callbacks):
         raise ValueError(
@@ -337,7 +361,7 @@ def _is_image(value: Any) -> bool:
 
 def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
     """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
-    zeros = [ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.trainable_variables]
+    zeros = [ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights]
     if not bool(ops.isfinite(sum(zeros))):
         raise diverged("weights are", step)
 

@@ -124,6 +124,9 @@ class TransformerAdam(_BackendAdam):
         epsilon: Float, added to the square root of the second moment.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
+    Raises:
+        ValueError: If `ema_overwrite_frequency` and `gradient_accumulation_steps` are both given.
+
     Attributes:
         reduce_gradients: Function that takes a list of gradients and returns the sum of each
             gradient over all replicas. Defaults to None.
@@ -146,6 +149,13 @@ class TransformerAdam(_BackendAdam):
         super().__init__(
             learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, name=name, **kwargs
         )
+        if self.ema_overwrite_frequency and self.gradient_accumulation_steps:
+            raise ValueError(
+                "`ema_overwrite_frequency` can't be combined with `gradient_accumulation_steps`, "
+                "because Keras overwrites the weights after each micro-batch. Received: "
+                f"ema_overwrite_frequency={self.ema_overwrite_frequency}, "
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
+            )
 
     def build(self, variables: list[Any]) -> None:
         if not self.built:
@@ -214,9 +224,7 @@ class TransformerAdam(_BackendAdam):
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         super().finalize_variable_values(var_list)
-        if self.use_ema:  # Otherwise, JAX would donate a buffer that weight and average share twice
-            for _, average in averaged_weights(self):
-                average.assign(ops.copy(average))
+        copy_averages(self)
 
 
 @contextmanager
@@ -235,6 +243,17 @@ def _exchange(optimizer: Any) -> None:
             value = np.array(ops.convert_to_numpy(variable))
             variable.assign(average)
             average.assign(value)
+
+
+def copy_averages(optimizer: Any) -> None:
+    """Gives the moving averages buffers of their own.
+
+    Keras's `finalize_variable_values` lets each weight and its average share a buffer. In the next
+    training, JAX would then donate the buffer twice.
+    """
+    if optimizer.use_ema:
+        for _, average in averaged_weights(optimizer):
+            average.assign(ops.copy(average))
 
 
 def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:

@@ -242,6 +242,7 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
         ({"steps": 0}, "steps=0"),
         ({"keep_checkpoints": 0}, "keep_checkpoints=0"),
         ({"report_every": 0}, "report_every=0"),
+        ({"steps": 6.0}, "`steps` must be an integer"),
         ({"patience": 0, "validation": [(X, Y)]}, "patience=0"),
         (
             {"distribution": type("Replicas", (Distribution,), {})()},
@@ -349,3 +350,114 @@ def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
     with locked_by_another_process(tmp_path), pytest.raises(UserError, match="another process"):
         fit_quietly(new_model(), tmp_path)
     fit_quietly(new_model(), tmp_path)
+
+
+def test_each_element_of_a_metric_is_reported(tmp_path):
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
+    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+    fit_quietly(model, tmp_path, array_batches(X, np.eye(3, dtype="float32")[np.arange(10) % 3]))
+    events = EventAccumulator(str(tmp_path / "logs")).Reload()
+    found = [name for name in events.Tags()["scalars"] if "f1" in name]
+    assert found == ["f1_score/0", "f1_score/1", "f1_score/2"]
+
+
+class WithOwnMetrics(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.layer, self.total = keras.layers.Dense(1), keras.metrics.Mean(name="total")
+
+    @property
+    def metrics(self):
+        return [self.total]
+
+    def call(self, inputs):
+        return self.layer(inputs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = keras.ops.mean((y_pred - y) ** 2)
+        self.total.update_state(loss)
+        return loss
+
+
+def test_a_model_need_not_measure_its_loss(tmp_path, capsys):
+    model = WithOwnMetrics()
+    model(X)
+    model.compile("sgd")
+    fit(model, array_batches(X, Y, 4), tmp_path, steps=4, checkpoint_every=2)
+    assert names(tmp_path) == ["step-00000002", "step-00000004"]
+
+
+def test_a_model_with_ema_weights_can_be_trained_again(tmp_path):
+    model = new_model(keras.optimizers.Adam(0.1, use_ema=True))
+    fit_quietly(model, tmp_path / "first")
+    fit_quietly(model, tmp_path / "second")
+    assert len(names(tmp_path / "second")) == 3
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping(restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True),
+    ],
+)
+def test_callbacks_must_not_choose_the_best_weights_before_ema(tmp_path, callback):
+    model = new_model(keras.optimizers.Adam(0.1, use_ema=True))
+    with pytest.raises(ValueError, match=f"use_ema.*callback={type(callback).__name__}"):
+        fit_quietly(model, tmp_path, validation=[(X, Y)], callbacks=[callback])
+
+
+def test_another_number_of_micro_batches_is_refused(tmp_path):
+    def model(count):
+        return new_model(keras.optimizers.SGD(0.1, gradient_accumulation_steps=count))
+
+    fit_quietly(model(2), tmp_path, steps=3)
+    with pytest.raises(UserError, match="gradient_accumulation_steps are 2, .* model are 4"):
+        fit_quietly(model(4), tmp_path)
+
+
+def stack(*flags):
+    layers = [keras.layers.Dense(2, trainable=flag) for flag in flags]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    "flags, trait", [([True], "parameters"), ([True, False], "frozen_weights")]
+)
+def test_a_checkpoint_of_a_model_with_other_or_other_frozen_weights_is_refused(
+    tmp_path, flags, trait
+):
+    fit_quietly(stack(False, True), tmp_path, array_batches(X, X), steps=2)
+    with pytest.raises(UserError, match=f"is of another model or optimizer: its {trait} are"):
+        fit_quietly(stack(*flags), tmp_path, array_batches(X, X))
+
+
+def test_a_model_with_two_optimizers_is_refused(tmp_path):
+    model = new_model()
+    model.second = keras.optimizers.Adam()
+    with pytest.raises(ValueError, match="must have a single optimizer.* Received: 2 optimizers"):
+        fit_quietly(model, tmp_path)
+
+
+def test_a_model_that_cannot_be_saved_is_refused_before_training(tmp_path):
+    class Own(WithOwnMetrics):
+        def __init__(self, width):
+            super().__init__()
+
+    model = Own(object())
+    model(X)
+    model.compile("sgd")
+    with pytest.raises(NotImplementedError, match="get_config"):
+        fit_quietly(model, tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_frozen_weights_that_are_not_finite_are_not_saved(tmp_path):
+    model = stack(False, True)
+    model.layers[0].bias.assign([0.0, np.inf])
+    with pytest.raises(UserError, match="infinite or NaN"):
+        fit_quietly(model, tmp_path, array_batches(X, X))
+    assert not names(tmp_path)

@@ -262,3 +262,8 @@ def test_takes_exactly_one_of_d_model_and_peak(arguments):
 def test_refuses_no_warmup():
     with pytest.raises(ValueError, match="Received: warmup_steps=0"):
         TransformerSchedule(d_model=8, warmup_steps=0)
+
+
+def test_overwriting_weights_amid_an_optimizer_step_is_refused():
+    with pytest.raises(ValueError, match="can't be combined with `gradient_accumulation_steps`"):
+        TransformerAdam(use_ema=True, ema_overwrite_frequency=3, gradient_accumulation_steps=2)
