@@ -233,7 +233,8 @@ def _check(
             "`model` must have a single optimizer, because checkpoints have the state of only one. "
             f"Received: {len(optimizers)} optimizers of {type(model).__name__}"
         )
-    model.get_config()  # raises `NotImplementedError` if the model cannot be saved
+    saved = model.model if isinstance(model, SlicedLogitsTrainer) else model
+    saved.get_config()  # raises `NotImplementedError` if the model cannot be saved
     if type(distribution) is not Distribution and not isinstance(model, SlicedLogitsTrainer):
         raise ValueError(
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
