@@ -102,9 +102,11 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
 def _traits(model: Any) -> dict[str, Any]:
     """Returns what a checkpoint and a model have in common, but Keras does not compare."""
     trainable = {id(weight) for weight in model.trainable_variables}
+    heads = [getattr(layer, "num_heads", None) for layer in model._flatten_layers()]
     return {
         "parameters": model.count_params(),
         "frozen_weights": [i for i, x in enumerate(model.weights) if id(x) not in trainable],
+        "num_heads": [x for x in heads if isinstance(x, int)],  # weights have the same shapes
         "gradient_accumulation_steps": inner_optimizer(model).gradient_accumulation_steps or 1,
     }
 

@@ -15,6 +15,7 @@ from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
+from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.training import array_batches, fit
 from keras_transformer.training.distribution import Distribution
@@ -433,6 +434,19 @@ def test_a_checkpoint_of_a_model_with_other_or_other_frozen_weights_is_refused(
     fit_quietly(stack(False, True), tmp_path, array_batches(X, X), steps=2)
     with pytest.raises(UserError, match=f"is of another model or optimizer: its {trait} are"):
         fit_quietly(stack(*flags), tmp_path, array_batches(X, X))
+
+
+def test_a_checkpoint_of_a_model_with_another_number_of_heads_is_refused(tmp_path):
+    def model(num_heads):
+        x = keras.Input((2, 4))
+        model = keras.Model(x, MultiHeadAttention(d_model=4, num_heads=num_heads)(x))
+        model.compile("sgd", "mse")
+        return model
+
+    x = np.ones((4, 2, 4), "float32")
+    fit_quietly(model(2), tmp_path, array_batches(x, x), steps=2)
+    with pytest.raises(UserError, match=r"its num_heads are \[2\], .* model are \[4\]"):
+        fit_quietly(model(4), tmp_path, array_batches(x, x))
 
 
 def test_a_model_with_two_optimizers_is_refused(tmp_path):
