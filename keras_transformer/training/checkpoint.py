@@ -180,8 +180,8 @@ def average_checkpoints(
 ) -> None:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
-    The mean is computed in float64. The new model has no optimizer state. Its file is written
-    atomically.
+    The mean is computed in float64. Weights of integers, such as counters, are those of the last
+    path. The new model has no optimizer state. Its file is written atomically.
 
     Example:
 
@@ -219,14 +219,20 @@ def average_checkpoints(
             "quantized weights or LoRA factors is not the mean of the weights. "
             f"Received: {paths[0]}"
         )
-    totals = [np.asarray(weight, "float64") for weight in model.get_weights()]
+    weights = model.get_weights()
+    totals = [np.asarray(weight, "float64") for weight in weights]
     for path in paths[1:]:
         weights = load_checkpoint_model(path).get_weights()
         if [weight.shape for weight in weights] != [total.shape for total in totals]:
             raise UserError(f"{paths[0]} and {path} are checkpoints of different models")
         for total, weight in zip(totals, weights, strict=True):
             total += weight
-    model.set_weights([total / len(paths) for total in totals])
+    model.set_weights(
+        [
+            total / len(paths) if keras.backend.is_float_dtype(variable.dtype) else last
+            for variable, total, last in zip(model.weights, totals, weights, strict=True)
+        ]
+    )
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
         with zipfile.ZipFile(partial, "a") as archive:

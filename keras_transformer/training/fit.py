@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def fit(
     counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
     counts["keep_checkpoints"] = keep_checkpoints
     directory, distribution = Path(directory), distribution or Distribution()
-    _check(model, distribution, validation, patience, keep_best, **counts)
+    _check(model, distribution, validation, patience, keep_best, seed, **counts)
     _check_callbacks(callbacks, inner_optimizer(model).use_ema)
     if hyperparameters and not tensorboard:
         raise ValueError(
@@ -213,6 +214,7 @@ def _check(
     validation: Any,
     patience: int | None,
     keep_best: int,
+    seed: int,
     **counts: int,
 ) -> None:
     if validation is None and (patience is not None or keep_best):
@@ -241,8 +243,9 @@ def _check(
             f"Received: distribution={distribution}, model={model}"
         )
     check_sizes(**counts, **({} if patience is None else {"patience": patience}))
-    if keep_best < 0:
-        raise ValueError(f"`keep_best` must be at least 0. Received: keep_best={keep_best}")
+    for name, number in {"keep_best": keep_best, "seed": seed}.items():
+        if not isinstance(number, Integral) or number < 0:
+            raise ValueError(f"`{name}` must be an integer >= 0. Received: {name}={number}")
 
 
 def _check_validation(validation: Any) -> None:

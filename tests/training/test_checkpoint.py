@@ -216,6 +216,17 @@ def test_sums_without_rounding(tmp_path):
     np.testing.assert_array_equal(model.get_weights(), [[[np.float32((2**24 + 3) / 4)]]])
 
 
+def test_weights_of_integers_are_those_of_the_last_checkpoint(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Normalization()])
+    model.compile("adam", loss="mse")
+    paths = []
+    for step, count in enumerate([4, 9]):
+        model.weights[-1].assign(count)
+        paths.append(save_checkpoint(tmp_path, model, step, keep=10))
+    average_checkpoints(paths, tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").get_weights()[-1] == 9
+
+
 def test_one_checkpoint_is_its_own_average(tmp_path):
     average_checkpoints([checkpoint_of(tmp_path, 1, 0.1)], tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
