@@ -13,7 +13,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Computes the cross-entropy in nats over real target tokens, with label smoothing (§5.4).
 
     Padding is excluded from the sum and from the mean. The loss of a batch that has only padding
-    is 0. Label smoothing spreads the probability ε over the whole vocabulary, as in
+    is 0. It is NaN if a label that counts is outside the vocabulary. Label smoothing spreads the probability ε over the whole vocabulary, as in
     `torch.nn.CrossEntropyLoss`. The loss is computed in float32 under every dtype policy.
 
     With gradient accumulation, use `reduction="sum"`. Let the `sample_weight` of each token be the
@@ -73,6 +73,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         y_true = ops.convert_to_tensor(y_true)
         weights = token_weights(y_true, self.pad_id, sample_weight)
+        y_true = ops.where(weights != 0, y_true, self.pad_id)  # NaN times 0 would be NaN
         return super().__call__(y_true, y_pred, weights)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
@@ -95,12 +96,22 @@ def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: f
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
     labels = ops.where(ops.equal(labels, pad_id), 0, labels)
-    label_logits = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)  # (B, T, 1)
-    expected = ops.squeeze(label_logits, axis=-1)
+    expected = _label_logits(logits, labels)
     if label_smoothing:
         mean = ops.mean(logits, axis=-1)
         expected = (1.0 - label_smoothing) * expected + label_smoothing * mean
     return ops.logsumexp(logits, axis=-1) - expected
+
+
+def _label_logits(logits: Any, labels: Any) -> Any:
+    """Returns the logit of each label (...), and NaN for labels outside the vocabulary.
+
+    Without NaN, backends would differ: PyTorch raises an error, and JAX reads another logit.
+    """
+    known = (labels >= 0) & (labels < ops.shape(logits)[-1])
+    indices = ops.expand_dims(ops.where(known, labels, 0), -1)
+    found = ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1)
+    return ops.where(known, found, float("nan"))
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
@@ -241,7 +252,7 @@ def _sums(
     exponentials = ops.exp(logits - largest)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     normalizer = (largest + ops.log(total))[:, 0]
-    of_label = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    of_label = _label_logits(logits, labels)
     mean_logit = ops.matmul(ops.cast(states, "float32"), mean_embedding)
     loss = normalizer - (1.0 - label_smoothing) * of_label - label_smoothing * mean_logit
     spread = label_smoothing / embeddings.shape[0]

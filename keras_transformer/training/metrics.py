@@ -16,7 +16,9 @@ class TokenMean(keras.metrics.Metric):
     """
 
     def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
-        super().__init__(name=name, dtype=dtype)
+        if dtype not in (None, "float32"):
+            raise ValueError(f"The metric is computed in float32. Received: dtype={dtype!r}")
+        super().__init__(name=name, dtype="float32")
         self.pad_id = pad_id
         self.total = self.add_variable((), "zeros", dtype="float32", name="total")
         self.count = self.add_variable((), "zeros", dtype="float32", name="count")
@@ -28,6 +30,7 @@ class TokenMean(keras.metrics.Metric):
         y_true = ops.cast(y_true, "int32")
         y_pred = ops.stop_gradient(ops.convert_to_tensor(y_pred))
         weights = token_weights(y_true, self.pad_id, sample_weight)
+        y_true = ops.where(weights != 0, y_true, self.pad_id)  # NaN times 0 would be NaN
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
@@ -43,7 +46,7 @@ class TokenMean(keras.metrics.Metric):
         return ops.divide_no_nan(self.total, self.count)
 
     def get_config(self) -> dict[str, Any]:
-        return {"pad_id": self.pad_id, "name": self.name, "dtype": self.dtype}
+        return {"pad_id": self.pad_id, "name": self.name}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -61,6 +64,7 @@ class MaskedAccuracy(TokenMean):
     Args:
         pad_id: Integer, the label of padding.
         name: String, default `"accuracy"`.
+        dtype: `"float32"` or None. Metrics are computed in float32.
 
     Call arguments:
         y_true: Integer labels (B, T).
@@ -69,6 +73,9 @@ class MaskedAccuracy(TokenMean):
 
     Returns:
         float32 scalar in [0, 1].
+
+    Raises:
+        ValueError: If `dtype` is another one than float32.
     """
 
     def __init__(self, pad_id: int = 0, name: str = "accuracy", dtype: str | None = None) -> None:
@@ -94,12 +101,16 @@ class Perplexity(TokenMean):
     Args:
         pad_id: Integer, the label of padding.
         name: String, default `"perplexity"`.
+        dtype: `"float32"` or None. Metrics are computed in float32.
 
     Call arguments:
         See `MaskedAccuracy`.
 
     Returns:
-        float32 scalar, at least 1.
+        float32 scalar, at least 1; NaN if a label that counts is outside the vocabulary.
+
+    Raises:
+        ValueError: If `dtype` is another one than float32.
     """
 
     def __init__(self, pad_id: int = 0, name: str = "perplexity", dtype: str | None = None) -> None:

@@ -95,6 +95,20 @@ def test_pad_id_says_what_padding_is(labels, logits):
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("label", [V, -1])
+def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(labels, logits, label):
+    loss, perplexity, weights = MaskedCrossentropy(), Perplexity(), np.ones((B, T), "float32")
+    weights[1, 2] = 0.0
+    without = value(loss, labels, logits, weights)
+    labels[1, 2] = label
+    assert np.isnan(value(loss, labels, logits))
+    assert value(loss, labels, logits, weights) == without
+    perplexity.update_state(labels, logits, weights)
+    np.testing.assert_allclose(float(perplexity.result()), np.exp(without), rtol=1e-6)
+    perplexity.update_state(labels, logits)
+    assert np.isnan(float(perplexity.result()))
+
+
 @pytest.mark.parametrize("pad_id", [-100, V + 3])
 def test_pad_id_may_be_outside_the_vocabulary(labels, logits, pad_id):
     outside = np.where(labels == 0, pad_id, labels)
@@ -249,6 +263,13 @@ def test_all_three_sums(needs_gradient):
     tensors = [ops.convert_to_tensor(x) for x in arrays]
     found = sliced_crossentropy(*tensors, 4, SMOOTHING, needs_gradient=needs_gradient)
     np.testing.assert_allclose(to_numpy(found), by_hand(*arrays)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("label", [V, -1])
+def test_label_outside_the_vocabulary_gives_nan_sums(label):
+    states, embeddings = np.ones((4, 2), "float32"), np.ones((V, 2), "float32")
+    labels, weights = np.array([1, 2, label, 3], "int32"), np.ones(4, "float32")
+    assert np.isnan(float(sliced_crossentropy(states, embeddings, labels, weights, 2)[0]))
 
 
 def test_padding_alone_gives_zeros():

@@ -26,6 +26,12 @@ def test_reset_forgets(metric):
     assert [float(variable) for variable in metric.variables] == [0, 0]
 
 
+@pytest.mark.parametrize("metric", [MaskedAccuracy, Perplexity])
+def test_refuses_another_dtype(metric):
+    with pytest.raises(ValueError, match="float32"):
+        metric(dtype="float64")
+
+
 def logits_for(predictions):
     return np.eye(V, dtype="float32")[np.array(predictions)]
 
