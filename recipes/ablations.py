@@ -9,8 +9,8 @@ command:  KERAS_BACKEND=torch python recipes/ablations.py --plot runs/ablations/
 hardware: 2 CPU cores
 time:     6 to 8 minutes per row on one core; about 80 minutes for the 22 rows with two commands
 steps:    1,500 of 1,024 target tokens per row
-score:    validation BLEU of greedy search, one training per row: base 27.06, rotary positions 29.50,
-          one head 26.45, no positions 20.85; the whole table is in docs/explanation/architectures.md
+score:    validation BLEU of greedy search, one training per row: base 27.06, one head 26.45, rotary
+          positions 29.50, no positions 20.85; all rows are in docs/explanation/architectures.md
 
 The option --plot needs matplotlib. The backend PyTorch is the fastest on CPUs with bfloat16.
 """
