@@ -368,7 +368,7 @@ def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Widt
 
 def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
     """Returns, for each cell, the index of the cheapest corner that pairs of the cell fit into."""
-    owners = np.zeros(grid, np.uint8)
+    owners = np.zeros(grid, np.int32)
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index
     return owners

@@ -5,6 +5,7 @@ outside the package `training`, which imports Keras.
 """
 
 import json
+import math
 import os
 import resource
 import signal
@@ -66,8 +67,11 @@ def find_token_budget(
 
     Raises:
         UserError: If a batch of one sentence pair does not fit.
+        ValueError: If `memory` is not a number above 0.
     """
-    limit = memory or available_mebibytes()
+    if memory is not None and not 0 < memory < math.inf:
+        raise ValueError(f"`memory` must be a number above 0. Received: memory={memory}")
+    limit = available_mebibytes() if memory is None else memory
     tries: dict[int, Try] = {}
 
     def fits(tokens: int) -> bool:

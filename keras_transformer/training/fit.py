@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +150,9 @@ def fit(
     directory, distribution = Path(directory), distribution or Distribution()
     _check(model, distribution, validation, patience, keep_best, seed, **counts)
     _check_callbacks(callbacks, inner_optimizer(model).use_ema)
-    if hyperparameters and not tensorboard:
-        raise ValueError(
-            "`hyperparameters` have no effect without TensorBoard logs. "
-            f"Received: tensorboard=False, hyperparameters={hyperparameters}"
-        )
+    _check_hyperparameters(hyperparameters or {}, tensorboard)
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is not a folder")
     use_compilation_cache()
     folder = directory / "checkpoints"
     with ExitStack() as stack:
@@ -258,6 +256,20 @@ def _check_validation(validation: Any) -> None:
             "arrays x and y, pass validation=[(x, y)]. Received: validation of type "
             f"{type(validation).__name__}, first batch of type {type(first).__name__}"
         )
+
+
+def _check_hyperparameters(values: Mapping[str, Any], tensorboard: bool) -> None:
+    if values and not tensorboard:
+        raise ValueError(
+            "`hyperparameters` have no effect without TensorBoard logs. "
+            f"Received: tensorboard=False, hyperparameters={values}"
+        )
+    for name, value in values.items():
+        if not isinstance(value, (str, Real)):
+            raise ValueError(
+                "The values of `hyperparameters` must be numbers or strings. "
+                f"Received: hyperparameters[{name!r}]={value!r}"
+            )
 
 
 def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback], use_ema: bool) -> None:

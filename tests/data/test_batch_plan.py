@@ -267,6 +267,12 @@ def test_every_pair_lies_in_the_narrowest_width_that_holds_it(length_multiple, m
     assert (chosen @ [1, 2] == cost(widths, source, target)).all()
 
 
+def test_more_than_256_shapes():
+    source, target = (x.ravel() for x in np.mgrid[1:18, 1:18])
+    widths, buckets = choose_buckets(source, target, 1, 289)
+    assert [widths[bucket] for bucket in buckets] == list(zip(source, target, strict=True))
+
+
 def test_widest_is_no_wider_than_needed():
     widths, _ = choose_buckets(np.array([3, 40]), np.array([9, 2]), 4, 8)
     assert max(widths) == (40, 4) or widths[-1] == (40, 12)

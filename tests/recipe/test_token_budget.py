@@ -59,6 +59,12 @@ def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
         find_token_budget(recipe, 30)
 
 
+@pytest.mark.parametrize("memory", [0, -1.0, float("nan")])
+def test_refuses_memory_that_is_no_size(recipe, memory):
+    with pytest.raises(ValueError, match="memory"):
+        find_token_budget(recipe, memory)
+
+
 def test_finds_out_what_is_available():
     assert available_mebibytes() > 100
 

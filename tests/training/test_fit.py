@@ -253,6 +253,7 @@ def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
         ({"keep_best": 1}, "need `validation`"),
         ({"keep_best": -1, "validation": [(X, Y)]}, "`keep_best` must be an integer >= 0"),
         ({"seed": -1}, "`seed` must be an integer >= 0. Received: seed=-1"),
+        ({"hyperparameters": {"a": None}}, r"hyperparameters\['a'\]=None"),
         ({"validation": []}, "sequence of batches.* first batch of type NoneType"),
         ({"validation": (X, Y)}, r"pass validation=\[\(x, y\)\]. .* first batch of type ndarray"),
         ({"validation": ({"x": X}, Y)}, "sequence of batches.* first batch of type dict"),
