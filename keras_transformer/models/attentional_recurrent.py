@@ -34,7 +34,8 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
             Defaults to 1000.
         d_embedding: Width E of the embeddings. Defaults to 620.
         dropout_rate: Dropout rate, in [0, 1). Defaults to 0.
-        max_length: Maximum sequence length in tokens, for search. Defaults to 1024.
+        max_length: Maximum number of tokens of a sentence that `Translator` accepts or makes. The
+            model itself has no limit. Defaults to 1024.
 
     For the call arguments and the result, see `Transformer`.
 
