@@ -11,17 +11,19 @@ from keras_transformer.errors import UserError
 # Core operations, which are in every tensorflow_model_server.
 CORE = frozenset(
     """
-    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs BroadcastTo
-    Cast ClipByValue ConcatV2 Const Cos Cumsum DisableCopyOnRead Equal Erf Exp ExpandDims Fill
-    Floor FloorDiv FloorMod GatherNd GatherV2 Greater GreaterEqual Identity If IsFinite
-    LeakyRelu Less LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean
-    MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual OnesLike Pack Pad PadV2 PartitionedCall
-    Placeholder PlaceholderWithDefault Pow Prod RaggedGather RaggedRange RaggedTensorToTensor
-    Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2 RightShift Rsqrt SaveV2 Select
-    SelectV2 Shape ShardedFilename Sigmoid Sin Slice Softmax Sqrt Square SquaredDifference
-    Squeeze StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch
-    StaticRegexReplace StopGradient StridedSlice StringJoin Sub Sum Tanh TensorScatterUpdate
-    Tile TopKV2 Transpose Unpack VarHandleOp Where While ZerosLike
+    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs
+    BroadcastTo Cast ClipByValue ConcatV2 Const Cos Cumsum DisableCopyOnRead Equal Erf Exp
+    ExpandDims Fill Floor FloorDiv FloorMod GatherNd GatherV2 Greater GreaterEqual Identity If
+    IsFinite LeakyRelu Less LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum
+    Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual OnesLike Pack Pad PadV2
+    PartitionedCall Placeholder PlaceholderWithDefault Pow Prod RaggedGather RaggedRange
+    RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2
+    RightShift Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Sigmoid Sin Slice Softmax
+    Split SplitV Sqrt Square SquaredDifference Squeeze StatefulPartitionedCall StatelessIf
+    StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringJoin
+    Sub Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
+    TensorListStack TensorScatterUpdate Tile TopKV2 Transpose Unpack VarHandleOp Where While
+    ZerosLike
     """.split()
 )
 

@@ -13,8 +13,9 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Computes the cross-entropy in nats over real target tokens, with label smoothing (§5.4).
 
     Padding is excluded from the sum and from the mean. The loss of a batch that has only padding
-    is 0. It is NaN if a label that counts is outside the vocabulary. Label smoothing spreads the probability ε over the whole vocabulary, as in
-    `torch.nn.CrossEntropyLoss`. The loss is computed in float32 under every dtype policy.
+    is 0. It is NaN if a label that counts is outside the vocabulary. Label smoothing spreads the
+    probability ε over the whole vocabulary, as in `torch.nn.CrossEntropyLoss`. The loss is computed
+    in float32 under every dtype policy.
 
     With gradient accumulation, use `reduction="sum"`. Let the `sample_weight` of each token be the
     number of micro-batches per optimizer step, divided by the number of real tokens in the step.
