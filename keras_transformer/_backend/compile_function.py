@@ -183,7 +183,6 @@ def _jax(
     variables = list(model.variables)
     use_compilation_cache()
 
-    @functools.partial(jax.jit, static_argnames="options", donate_argnames="given")
     def stateless(
         weights: list[Any], kept: list[Any], given: list[Any], options: tuple[Any, ...]
     ) -> Any:
@@ -191,11 +190,14 @@ def _jax(
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
             return function(model, *tensors, **dict(options))
 
+    stateless.__name__ = function.__name__.strip("_")  # for JAX's profiles and logs
+    compiled = jax.jit(stateless, static_argnames="options", donate_argnames="given")
+
     def call(*tensors: Any, **options: Any) -> Any:
         weights = [variable.value for variable in variables]
         kept = [None if i in donated else x for i, x in enumerate(tensors)]
         given = [x if i in donated else None for i, x in enumerate(tensors)]
-        return stateless(weights, kept, given, options=tuple(sorted(options.items())))
+        return compiled(weights, kept, given, options=tuple(sorted(options.items())))
 
     return call
 

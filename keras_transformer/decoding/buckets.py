@@ -12,20 +12,26 @@ class Shapes(NamedTuple):
     The search is compiled once for each combination of sizes that occurs.
 
     Attributes:
-        factor: Ratio of each size to the next smaller size.
-        smallest_width: Smallest width of a batch of sources, in tokens.
-        first_stage: Maximum length of the hypotheses in the first stage of a search, in tokens.
+        row_factor: Ratio of each number of rows to the next smaller one.
+        smallest_width: Smallest width of a batch of sources, in tokens. The others are 2, 4, 8, ...
+            times as wide.
+        first_stage: Maximum length of the hypotheses in the first stage of a search, in tokens. It
+            doubles from stage to stage. If None, it is the width of the sources in the first
+            stage, and the maximum length of the search afterwards.
+        alike: When at most this many sequences are left, each batch has the shape of the batch
+            before, unless that is more than twice as wide as necessary.
     """
 
-    factor: int
+    row_factor: int
     smallest_width: int
-    first_stage: int
+    first_stage: int | None
+    alike: int
 
 
-# On Multi30k's test set with JAX, a search with MANY_SHAPES takes 10% less time than with
-# FEW_SHAPES, but needs 53 instead of 17 compiled programs.
-FEW_SHAPES = Shapes(factor=4, smallest_width=32, first_stage=32)
-MANY_SHAPES = Shapes(factor=2, smallest_width=8, first_stage=8)
+# With JAX, the first 100 lines of Multi30k's test set take 4 programs with FEW_SHAPES. The whole
+# set takes less time with MANY_SHAPES, but needs 53 programs.
+FEW_SHAPES = Shapes(row_factor=4, smallest_width=32, first_stage=None, alike=256)
+MANY_SHAPES = Shapes(row_factor=2, smallest_width=8, first_stage=8, alike=0)
 
 # After this many batches, the last batch also gets the full size, which adds at most 25% work.
 MIN_BATCHES_OF_LONG_LIST = 4
@@ -48,7 +54,8 @@ def length_batches(
     per row. It is one of the widths of `shapes` (8, 16, 32, ... for `MANY_SHAPES`), but at most
     `longest`. A batch has as many rows as `tokens_per_batch` allows, but at least one. Some rows
     can be empty. A short list of sequences would leave many rows empty. So the first 4 batches have
-    at most as many rows as there are remaining sequences, rounded up to a power of `shapes.factor`.
+    at most as many rows as there are remaining sequences, rounded up to a power of
+    `shapes.row_factor`.
 
     The first batch has the longest sequences. So if the memory is too small, the first batch fails.
 
@@ -60,12 +67,13 @@ def length_batches(
             f"`tokens_per_batch` must be at least 1. Received: tokens_per_batch={tokens_per_batch}"
         )
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    count = 0
+    count = rows = width = 0
     while order:
-        width = smallest_power(shapes.factor, lengths[order[0]], shapes.smallest_width)
-        rows = max(1, tokens_per_batch // width)
-        if count < MIN_BATCHES_OF_LONG_LIST:
-            rows = min(rows, smallest_power(shapes.factor, len(order)))
+        needed = smallest_power(2, lengths[order[0]], shapes.smallest_width)
+        if not (needed <= width <= 2 * needed and len(order) <= shapes.alike):
+            width, rows = needed, max(1, tokens_per_batch // needed)
+            if count < MIN_BATCHES_OF_LONG_LIST:
+                rows = min(rows, smallest_power(shapes.row_factor, len(order)))
         indices, order = order[:rows], order[rows:]
         yield LengthBatch(indices, rows, min(width, longest))
         count += 1

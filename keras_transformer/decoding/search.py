@@ -166,8 +166,9 @@ class StagedSearch:
     ) -> SearchResult:
         """Runs the search for a request of NumPy arrays, and returns NumPy arrays."""
         begin, resize, advance = self._compiled.current()
-        lengths = stages(self._model, max_length, shapes.first_stage, shapes.factor)
         rows = np.arange(len(request.source_ids))
+        sizes = batch_sizes(len(rows), shapes)
+        lengths = stage_lengths(self._model, request.source_ids.shape[1], max_length, shapes)
         request, state, cache = begin(
             request, strategy=strategy, max_length=max_length, length=lengths[0]
         )
@@ -180,16 +181,19 @@ class StagedSearch:
                 cache,
                 strategy=strategy,
                 length=length,
-                max_open=smaller_batch_size(len(rows), shapes.factor),
+                max_open=next((size for size in sizes if size < len(rows)), 0),
             )
             result = SearchResult(*map(ops.convert_to_numpy, result))
             _write_rows(found, rows, result)
             is_open = ops.convert_to_numpy(is_open)
             if not is_open.any() or result.steps == max_length:
                 return found
-            kept = _rows_to_keep(is_open, shapes.factor)
+            kept = _rows_to_keep(is_open, sizes)
             rows = rows if kept is None else rows[kept]
-            length = next(length for length in lengths if length > result.steps)
+            if shapes.first_stage is None:
+                length = max_length
+            else:
+                length = next(length for length in lengths if length > result.steps)
             request, state, cache = resize(
                 request, state, cache, kept, strategy=strategy, length=length
             )
@@ -256,14 +260,24 @@ def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int
     return [*(length for length in lengths if length < max_length), max_length]
 
 
-def smaller_batch_size(rows: int, factor: int = 2) -> int:
-    """Returns the next smaller batch size, or 0 if there is none.
+def stage_lengths(model: Any, width: int, max_length: int, shapes: Shapes) -> list[int]:
+    """Returns the lengths of `stages` for a batch of sources of `width` tokens."""
+    if shapes.first_stage is None:
+        return stages(model, max_length, width, factor=max_length)
+    return stages(model, max_length, shapes.first_stage)
 
-    If `rows` is above 8, the next size is `rows // factor`. If `rows` is 8, the next size is 2. If
-    `rows` is below 8, there is none. More small sizes would hardly save time, and each size must be
-    compiled.
+
+def batch_sizes(rows: int, shapes: Shapes) -> list[int]:
+    """Returns the numbers of rows that a batch of `rows` rows may have in turn.
+
+    A batch of more than 8 rows shrinks by `shapes.row_factor`, and a batch of 8 rows to 2. Fewer
+    than 8 rows stay. More small sizes would hardly save time, and each size must be compiled. If
+    `shapes.first_stage` is None, a batch shrinks only once.
     """
-    return rows // factor if rows > 8 else 2 if rows == 8 else 0
+    sizes = [rows]
+    while sizes[-1] >= 8 and not (shapes.first_stage is None and len(sizes) > 1):
+        sizes.append(sizes[-1] // shapes.row_factor if sizes[-1] > 8 else 2)
+    return sizes
 
 
 def _run(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -> SearchResult:
@@ -366,12 +380,10 @@ def _advance(
     return state, cache, result, strategy.is_open(state)
 
 
-def _rows_to_keep(is_open: np.ndarray, factor: int) -> np.ndarray | None:
+def _rows_to_keep(is_open: np.ndarray, sizes: Sequence[int]) -> np.ndarray | None:
     """Returns the indices of the rows to keep (None = all). Unfinished sentences come first."""
-    size = len(is_open)
-    while is_open.sum() <= smaller_batch_size(size, factor):
-        size = smaller_batch_size(size, factor)
-    return None if size == len(is_open) else np.argsort(~is_open, kind="stable")[:size]
+    size = min(size for size in sizes if size >= is_open.sum())
+    return None if size >= len(is_open) else np.argsort(~is_open, kind="stable")[:size]
 
 
 def _empty_result(batch: int, strategy: Strategy, max_length: int) -> SearchResult:

@@ -76,6 +76,16 @@ def test_few_shapes_are_few():
         assert {(rows, width) for _, rows, width in batches} == shapes
 
 
+def test_a_short_list_has_one_shape_unless_one_is_much_longer():
+    def shapes(lengths):
+        batches = length_batches(lengths, 2048, longest=1024, shapes=FEW_SHAPES)
+        return [(len(indices), rows, width) for indices, rows, width in batches]
+
+    assert shapes([40, *[20] * 99]) == [(32, 32, 64)] * 3 + [(4, 32, 64)]
+    assert shapes([40, *[20] * 299]) == [(32, 32, 64), *[(64, 64, 32)] * 4, (12, 64, 32)]
+    assert shapes([600, *[20] * 9]) == [(2, 2, 1024), (8, 16, 32)]
+
+
 @pytest.mark.parametrize(
     ("factor", "number", "first", "power"),
     [(2, 0, 1, 1), (2, 1, 1, 1), (2, 3, 1, 4), (2, 8, 1, 8), (4, 5, 1, 16), (4, 33, 32, 128)],

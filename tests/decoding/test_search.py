@@ -21,9 +21,10 @@ from keras_transformer.decoding.search import (
     AdaptiveSearch,
     Plan,
     StagedSearch,
+    batch_sizes,
     make_strategy,
     search,
-    smaller_batch_size,
+    stage_lengths,
     stages,
 )
 
@@ -90,7 +91,8 @@ def staged(model, request, options, shapes=MANY_SHAPES):
     [
         (GrowingModel, MANY_SHAPES, {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}),
         (FixedModel, MANY_SHAPES, {(32,), (16,), (8,), (2,)}),
-        (GrowingModel, FEW_SHAPES, {(32, 26), (8, 26), (2, 26)}),
+        (GrowingModel, FEW_SHAPES, {(32, 6), (32, 26), (8, 26)}),
+        (FixedModel, FEW_SHAPES, {(32,), (8,)}),
     ],
 )
 def test_finds_what_search_finds_in_fewer_rows(kind, shapes, compiled):
@@ -187,9 +189,20 @@ def test_stages_double_and_end_with_the_length():
     assert stages(FixedModel(), 100, 8) == [100]
 
 
+def test_few_shapes_have_two_lengths():
+    assert stage_lengths(GrowingModel(), 32, 100, FEW_SHAPES) == [32, 100]
+    assert stage_lengths(GrowingModel(), 128, 100, FEW_SHAPES) == [100]
+    assert stage_lengths(GrowingModel(), 32, 100, MANY_SHAPES) == [8, 16, 32, 64, 100]
+    assert stage_lengths(FixedModel(), 32, 100, FEW_SHAPES) == [100]
+
+
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
-    assert [smaller_batch_size(rows) for rows in (64, 16, 8, 2, 1)] == [32, 8, 2, 0, 0]
-    assert [smaller_batch_size(rows, 4) for rows in (64, 16, 4)] == [16, 4, 0]
+    assert batch_sizes(64, MANY_SHAPES) == [64, 32, 16, 8, 2]
+    assert [batch_sizes(rows, MANY_SHAPES) for rows in (2, 1)] == [[2], [1]]
+
+
+def test_batches_of_few_shapes_shrink_once():
+    assert [batch_sizes(rows, FEW_SHAPES) for rows in (64, 16, 4)] == [[64, 16], [16, 4], [4]]
 
 
 @contextmanager
