@@ -25,7 +25,8 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 class ImportHook:
     """Import finder that runs the first import of a module inside a context.
 
-    Insert the hook into `sys.meta_path`. It removes itself when it finds the module.
+    Insert the hook into `sys.meta_path`. It removes itself when the module is imported. A search
+    with `importlib.util.find_spec` leaves it.
     """
 
     def __init__(self, module: str, context: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -34,12 +35,17 @@ class ImportHook:
     def find_spec(self, name: str, *_: Any) -> Any:
         if name != self._module:
             return None
-        sys.meta_path.remove(self)
-        spec: Any = importlib.util.find_spec(name)
+        place = sys.meta_path.index(self)
+        del sys.meta_path[place]
+        try:
+            spec: Any = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(place, self)
         if spec is not None:
             exec_module = spec.loader.exec_module
 
             def exec_in_context(module: Any) -> None:
+                sys.meta_path.remove(self)
                 with self._context():
                     exec_module(module)
 

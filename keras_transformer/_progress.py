@@ -32,13 +32,22 @@ class Bar(tqdm):
                 "{postfix}",
             }
         super().__init__(desc=desc, dynamic_ncols=True, **settings)
+        self._has_begun = False
         if self.is_live and waiting:
             self.set_postfix_str(waiting)
 
     def update(self, n: float | None = 1) -> bool | None:
-        if n and not self.disable and self.n == self.initial:
-            self.set_postfix_str("", refresh=False)
-        return super().update(n)
+        if not n or self.disable or self._has_begun:
+            return super().update(n)
+        self._has_begun = True
+        self.set_postfix_str("", refresh=False)
+        # The first update includes the time to compile, so it does not tell the time left.
+        self.initial += n
+        self.last_print_n += n
+        super().update(n)
+        self.last_print_t = self._time()
+        is_due = self.last_print_t >= self.start_t + self.delay
+        return self.refresh() if is_due else None
 
 
 class _Lines:

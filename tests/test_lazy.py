@@ -1,11 +1,13 @@
 """Names that are imported when they are first used."""
 
+import importlib.util
 import sys
+from contextlib import contextmanager
 
 import pytest
 
 from keras_transformer import data, export
-from keras_transformer._lazy import lazy_names
+from keras_transformer._lazy import ImportHook, lazy_names
 
 
 def test_a_module_is_imported_when_its_name_is_used():
@@ -15,6 +17,23 @@ def test_a_module_is_imported_when_its_name_is_used():
     assert get("d")["N"] == "A"  # rot13
     with pytest.raises(AttributeError, match="module 'package' has no attribute 'e'"):
         get("e")
+
+
+def test_a_hook_waits_for_the_import_of_its_module(monkeypatch):
+    entered = []
+
+    @contextmanager
+    def context():
+        entered.append("this" in sys.modules)
+        yield
+
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    hook = ImportHook("this", context)
+    monkeypatch.setattr(sys, "meta_path", [hook, *sys.meta_path])
+    assert importlib.util.find_spec("this").name == "this"
+    assert not entered and hook in sys.meta_path
+    assert importlib.import_module("this").d["N"] == "A"
+    assert entered == [True] and hook not in sys.meta_path
 
 
 @pytest.mark.parametrize("package", [data, export])

@@ -5,6 +5,7 @@ The modules are imported on demand. A module imports Keras and NumPy only when i
 """
 
 import atexit
+import difflib
 import errno
 import gc
 import importlib
@@ -55,6 +56,12 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         return importlib.import_module(f"{__name__}.{cmd_name}").command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        meant = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if meant and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         _prepare_streams()

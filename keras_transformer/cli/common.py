@@ -48,10 +48,16 @@ def choose_backend() -> None:
     """
     _backend.use_only_backend()
     backend = os.environ.get("KERAS_BACKEND")
-    if backend and backend not in _backend.installed_backends():
+    if backend and backend not in _backend.BACKENDS:
         raise UserError(
-            "--backend or KERAS_BACKEND must be the name of an installed backend: tensorflow, jax "
-            f"or torch. Received: KERAS_BACKEND={backend!r}"
+            "--backend or KERAS_BACKEND must be tensorflow, jax or torch. "
+            f"Received: KERAS_BACKEND={backend!r}"
+        )
+    installed = _backend.installed_backends()
+    if backend and backend not in installed:
+        raise UserError(
+            f"the backend {backend} is not installed (installed: {', '.join(installed) or 'none'}):"
+            f" pip install 'keras3-transformer[{backend}]'"
         )
 
 

@@ -87,6 +87,8 @@ def _training(training: dict[str, Any] | None, backend: str | None) -> str:
     if training is None:
         return ""
     parts = ["finished" if training["is_finished"] else "not finished"]
+    if training["is_running"]:
+        parts = ["another process is training"]
     if training["steps_done"] is not None:
         of = "" if training["steps"] is None else f" of {training['steps']:,}"
         parts.append(f"{training['steps_done']:,}{of} steps done")

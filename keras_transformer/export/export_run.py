@@ -155,8 +155,7 @@ def _export_saved_model(
     exported = export_run_saved_model(
         run.directory, output, options, _MAX_BEAM_SIZE, use_shortlist, checkpoint
     )
-    operations = " ".join(exported.operations)
-    needs = f"min_consumer {exported.min_consumer}; operations: {operations}"
+    needs = f"needs a server that reads GraphDef version {exported.min_consumer} or newer"
     return Exported(exported.directory, f"{exported.comparison}\n{needs}")
 
 

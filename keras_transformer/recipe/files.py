@@ -67,8 +67,12 @@ def find_recipe(path_or_name: str | Path) -> Path:
             return candidate
     if str(path) in files:
         return files[str(path)]
+    other = Path(f"{path.parent / path.stem}.yaml")
+    known = [*files, str(other)] if other.is_file() else list(files)
+    meant = difflib.get_close_matches(str(path), known, n=1)
+    hint = f" (did you mean {meant[0]}?)" if meant else ""
     names = ", ".join(files)
-    raise UserError(f"no recipe {path}: give a YAML file, a run folder or one of {names}")
+    raise UserError(f"no recipe {path}{hint}: give a YAML file, a run folder or one of {names}")
 
 
 def recipe_files() -> dict[str, Path]:

@@ -148,6 +148,7 @@ def _training(run: Run) -> dict[str, Any]:
         "steps_done": steps[-1] if steps else None if is_finished else 0,
         "steps": run.recipe.training.steps if run.recipe else None,
         "checkpoints": steps,
+        "is_running": run.is_training(),
     }
 
 
@@ -204,7 +205,7 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
     if info["recipe"] is None:
         return []
     if not training.get("is_finished"):
-        commands = [f"train {run} --resume"]
+        commands = [] if training.get("is_running") else [f"train {run} --resume"]
         if training.get("checkpoints"):
             commands.append(f"translate {run} --checkpoint best")
     else:

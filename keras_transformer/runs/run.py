@@ -347,6 +347,11 @@ class Run:
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
         paths = self.checkpoints()
+        if not paths and self.is_training():
+            return UserError(
+                f"{self.directory} has no checkpoint yet. Another process is training: wait for "
+                "its first checkpoint"
+            )
         if not paths:
             return UserError(
                 f"{self.directory} has no model and no checkpoint yet. Train it first: "
@@ -358,6 +363,19 @@ class Run:
             f"{self._resume}. Or choose a checkpoint with `checkpoint`: best, last or one of the "
             f"steps {steps}"
         )
+
+    def is_training(self) -> bool:
+        """Returns whether a process trains in the folder now."""
+        path = self.directory / ".lock"
+        if not path.is_file():
+            return False
+        try:
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:  # The folder is read-only, so nothing trains in it.
+            return False
 
     def translator(
         self,
@@ -452,8 +470,8 @@ class Run:
         with self.writing():
             if shortlist := kept():  # Another process may have learned it.
                 return shortlist
-            print(f"Learning the shortlist of {self.directory}; done once.", file=sys.stderr)
             with self.text.training_store(tokenizer) as store:
+                print(f"Learning the shortlist of {self.directory}; done once.", file=sys.stderr)
                 shortlist = Shortlist.learn(store, tokenizer)
             shortlist.save(path)
         return shortlist
@@ -532,7 +550,8 @@ def training_lock(directory: Path) -> Iterator[None]:
         UserError: If another process has the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(directory / ".lock", timeout=0, is_singleton=True)
+    # `Run.is_training` holds the lock for an instant.
+    lock = FileLock(directory / ".lock", timeout=1, is_singleton=True)
     try:
         lock.acquire()
     except Timeout:

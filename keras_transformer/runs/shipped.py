@@ -36,9 +36,14 @@ def find_run(directory: str | Path) -> Path:
     shipped = shipped_runs()
     if str(directory) in shipped:
         return _copy(shipped[str(directory)])
+    if directory.is_file():
+        reason = "it is a file. A recipe's run is in runs/ and has the recipe's name"
+    elif " " in str(directory) and not directory.exists():
+        reason = "it looks like a sentence. Write sentences to standard input or into a file"
+    else:
+        reason = "it holds no recipe.yaml"
     raise UserError(
-        f"{directory} is no run folder: it holds no recipe.yaml. The package has "
-        f"{', '.join(shipped) or 'no runs'}"
+        f"{directory} is no run folder: {reason}. The package has {', '.join(shipped) or 'no runs'}"
     )
 
 

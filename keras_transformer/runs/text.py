@@ -51,10 +51,11 @@ class RunText:
                 partial.mkdir()
                 self._write_text(partial)
         data = self._run.recipe.data
-        return (
-            folder / f"{split}.{data.source_language}",
-            folder / f"{split}.{data.target_language}",
-        )
+        languages = data.source_language, data.target_language
+        source, target = (folder / f"{split}.{language}" for language in languages)
+        if split == "train" and not source.exists():
+            raise UserError(f"{folder} has no training text. A shared run never has it")
+        return source, target
 
     @property
     def is_kept(self) -> bool:

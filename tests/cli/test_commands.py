@@ -175,7 +175,15 @@ def test_a_backend_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for words in (("--backend", "jax", "average"), ("average", "--backend", "jax")):
-        assert fails(*words, "run", "--last", 1).endswith("Received: KERAS_BACKEND='jax'")
+        error = fails(*words, "run", "--last", 1)
+        assert error.startswith("the backend jax is not installed (installed: none): pip install")
+
+
+def test_a_misspelled_command_is_answered_with_the_right_one():
+    result = invoke("trian", "quickstart")
+    assert result.exit_code == 2
+    assert "No such command 'trian'. Did you mean 'train'?" in result.output
+    assert "Did you mean" not in invoke("xyz").output
 
 
 def test_all_commands_that_compute_have_the_option_backend():

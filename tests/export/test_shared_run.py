@@ -150,3 +150,10 @@ def test_other_types_quantized_models_and_full_folders_are_refused(run, tmp_path
     model.save(run.model_path)
     with pytest.raises(ValueError, match="must not be quantized"):
         export_shared_run(run, tmp_path / "copy")
+
+
+def test_a_copy_has_no_text_to_learn_a_shortlist_from(run, tmp_path, capsys):
+    export_shared_run(run, tmp_path / "copy")
+    with pytest.raises(UserError, match="no file text.en"):
+        Run.open(tmp_path / "copy").shortlist()
+    assert "Learning" not in capsys.readouterr().err

@@ -64,7 +64,8 @@ def test_something_other_than_a_mapping_is_refused(path):
 
 
 def test_unknown_recipe_names_the_known_ones():
-    with pytest.raises(UserError, match="no recipe quickstar.*multi30k_en_de, .*quickstart"):
+    expected = r"no recipe quickstar \(did you mean quickstart\?\): .*multi30k_en_de, .*quickstart"
+    with pytest.raises(UserError, match=expected):
         load_recipe("quickstar")
 
 

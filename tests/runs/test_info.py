@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.locking_process import locked_by_another_process
 
 from keras_transformer import Run
 from keras_transformer.cli import main
@@ -60,6 +61,7 @@ def test_a_finished_run(finished):
         "steps_done": None,
         "steps": 60,
         "checkpoints": [],
+        "is_running": False,
     }
     assert info["backend"] is None and info["scores"] == []
     assert info["validation"] == {"last": None, "best": None}
@@ -118,8 +120,13 @@ def test_damage_of_any_kind_is_a_problem(unfinished):
 def test_an_unfinished_run(unfinished):
     info = run_info(unfinished)
     assert info["problems"] == []
-    training = {"is_finished": False, "steps_done": 40, "steps": 60, "checkpoints": [20, 40]}
-    assert info["training"] == training
+    assert info["training"] == {
+        "is_finished": False,
+        "steps_done": 40,
+        "steps": 60,
+        "checkpoints": [20, 40],
+        "is_running": False,
+    }
     assert info["parameters"] == 17
     assert info["backend"] == "torch"
     assert info["validation"] == {
@@ -128,6 +135,13 @@ def test_an_unfinished_run(unfinished):
     }
     assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
     json.dumps(info)
+
+
+def test_a_run_in_training_is_not_to_be_resumed(unfinished):
+    with locked_by_another_process(unfinished):
+        info = run_info(unfinished)
+    assert info["training"]["is_running"]
+    assert info["next"] == [f"keras-transformer translate {unfinished} --checkpoint best"]
 
 
 def test_the_next_commands_exist(unfinished):

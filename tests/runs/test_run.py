@@ -209,6 +209,10 @@ def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_
             run.discard()
         assert Run.open(run.directory).recipe == recipe
         add_score_of_a_model(run)
+        assert run.is_training()
+        with pytest.raises(UserError, match="no checkpoint yet. Another process is training"):
+            raise run.unfinished()
+    assert not run.is_training()
     with training_lock(run.directory), training_lock(run.directory):
         assert run.recipe_path.exists()
 

@@ -97,6 +97,15 @@ def test_a_copy_that_was_interrupted_is_made_again(package, monkeypatch):
     assert Run.open("one").model_path.read_bytes() == b"weights"
 
 
+def test_a_recipe_and_a_sentence_are_no_run_folders(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("name: mine\n")
+    with pytest.raises(UserError, match="it is a file. A recipe's run is in runs/"):
+        Run.open(recipe)
+    with pytest.raises(UserError, match="it looks like a sentence. Write sentences to standard"):
+        Run.open("Where is the station?")
+
+
 @pytest.mark.parametrize("name", ["two", "package/one", "../package/two", "export"])
 def test_other_names_are_refused_with_the_names_that_exist(name):
     with pytest.raises(UserError, match=f"{name} is no run folder: .* The package has one$"):
