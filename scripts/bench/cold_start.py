@@ -2,13 +2,14 @@
 """Whole processes from start to exit: what a user waits who types `translate`, and its peers'.
 
 The first lines of a text are translated with beam 5 and no length penalty, by `keras-transformer
-translate` on each backend, and by short scripts with CTranslate2 and Hugging Face, all with the
-weights of the same run. `first_s`: the process starts with empty caches and a new copy of the run.
-`second_s`: it finds what the first process has left. The peers keep nothing, so they have only
-`second_s`, like the imports of Keras. Figures are medians over rounds, in which all take turns, on
-2 CPU threads. `times_imports` is `second_s` divided by that of the backend's imports,
+translate` on each backend, and by short scripts with CTranslate2, Hugging Face and Marian, all
+with the weights of the same run. `first_s`: the process starts with empty caches and a new copy of
+the run. `second_s`: it finds what the first process has left. The peers keep nothing, so they have
+only `second_s`, like the imports of Keras. Figures are medians over rounds, in which all take
+turns, on 2 CPU threads. `times_imports` is `second_s` divided by that of the backend's imports,
 `times_ctranslate2` divided by that of CTranslate2's process. `same` is the share of lines equal to
-CTranslate2's. A process that fails or writes another number of lines has a note, no figures.
+CTranslate2's. A process that fails or writes another number of lines has a note, no figures, and
+so has a peer whose package is missing (Marian's: `pip install pymarian`).
 
 With --notebook, the table has the seconds to load a `Translator`, and the seconds of its first
 three calls, with one sentence of about 5, 12 and 25 words.
@@ -46,7 +47,7 @@ FORMATS = {
     "times_ctranslate2": ".2f",
     "same": ".1%",
 }
-PEERS = ["ctranslate2", "hugging_face"]
+PEERS = ["ctranslate2", "hugging_face", "marian"]
 CALLS = [f"{words}_words_s" for words in SENTENCE_LENGTHS]
 EXAMPLES = """examples:
   scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json --plot cold_start.png
@@ -65,6 +66,7 @@ class Way:
         backend: Of Keras.
         caches: Whether a second process finds something that the first has left.
         reads: Whether the command reads a file of so many lines, its last argument.
+        problem: Why the command cannot run.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Way:
     backend: str | None = None
     caches: bool = False
     reads: bool = True
+    problem: str | None = None
 
 
 class Process(NamedTuple):
@@ -103,10 +106,19 @@ def translate_ways(backends: Sequence[str]) -> list[Way]:
     return [*ways, Way("translate --engine ctranslate2", engine, backends[0], caches=True)]
 
 
-def peer_ways(folder: Path) -> list[Way]:
-    """The peers' programs with their exports in `folder`."""
+def peer_ways(folder: Path, problems: Mapping[str, str]) -> list[Way]:
+    """The peers' programs with their exports in `folder`.
+
+    Args:
+        folder: Where the exports are.
+        problems: Why a peer has none, by name.
+    """
     return [
-        Way(name, (sys.executable, str(BENCH / f"_cold_{name}.py"), str(folder / name)))
+        Way(
+            name,
+            (sys.executable, str(BENCH / f"_cold_{name}.py"), str(folder / name)),
+            problem=problems.get(name),
+        )
         for name in PEERS
     ]
 
@@ -161,7 +173,7 @@ def take_turns(
     ways: Sequence[Way], files: Sequence[Path], run: Path, rounds: int
 ) -> dict[tuple[Way, Path | None], Measured]:
     pairs = [(way, file) for way in ways for file in (files if way.reads else [None])]
-    found = {pair: Measured() for pair in pairs}
+    found = {pair: Measured(problem=pair[0].problem) for pair in pairs}
     turns = list(pairs)
     with tqdm(total=rounds * len(turns), unit="turn") as progress:
         for _ in range(rounds):
@@ -273,7 +285,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     """All rows of the processes."""
     with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
         text = Path(worker.ask("text"))
-        worker.ask("export", PEERS)
+        problems = worker.ask("export", PEERS)
     sentences = list(read_lines(text))
     if max(arguments.lines) > len(sentences):
         raise SystemExit(f"{text} has {len(sentences)} lines. Received: --lines {arguments.lines}")
@@ -283,7 +295,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     ways = [
         *imports(arguments.backends),
         *translate_ways(arguments.backends),
-        *peer_ways(folder),
+        *peer_ways(folder, problems),
     ]
     return report(take_turns(ways, files, arguments.run, arguments.rounds), arguments.lines)
 

@@ -1,5 +1,6 @@
 """What the benchmark runs and reports; how long anything takes is no test's affair."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,18 @@ def test_after_a_failure_no_more_processes_are_run(run):
     found = Measured(problem="exit status 1")
     measure_once(python("print()"), None, run, found)
     assert not found.second
+
+
+def test_a_peer_without_an_export_is_not_run(run):
+    ways = cold_start.peer_ways(run, {"marian": "RuntimeError: no"})
+    assert {way.name: way.problem for way in ways} == {
+        "ctranslate2": None,
+        "hugging_face": None,
+        "marian": "RuntimeError: no",
+    }
+    found = take_turns(ways[2:], [FILE], run, rounds=2)
+    (row,) = report(found, [2])
+    assert (row["way"], row["second_s"], row["note"]) == ("marian", None, "RuntimeError: no")
 
 
 def test_environment_names_the_backend(run):
@@ -200,10 +213,17 @@ def test_hugging_face_has_our_logits(norm_first, tokenizer, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+PACKAGES = {
+    "ctranslate2": ["ctranslate2"],
+    "hugging_face": ["torch", "transformers"],
+    "marian": ["pymarian"],
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", ["ctranslate2", "hugging_face"])
+@pytest.mark.parametrize("peer", PACKAGES)
 def test_the_peers_programs_write_a_line_for_each(peer, tokenizer, tmp_path):
-    for package in ("ctranslate2", *(["torch", "transformers"] if peer != "ctranslate2" else [])):
+    for package in PACKAGES[peer]:
         pytest.importorskip(package, reason=f"{package} is an optional dependency")
     exports.SAVE[peer](new_model(), tokenizer, tmp_path / peer)
     file = tmp_path / "three.txt"
@@ -213,6 +233,102 @@ def test_the_peers_programs_write_a_line_for_each(peer, tokenizer, tmp_path):
         [sys.executable, program, tmp_path / peer, file], capture_output=True, text=True, check=True
     )
     assert len(done.stdout.split("\n")) == 4
+
+
+ENCODER, DECODER = exports.MARIAN_ENCODER, exports.MARIAN_DECODER
+
+
+def marian_export(tokenizer, folder, **arguments):
+    """A model, what Marian's file has of it, and the options in the file."""
+    model = new_model(**arguments)
+    exports.save_marian(model, tokenizer, folder)
+    with np.load(folder / "model.npz") as file:
+        arrays = dict(file)
+    return model, arrays, json.loads(arrays.pop("special:model.yml").tobytes().rstrip(b"\0"))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_marian_has_all_our_weights(norm_first, tokenizer, tmp_path):
+    model, arrays, options = marian_export(tokenizer, tmp_path / "peer", norm_first=norm_first)
+    positions = 2 * model.max_length * model.d_model
+    bias = model.vocabulary_size
+    assert sum(a.size for a in arrays.values()) == model.count_params() + positions + bias
+    assert all(array.dtype == np.float32 for array in arrays.values())
+    layer = f"{DECODER}->layers->at(1)->as<marian::nn::TransformerDecoderLayerWithCrossAttention>()"
+    cross = arrays[f"{layer}->crossAttentionBlock->crossAttention->kProj->weight"]
+    expected = model.decoder.layers[1].cross_attention.key_projection.kernel
+    np.testing.assert_array_equal(cross, to_numpy(expected))
+    assert (f"{ENCODER}->postprocessor->norm->bias" in arrays) == norm_first
+    assert options["transformer-preprocess"] == "n" * norm_first
+    assert options["transformer-postprocess"] == ("da" if norm_first else "dan")
+    assert (tmp_path / "peer" / "vocabulary.spm").read_bytes() == tokenizer.source_model
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_marians_logits_and_first_step_are_ours(norm_first, tokenizer, tmp_path):
+    model, arrays, _ = marian_export(tokenizer, tmp_path / "peer", norm_first=norm_first)
+    embeddings = to_numpy(model.target_embedding.embeddings)
+    norm = model.decoder.norm or model.decoder.layers[-1].feed_forward_residual.norm
+    (last,) = (n for n in arrays if n.endswith("norm->weight") and is_last(n, norm_first))
+    logits = arrays["Wemb"] @ arrays[last]
+    np.testing.assert_allclose(logits, embeddings @ to_numpy(norm.gamma), atol=1e-5)
+    (bias,) = arrays["decoder_ff_logit_out_b"]
+    assert np.flatnonzero(bias < -9e3).tolist() == [tokenizer.pad_id, tokenizer.bos_id]
+    inputs = np.array([[tokenizer.bos_id, 7, 9]])
+    table = arrays[f"{DECODER}->positionEmbedding->embeddings"]
+    found = [table[0], arrays["Wemb"][7] + table[1], arrays["Wemb"][9] + table[2]]
+    expected = to_numpy(model.positions(model.target_embedding(inputs)))[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def is_last(name, norm_first):
+    """Whether Marian's norm of this name is the one before the logits."""
+    if norm_first:
+        return name.startswith(f"{DECODER}->postprocessor")
+    return name.startswith(f"{DECODER}->layers->at(1)") and "filterBlock" in name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_marian_has_our_log_probabilities(norm_first, tokenizer, tmp_path):
+    pytest.importorskip("pymarian", reason="pymarian is an optional dependency")
+    model, _, _ = marian_export(tokenizer, tmp_path / "peer", norm_first=norm_first)
+    texts = list(zip(*SENTENCES[:3], strict=True))
+    files = [tmp_path / "source", tmp_path / "target"]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text("".join(f"{line}\n" for line in text), "utf-8")
+    vocabulary = tmp_path / "peer" / "vocabulary.spm"
+    command = ["score", "--model", tmp_path / "peer" / "model.npz", "--mini-batch", "1", "--quiet"]
+    command += ["--cpu-threads", "1", "--vocabs", vocabulary, vocabulary, "--train-sets", *files]
+    code = "import sys, _pymarian; _pymarian.main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
+    )
+    sources, targets = (map(tokenizer.frame_source, tokenizer.encode_source(t)) for t in texts)
+    expected = list(
+        log_probabilities(model, sources, targets, [tokenizer.pad_id, tokenizer.bos_id])
+    )
+    np.testing.assert_allclose([float(n) for n in done.stdout.split()], expected, rtol=1e-3)
+
+
+def log_probabilities(model, sources, targets, forbidden):
+    """Of targets, given sources, if some tokens are forbidden."""
+    for source, target in zip(sources, targets, strict=True):
+        inputs = {"source_ids": np.array([source]), "target_ids": np.array([[2, *target[:-1]]])}
+        logits = to_numpy(model(inputs))[0]
+        logits[:, forbidden] = -np.inf
+        total = np.log(np.exp(logits).sum(axis=-1))
+        yield (logits[range(len(target)), target] - total).sum()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"activation": "gelu"}, {"position_encoding": "rotary"}, {"normalization": "batch"}],
+)
+def test_what_marian_lacks_is_refused(arguments, tokenizer, tmp_path):
+    with pytest.raises((RuntimeError, ValueError)):
+        exports.save_marian(new_model(**arguments), tokenizer, tmp_path / "peer")
+    assert not (tmp_path / "peer").exists()
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
