@@ -6,7 +6,12 @@ from typing import Any
 import click
 
 from keras_transformer._files import output_path
-from keras_transformer.cli.common import backend_option, checkpoint_option, run_argument
+from keras_transformer.cli.common import (
+    backend_option,
+    check_not_of_run,
+    checkpoint_option,
+    run_argument,
+)
 from keras_transformer.errors import UserError
 
 
@@ -62,8 +67,10 @@ def command(
     from keras_transformer.visualization.attention_page import attention_page
     from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg
 
+    check_not_of_run(run, output=output)
     with output_path(output) as partial:
         translator = Run.open(run).translator(checkpoint=checkpoint)
         example = translation_attention(translator, sentence, target)
         text = attention_page(example) if suffix == ".html" else attention_svg(example, **shown)
         partial.write_bytes(png_from_svg(text) if suffix == ".png" else text.encode())
+    click.echo(str(output))

@@ -6,7 +6,12 @@ from typing import Any
 import click
 
 from keras_transformer._files import output_file
-from keras_transformer.cli.common import backend_option, checkpoint_option, run_argument
+from keras_transformer.cli.common import (
+    backend_option,
+    check_not_of_run,
+    checkpoint_option,
+    run_argument,
+)
 from keras_transformer.cli.search_options import checked, search_options, take_options
 from keras_transformer.errors import UserError
 
@@ -40,6 +45,7 @@ def command(run: Path, sentence: str, output: Path, checkpoint: Any, **options: 
     search = checked(
         opened.recipe.evaluation.search_options, **take_options(options, SearchOptions)
     )
+    check_not_of_run(run, output=output)
     with output_file(output) as file:
         from keras_transformer.visualization.beam_tree import beam_page
 

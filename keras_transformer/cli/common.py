@@ -260,6 +260,23 @@ def check_other_file(output: Path | None, *inputs: Path | None, option: str = "-
             raise UserError(f"{option} must not be an input file. Received: {output}")
 
 
+def check_not_of_run(run: Path, **outputs: Path | None) -> None:
+    """Raises `UserError` if an output would replace a file of the run.
+
+    `outputs` are the values of options by name. `run` is the argument RUN.
+    """
+    from keras_transformer.runs.run import Run
+
+    folder = Path(os.path.realpath(run))
+    for name, path in outputs.items():
+        if not path or folder not in Path(os.path.realpath(path)).parents:
+            continue
+        if Run.open(run).owns(path):
+            raise UserError(
+                f"--{name} must not be a file that the run itself writes. Received: {path}"
+            )
+
+
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
     """Yields a function that writes text to `output`, or to standard output if `output` is None.

@@ -1,5 +1,6 @@
 """The command `evaluate`."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ from keras_transformer._files import output_file
 from keras_transformer.cli.common import (
     backend_option,
     batch_tokens_option,
+    check_not_of_run,
     check_other_file,
     checkpoint_option,
     engine_option,
@@ -117,6 +119,11 @@ def command(**options: Any) -> None:
     inputs = [options[name] for name in ("source", "reference", "hypotheses", "baseline")]
     for name in ("output", "json"):
         check_other_file(options[name], *inputs, option=f"--{name}")
+    outputs = {name: options[name] for name in ("output", "json")}
+    if all(outputs.values()) and len(set(map(os.path.realpath, outputs.values()))) == 1:
+        raise UserError(f"--output and --json must be different files. Received: {outputs['json']}")
+    if options["run"]:
+        check_not_of_run(options["run"], **outputs)
     with ExitStack() as stack:
         write_json = None
         if path := options.pop("json"):

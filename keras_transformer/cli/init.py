@@ -86,7 +86,8 @@ def command(
     output = output or Path(f"{_name(text)}.yaml")
     if os.path.lexists(output):
         raise UserError(f"{output} already exists: choose another file with --output")
-    name = re.sub(r"[^\w.-]", "_", output.stem).lstrip(".-") or "recipe"
+    kept = (x if x.isalpha() or x.isdecimal() or x in "_.-" else "_" for x in output.stem)
+    name = "".join(kept).lstrip(".-") or "recipe"
     with output_file(output) as file:
         report = examine(read_parallel(source, target))
         recipe = choose_settings(report)
@@ -165,7 +166,8 @@ training    at most {recipe.steps:,} steps of {batch:,} target tokens, {recipe.p
 
 
 def _next_commands(output: Path, name: str, report: "CorpusReport") -> str:
-    recipe, run = shlex.quote(str(output)), shlex.quote(f"runs/{name}")
+    path = f"./{output}" if str(output).startswith("-") else str(output)
+    recipe, run = shlex.quote(path), shlex.quote(f"runs/{name}")
     sentence = next(
         (x for x, _ in report.sample if x.isprintable() and x[0] != "-" and "\\" not in x), "..."
     )

@@ -5,7 +5,12 @@ from pathlib import Path
 import click
 
 from keras_transformer._files import output_file
-from keras_transformer.cli.common import backend_option, run_argument, run_folder
+from keras_transformer.cli.common import (
+    backend_option,
+    check_not_of_run,
+    run_argument,
+    run_folder,
+)
 
 
 @click.command("report")
@@ -31,6 +36,7 @@ def command(run: Path, other: Path | None, output: Path) -> None:
     from keras_transformer.runs.run import Run
 
     runs = [Run.open(folder) for folder in (run, other) if folder is not None]
+    check_not_of_run(run, output=output)
     with output_file(output) as file:
         from keras_transformer.visualization.report import run_report
 

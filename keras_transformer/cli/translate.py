@@ -125,6 +125,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
     inputs = [file, *(path for path in files if path)]
     common.check_other_file(output, *inputs)
+    common.check_not_of_run(run, output=output)
     with common.writer(output) as write:
         total = common.count_lines(read_source(file, *files), *inputs)
         is_session = common.is_session(file)

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
+from keras_transformer.data.held_out import sentence_key
 
 _SAMPLE_SIZE = 10_000
 
@@ -20,7 +21,7 @@ class SideReport:
     """Facts about the source or target sentences. Pairs with an empty sentence do not count.
 
     Attributes:
-        different: Number of different sentences.
+        different: Number of different sentences, apart from case, spaces and punctuation.
         median, percentile_95, longest: Lengths of sentences in words, separated by white space.
         characters: Number of different characters.
         scripts: Share of the letters in each script with at least 1 %, such as {"Latin": 1.0}.
@@ -68,7 +69,7 @@ class _Side:
     def add(self, sentence: str) -> None:
         self.lengths[len(sentence.split())] += 1
         self.characters.update(sentence)
-        self.hashes.append(hash(sentence))
+        self.hashes.append(hash(sentence_key(sentence)))
 
     def report(self, sample: Iterable[str]) -> SideReport:
         median, high, longest = (_percentile(self.lengths, share) for share in (0.5, 0.95, 1.0))

@@ -109,8 +109,9 @@ class BaseTranslator(ABC):
 
         Returns:
             One list per sentence, in the same order. Each list is sorted, best first. No two
-            hypotheses of a beam group have the same token ids. The hypotheses of a blank sentence
-            are empty and have the score 0.
+            hypotheses of a beam group have the same token ids. If the search finds fewer
+            translations that meet the constraints, the others are empty and have the score -inf.
+            The hypotheses of a blank sentence are empty and have the score 0.
         """
         constraints = {"prefixes": prefixes, "forbidden": forbidden, "required": required}
         return self._translate(sentences, self.options, constraints, progress, alignments)
@@ -129,7 +130,7 @@ class BaseTranslator(ABC):
             self.tokenizer, parts, len(sentences), **constraints, max_length=longest
         )
         found = self._search_parts(parts, len(sentences), options, of_targets, progress)
-        of_targets.check_found(parts, [hypotheses[0] for hypotheses in found])
+        found = of_targets.met(parts, found)
         if alignments:
             found = self._align(parts, found)
         blank = Hypothesis("", (), 0.0, 0.0, 0, alignment=() if alignments else None)

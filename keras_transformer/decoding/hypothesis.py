@@ -39,6 +39,10 @@ class Hypothesis:
     alignment: tuple[tuple[int, int], ...] | None = None
 
 
+# Fills a list of hypotheses if the search found too few.
+NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
+
+
 def hypotheses(
     result: Any, row: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
 ) -> list[Hypothesis]:

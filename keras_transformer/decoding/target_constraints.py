@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding.buckets import padded, smallest_power
-from keras_transformer.decoding.hypothesis import IMPOSSIBLE, Hypothesis
+from keras_transformer.decoding.hypothesis import IMPOSSIBLE, NO_HYPOTHESIS, Hypothesis
 from keras_transformer.decoding.long_sentences import SourcePart
 
 Words = Sequence[Sequence[str]]
@@ -108,25 +108,35 @@ class TargetConstraints:
             return
         raise self._error(sentence, rule)
 
-    def check_found(self, parts: Sequence[SourcePart], best: Sequence[Hypothesis]) -> None:
-        """Raises a ConstraintError if the best hypothesis of a part does not meet the constraints.
+    def met(
+        self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses `found` for each part, best first.
 
-        If the forbidden words leave no token to choose, the score of the hypothesis is
-        `IMPOSSIBLE`.
+        Hypotheses after the best that lack a required word become `NO_HYPOTHESIS`.
+
+        Raises:
+            ConstraintError: If the best hypothesis of a part does not meet the constraints.
         """
-        for part, hypothesis in zip(parts, best, strict=True):
-            prefix = self.prefix(part)
-            required, forbidden = self._required[part.sentence], self._forbidden[part.sentence]
-            ids = list(hypothesis.ids)
-            is_met = ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
-            if forbidden:
-                is_met = is_met and hypothesis.score != IMPOSSIBLE
-            if not is_met:
+        for part, (best, *_) in zip(parts, found, strict=True):
+            if not self._is_met(part, best):
                 raise self._error(
                     part.sentence,
                     "The search found no translation that meets the constraints. Change the "
                     "constraints, or raise the maximum length or the beam size.",
                 )
+        return [
+            [x if self._is_met(part, x) else NO_HYPOTHESIS for x in of_part]
+            for part, of_part in zip(parts, found, strict=True)
+        ]
+
+    def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
+        prefix, ids = self.prefix(part), list(hypothesis.ids)
+        required, forbidden = self._required[part.sentence], self._forbidden[part.sentence]
+        # If the forbidden words leave no token to choose, the score is `IMPOSSIBLE`.
+        has_tokens = not forbidden or hypothesis.score != IMPOSSIBLE
+        is_complete = ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
+        return has_tokens and is_complete
 
     def _error(self, sentence: int, rule: str) -> ConstraintError:
         given = {name: values[sentence] for name, values in self._given.items()}

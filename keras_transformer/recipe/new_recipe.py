@@ -185,12 +185,14 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
 
 def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
     """Trains a tokenizer with `size` pieces, or fewer if the text does not allow as many."""
+    # If the sample is all of the text, a quarter may be held out.
+    sample = report.sample
+    pairs = sample[: len(sample) * 3 // 4] if report.pairs == len(sample) else sample
     try:
-        return Tokenizer.train(report.sample, size)
+        return Tokenizer.train(pairs, size)
     except VocabularySizeError as error:
-        # The training split has less text than the sample, and so allows fewer pieces.
         most, fewest = error.bound, report.characters + 10
-        return Tokenizer.train(report.sample, max(most * 4 // 5, min(most, fewest)))
+        return Tokenizer.train(pairs, max(most * 4 // 5, min(most, fewest)))
 
 
 def _max_length(lengths: np.ndarray) -> int:

@@ -6,7 +6,7 @@ from support.command_line import fails, succeeds
 
 def test_attention_of_a_translation_is_a_page(run, tmp_path):
     page = tmp_path / "page.html"
-    assert succeeds("attention", run, "one two", "--output", page) == ""
+    assert succeeds("attention", run, "one two", "--output", page) == f"{page}\n"
     text = page.read_text(encoding="utf-8")
     assert "<title>Attention: one two</title>" in text
     assert '"texts": ["one two", "' in text

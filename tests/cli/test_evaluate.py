@@ -31,6 +31,23 @@ def test_damaged_scores_are_refused_before_translation(run, monkeypatch):
     assert (run / "scores.json").read_text() == "[{"
 
 
+@pytest.mark.parametrize("option", ["--output", "--json"])
+@pytest.mark.parametrize("name", ["scores.json", "hypotheses/test.txt", "model.keras"])
+def test_outputs_do_not_replace_files_of_the_run(run, monkeypatch, option, name):
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("translated"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    message = fails("evaluate", run, option, run / name)
+    assert message == (
+        f"{option} must not be a file that the run itself writes. Received: {run / name}"
+    )
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_two_outputs_are_two_files(run, tmp_path):
+    message = fails("evaluate", run, "--output", tmp_path / "x", "--json", tmp_path / "." / "x")
+    assert message.startswith("--output and --json must be different files")
+
+
 def test_text_that_has_moved_is_told_without_an_option_of_another_command(run):
     recipe = (run / "recipe.yaml").read_text()
     lines = [line for line in recipe.splitlines() if "directory:" not in line]

@@ -70,6 +70,12 @@ def test_the_table_has_what_was_found(folder):
         assert row.split() in rows, row
 
 
+def test_every_file_name_gives_a_name_that_a_recipe_may_have(folder):
+    shown = succeeds("init", "my.corpus.en", "my.corpus.de", "--output", "-½ köln².yaml")
+    assert "keras-transformer train './-½ köln².yaml'" in shown
+    assert load_recipe("-½ köln².yaml").name == "__köln_"
+
+
 def test_languages_come_from_names_or_options(folder):
     write_tsv(folder / "tatoeba.en-de.tsv.gz")
     succeeds("init", "tatoeba.en-de.tsv.gz")

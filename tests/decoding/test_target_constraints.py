@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.decoding.long_sentences import SourcePart
 from keras_transformer.decoding.target_constraints import ConstraintError, TargetConstraints
 
@@ -136,7 +136,7 @@ def test_a_hypothesis_that_does_not_meet_the_constraints_is_refused():
 
     def check(*found):
         best = [Hypothesis("", ids, score, score, len(ids)) for ids, score in found]
-        constraints.check_found(PARTS, best)
+        assert constraints.met(PARTS, [[x] for x in best]) == [[x] for x in best]
 
     good = ((10, 11, 10), -1.0), ((11,), -1.0), ((12,), -1.0), ((), -1.0)
     check(*good)
@@ -148,3 +148,10 @@ def test_a_hypothesis_that_does_not_meet_the_constraints_is_refused():
             ConstraintError, match=rf"^sentences\[{sentence}\]: The search found no"
         ):
             check(*found)
+
+
+def test_lower_hypotheses_without_the_required_words_are_not_returned():
+    constraints = TargetConstraints(Letters(), PARTS[-1:], 3, required=[[], [], ["ba"]])
+    good, bad = (Hypothesis("", ids, -1.0, -1.0, 2) for ids in ((11, 10), (10, 11)))
+    found = [[good, bad, good]]
+    assert constraints.met(PARTS[-1:], found) == [[good, NO_HYPOTHESIS, good]]

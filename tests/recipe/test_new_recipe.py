@@ -155,3 +155,20 @@ def test_a_tsv_file_has_no_target_and_relative_paths_become_absolute(report, tmp
     assert recipe.data.train.target is None
     assert recipe.data.directory == Path.cwd()
     assert recipe.evaluation.tokenize == "char"
+
+
+def test_few_different_words_allow_the_vocabulary_of_the_training_split():
+    for seed in range(4):
+        pairs = list(zip(words(300, seed), words(300, seed + 100), strict=True))
+        settings = choose_settings(examine(pairs))
+        split = hold_out(pairs, settings.held_out, settings.held_out)
+        Tokenizer.train(list(split.train()), settings.vocabulary_size)
+
+
+def test_variants_of_a_sentence_count_once():
+    sentences = [f"{first} {second}" for first in words(20, 1) for second in words(20, 2)]
+    variants = [form.format(x) for x in sentences for form in ("{}", "{}.", "({})!", "{} ?")]
+    report = examine(zip(variants, variants, strict=True))
+    settings = choose_settings(report)
+    assert report.source.different == len(sentences)
+    hold_out(list(zip(variants, variants, strict=True)), settings.held_out, settings.held_out)
