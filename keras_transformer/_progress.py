@@ -45,9 +45,10 @@ class Bar(tqdm):
         self.initial += n
         self.last_print_n += n
         super().update(n)
-        self.last_print_t = self._time()
-        is_due = self.last_print_t >= self.start_t + self.delay
-        return self.refresh() if is_due else None
+        self.last_print_t = self._time()  # type: ignore[attr-defined]
+        if self.last_print_t >= self.start_t + (self.delay or 0):
+            self.refresh()
+        return None
 
 
 class _Lines:
