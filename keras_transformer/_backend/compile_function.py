@@ -190,7 +190,8 @@ def _jax(
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
             return function(model, *tensors, **dict(options))
 
-    stateless.__name__ = function.__name__.strip("_")  # for JAX's profiles and logs
+    # The name is for JAX's profiles and logs.
+    stateless.__name__ = getattr(function, "__name__", "stateless").strip("_")
     compiled = jax.jit(stateless, static_argnames="options", donate_argnames="given")
 
     def call(*tensors: Any, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 """Prepares batches for `model.fit`."""
 
+import gc
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -50,6 +51,17 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     whole = itertools.chain([first], iterator)
     dataset = tf.data.Dataset.from_generator(lambda: whole, output_signature=signature)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def end_iteration() -> None:
+    """Ends the iterators of `fit_data` that are no longer used.
+
+    TensorFlow logs an error about an iterator that Python's exit finds in a reference cycle.
+    """
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        gc.collect()
 
 
 def _varying_axes(model: Any) -> set[int] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compilation_cache import use_compilation_cache
-from keras_transformer.data import fit_data
+from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import checkpoint_folders
@@ -203,6 +203,7 @@ def fit(
             ],
         )
         copy_averages(inner_optimizer(model))
+    end_iteration()
     return history
 
 

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import keras
 import numpy as np
 from support.parallel_text import store_of_lengths
@@ -44,3 +47,23 @@ def test_evaluate_sees_every_batch_once(tmp_path):
         np.testing.assert_array_equal(labels, expected)
     model = small_model()
     model.evaluate(fit_data(batches), steps=len(batches), verbose=0)
+
+
+SCRIPT = """
+import sys
+import keras
+import numpy as np
+from keras_transformer import array_batches, fit
+x = np.ones((8, 3), "float32")
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+fit(model, array_batches(x, x[:, :1], batch_size=4), sys.argv[1], steps=2, checkpoint_every=2)
+"""
+
+
+def test_a_script_that_trains_ends_without_an_error_in_its_log(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Error occurred when finalizing" not in done.stderr
