@@ -139,7 +139,7 @@ training:
   checkpoint_every: {every}
   keep_checkpoints: 8
 evaluation:
-  average_last: 8
+  average_last: 4
   beam_size: 5
   length_penalty: 1.0
   tokenize: {_quoted(tokenize)}
