@@ -45,7 +45,8 @@ class ImportHook:
             exec_module = spec.loader.exec_module
 
             def exec_in_context(module: Any) -> None:
-                sys.meta_path.remove(self)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 with self._context():
                     exec_module(module)
 
