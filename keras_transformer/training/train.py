@@ -206,8 +206,7 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         )
         return
     previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
-    if run.recipe.evaluation.average_last > 1:
-        print("Averaging checkpoints.", file=sys.stderr)
+    print("Averaging checkpoints.", file=sys.stderr)
     average_checkpoints(
         _chosen(run, history),
         run.model_path,
