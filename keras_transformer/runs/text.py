@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -160,5 +161,6 @@ def _training_pairs(held_out: "HeldOut") -> "Iterator[Pair]":
     yield from held_out.train()
     print(
         f"held out: {len(held_out.validation):,} pairs for validation, {len(held_out.test):,} for "
-        f"test; {held_out.dropped:,} others dropped: they share a sentence with a held-out pair"
+        f"test; {held_out.dropped:,} others dropped: they share a sentence with a held-out pair",
+        file=sys.stderr,  # Standard output may be that of `translate`.
     )
