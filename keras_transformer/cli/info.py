@@ -86,9 +86,8 @@ def _vocabulary(vocabulary: dict[str, Any] | None) -> str:
 def _training(training: dict[str, Any] | None, backend: str | None) -> str:
     if training is None:
         return ""
-    parts = ["finished" if training["is_finished"] else "not finished"]
-    if training["is_running"]:
-        parts = ["another process is training"]
+    state = "finished" if training["is_finished"] else "not finished"
+    parts = ["another process is training" if training["is_running"] else state]
     if training["steps_done"] is not None:
         of = "" if training["steps"] is None else f" of {training['steps']:,}"
         parts.append(f"{training['steps_done']:,}{of} steps done")
