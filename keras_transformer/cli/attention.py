@@ -44,7 +44,7 @@ from keras_transformer.errors import UserError
 def command(
     run: Path, sentence: str, output: Path, target: str | None, checkpoint: Any, **shown: Any
 ) -> None:
-    """Show what each token of SENTENCE and its translation attends to, in the model of RUN.
+    """Show the attention of RUN in SENTENCE and its translation.
 
     An HTML file contains the attention weights of all layers and heads. Open it with a browser, and
     choose there what is shown. It needs no other file and no network. SVG and PNG files are

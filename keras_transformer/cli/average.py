@@ -15,9 +15,10 @@ from keras_transformer.errors import UserError
 )
 @backend_option
 def command(run: Path, last: int) -> None:
-    """Replace the weights of RUN/model.keras by the average of the last checkpoints.
+    """Average the last checkpoints of RUN.
 
-    The previous model is copied to RUN/model.previous.keras.
+    The average of their weights replaces the weights of RUN/model.keras. The previous model is
+    copied to RUN/model.previous.keras.
 
     \b
     keras-transformer average runs/quickstart --last 3

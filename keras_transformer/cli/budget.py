@@ -18,10 +18,11 @@ from keras_transformer.cli.common import FiniteRange, backend_option, recipe_arg
 )
 @backend_option
 def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None:
-    """For RECIPE, find the largest training.tokens_per_batch that fits into memory.
+    """Find the largest batch of RECIPE that fits into memory.
 
-    The command tests each value in a new process, with training steps on random sentences of the
-    maximum length. It needs no text files. With several devices, the result is for one device.
+    The result is a value for training.tokens_per_batch. The command tests each value in a new
+    process, with training steps on random sentences of the maximum length. It needs no text files.
+    With several devices, the result is for one device.
 
     \b
     keras-transformer budget wmt14_en_de_base

@@ -74,11 +74,12 @@ def command(
     scores: bool,
     **server: Any,
 ) -> None:
-    """Translate FILE, or standard input, with MODEL on a TensorFlow Serving server.
+    """Translate with MODEL on a TensorFlow Serving server.
 
-    MODEL is the name of the model on the server. The input has one sentence per line. Standard
-    input is translated line by line. The score is the log-probability in nats divided by the length
-    penalty, plus the coverage penalty. For gRPC, run: pip install 'keras3-transformer[serving]'.
+    MODEL is the name of the model on the server. The input, FILE or standard input, has one
+    sentence per line. Standard input is translated line by line. The score is the log-probability
+    in nats divided by the length penalty, plus the coverage penalty. For gRPC, run: pip install
+    'keras3-transformer[serving]'.
 
     \b
     echo "twenty-six" | keras-transformer client quickstart

@@ -15,9 +15,9 @@ from keras_transformer.cli.common import run_argument
 @run_argument
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(run: Path, as_json: bool) -> None:
-    """Show what RUN is, how far its training is, its scores, and what can be done next.
+    """Show what RUN is, its progress and its scores.
 
-    The command reads files, but does not load the model.
+    It also shows what can be done next. The command reads files, but does not load the model.
 
     \b
     keras-transformer info runs/quickstart

@@ -24,10 +24,11 @@ from keras_transformer.cli.common import (
 )
 @backend_option
 def command(run: Path, other: Path | None, output: Path) -> None:
-    """Write one HTML page about RUN, or about the difference between RUN and OTHER_RUN.
+    """Write one HTML page about RUN.
 
-    The page has the recipe, curves, scores, the best and worst sentences, and attention. It opens
-    from a file, without a network. What RUN lacks is named there, with the command that makes it.
+    With OTHER_RUN, the page is about the difference between the two runs. The page has the recipe,
+    curves, scores, the best and worst sentences, and attention. It opens from a file, without a
+    network. What RUN lacks is named there, with the command that makes it.
 
     \b
     keras-transformer report runs/quickstart

@@ -12,6 +12,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.packages import check_installed
 from keras_transformer.export.source_model import (
     Comparison,
     array,
@@ -93,12 +94,9 @@ def export_ctranslate2(
         ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
             model is already quantized. If the tokenizer belongs to another model.
     """
-    try:
-        from ctranslate2 import specs
-    except ImportError as error:
-        raise ImportError(
-            "export_ctranslate2 needs ctranslate2: pip install 'keras3-transformer[ctranslate2]'"
-        ) from error
+    check_installed("ctranslate2")
+    from ctranslate2 import specs
+
     _check(model, tokenizer, specs, quantization)
     check_is_free(directory)
     model = in_float32(model)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.export.packages import check_installed
 from keras_transformer.runs.run import Checkpoint, Run
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
@@ -93,6 +94,7 @@ def export_run(
         _check_search(format, options)
         if format in _FOR_TRANSFORMERS:
             run.require_transformer(f"The format {format}")
+        check_installed(format)
         if format != "saved_model":
             check_is_free(directory)
         run.model_place(checkpoint)

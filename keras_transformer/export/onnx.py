@@ -15,6 +15,7 @@ from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.export_run import OnnxWeights
+from keras_transformer.export.packages import check_installed
 from keras_transformer.export.source_model import (
     Comparison,
     check_attention,
@@ -112,15 +113,9 @@ def export_onnx(
         ValueError: If the activation, the attention, the position encoding or `quantization` is not
             supported. If the model is quantized, or the tokenizer belongs to another model.
     """
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
+    check_installed("onnx")
+    from keras_transformer.export import onnx_graph
 
-        from keras_transformer.export import onnx_graph
-    except ImportError as error:
-        raise ImportError(
-            "export_onnx needs onnx and onnxruntime: pip install 'keras3-transformer[onnx]'"
-        ) from error
     _check(model, tokenizer, onnx_graph, quantization)
     check_is_free(directory)
     model = in_float32(model)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
+from keras_transformer.export.packages import check_installed
 from keras_transformer.export.serving_files import (
     check_name,
     check_operations,
@@ -133,7 +133,7 @@ def export_saved_model(
             "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run_saved_model` works "
             f"on every backend. Received: {keras.config.backend()!r}"
         )
-    _check_installed()
+    check_installed("saved_model")
     from keras_transformer.export.translation_graph import TranslationGraph
 
     check_model(model, tokenizer)
@@ -201,14 +201,6 @@ def export_run_saved_model(
     )
 
 
-def _check_installed() -> None:
-    if not (find_spec("tensorflow") and find_spec("tensorflow_text")):
-        raise ImportError(
-            "the export to SavedModel needs tensorflow and tensorflow-text: "
-            "pip install 'keras3-transformer[tensorflow]'"
-        )
-
-
 def _next_version(directory: Path) -> int:
     versions = [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
     return max(versions, default=0) + 1
@@ -271,7 +263,7 @@ def _compare(
 def _in_new_process(
     run: Run, output: Path, options: SearchOptions, chosen: Sequence[Any]
 ) -> SavedModelExport:
-    _check_installed()
+    check_installed("saved_model")
     arguments = (run.directory, output, options.model_dump_json(), json.dumps(chosen))
     with hidden_stderr():
         process = subprocess.run(

@@ -208,6 +208,11 @@ class GrpcEndpoint:
         version: int | None = None,
         timeout: float = 60.0,
     ) -> None:
+        if address.startswith(("http://", "https://")):
+            raise UserError(
+                f"the address of gRPC must look like {GRPC_ADDRESS}, without http://. "
+                f"Received: {address}"
+            )
         try:
             import grpc
             import tensorflow as tf

@@ -27,6 +27,10 @@ def test_help_shows_every_command_with_an_example():
     assert __version__ in succeeds("--version")
 
 
+def test_no_summary_in_the_list_of_commands_is_cut_off():
+    assert "..." not in succeeds("--help").split("Commands:")[1]
+
+
 def test_help_and_wrong_arguments_import_neither_keras_nor_numpy():
     code = """
 import sys

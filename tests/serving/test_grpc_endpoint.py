@@ -99,3 +99,8 @@ def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UserError, match=r"^gRPC needs tensorflow-serving-api: pip install "):
         GrpcEndpoint("model")
+
+
+def test_an_address_of_http_is_refused_before_any_request():
+    with pytest.raises(UserError, match="must look like localhost:8500, without http://"):
+        GrpcEndpoint("model", "http://localhost:8500")
