@@ -16,7 +16,7 @@ NUMBERS = 1_000_000  # 0 ... 999,999
 FIRST_DAY = datetime.date(1700, 1, 1)
 DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
 
-_MISSING = "{} is missing: pip install keras3-transformer[quickstart]"
+_MISSING = "{} is missing: pip install 'keras3-transformer[quickstart]'"
 _SHARE_OF_DATES = 0.25
 # The probability of drawing the number n is proportional to 1 / (n + _SMALL_NUMBER).
 _SMALL_NUMBER = 1_000

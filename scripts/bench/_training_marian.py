@@ -58,6 +58,7 @@ def arguments_of(case: Case, folder: Path, steps: int) -> str:
         "transformer-heads": case.num_heads,
         "transformer-dim-ffn": case.d_ff,
         "transformer-dropout": DROPOUT_RATE,
+        "transformer-ffn-activation": "relu",
         "label-smoothing": LABEL_SMOOTHING,
         "learn-rate": ADAM["learning_rate"],
         "optimizer": "adam",
