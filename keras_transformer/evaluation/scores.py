@@ -156,7 +156,10 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
         run = Run.open(path)
         lines = run.scores.hypotheses(split)
         if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
-            raise UserError(f"the {split} text of {path} must be that of RUN. Received: another")
+            raise UserError(
+                f"{path} has another {split} text than RUN, so their scores can't be compared: "
+                f"translate RUN's text with {path}, and give the translations as --baseline"
+            )
     evaluator.check_aligned({str(path): lines})
     return lines
 
