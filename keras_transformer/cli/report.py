@@ -20,8 +20,8 @@ from keras_transformer.cli.common import (
     "--output",
     type=click.Path(path_type=Path),
     default=Path("report.html"),
-    help="The HTML file. Default: report.html in the current folder. The file is written only if the "
-    "command succeeds.",
+    help="The HTML file. Default: report.html in the current folder. The file is written only if "
+    "the command succeeds.",
 )
 @backend_option
 def command(run: Path, other: Path | None, output: Path) -> None:
