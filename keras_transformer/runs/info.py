@@ -140,9 +140,11 @@ def _backend(run: Run) -> str | None:
 def _training(run: Run) -> dict[str, Any]:
     steps = [checkpoint_step(folder) for folder in run.checkpoints()]
     is_finished = run.has_current_model()
-    if is_finished and steps and run.recipe and not run.recipe.training.early_stopping_patience:
+    if is_finished and steps and run.recipe:
         # The checkpoints of an unfinished training may have been averaged.
-        is_finished = steps[-1] >= run.recipe.training.steps
+        training, history = run.recipe.training, load_history(run.checkpoints()[-1])
+        is_over = history.is_over(training.early_stopping_patience)
+        is_finished = is_over or steps[-1] >= training.steps
     return {
         "is_finished": is_finished,
         "steps_done": steps[-1] if steps else None if is_finished else 0,

@@ -159,6 +159,11 @@ def test_more_steps_after_the_end_make_a_run_unfinished(unfinished):
     recipe = unfinished / "recipe.yaml"
     recipe.write_text(re.sub(r"\bsteps: 60", "steps: 40", recipe.read_text()))
     assert run_info(unfinished)["training"]["is_finished"]
+    text = re.sub(r"\bsteps: 40", "steps: 60\n  early_stopping_patience: 2", recipe.read_text())
+    recipe.write_text(text)
+    assert not run_info(unfinished)["training"]["is_finished"]
+    recipe.write_text(text.replace("early_stopping_patience: 2", "early_stopping_patience: 1"))
+    assert run_info(unfinished)["training"]["is_finished"]  # one loss came after the lowest
     seconds = (newest / "state.json").stat().st_mtime - 10
     os.utime(model, (seconds, seconds))
     assert not run_info(unfinished)["training"]["is_finished"]
