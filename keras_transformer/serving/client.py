@@ -140,7 +140,8 @@ class ServingClient:
                 which means the exported value.
 
         Raises:
-            UserError: In the same cases as `translate`, and if `n_best` exceeds the beam size.
+            UserError: In the same cases as `translate`, if `n_best` exceeds the beam size, and if
+                `beam_size` exceeds the largest that the exported model allows.
             ValueError: If a size is below 1, or if `length_penalty` is below 0.
         """
         sizes = {"n_best": n_best, "beam_size": beam_size, "max_length": max_length}
@@ -160,7 +161,7 @@ class ServingClient:
         }
         outputs = self._predict("translate_nbest", inputs)
         rows = zip(*self._columns(outputs, ("translations", "scores"), len(texts)), strict=True)
-        return [self._best(texts, scores, n_best) for texts, scores in rows]
+        return [self._best(texts, scores, n_best, beam_size or 1) for texts, scores in rows]
 
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
@@ -225,7 +226,7 @@ class ServingClient:
             )
         return Translation(text, score)
 
-    def _best(self, texts: Any, scores: Any, n_best: int) -> list[Translation]:
+    def _best(self, texts: Any, scores: Any, n_best: int, beam_size: int) -> list[Translation]:
         """Returns the first `n_best` translations. Drops padding, whose score is minus infinity."""
         if not isinstance(texts, list) or not isinstance(scores, list):
             texts, scores = [texts], [scores]
@@ -233,6 +234,11 @@ class ServingClient:
             raise UserError(
                 f"{self._endpoint.address} must answer with as many scores as translations. "
                 f"Received: {len(scores)} scores and {len(texts)} translations"
+            )
+        if len(texts) < beam_size:
+            raise UserError(
+                f"the model on {self._endpoint.address} allows a beam size of at most "
+                f"{len(texts)}. Received: beam_size={beam_size}"
             )
         if len(texts) < n_best:
             raise UserError(

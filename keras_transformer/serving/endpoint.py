@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from http.client import BadStatusLine
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ from keras_transformer.errors import UserError
 REST_ADDRESS, GRPC_ADDRESS = "http://localhost:8501", "localhost:8500"
 # HTTP status: too many requests, bad gateway, service unavailable, gateway timeout.
 _TEMPORARY = (429, 502, 503, 504)
+# What gRPC says of a server that answers in HTTP/1.
+_NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2")
 # By default, gRPC refuses messages over 4 MiB and makes ever longer pauses before it reconnects.
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -131,6 +134,11 @@ class RestEndpoint:
             message = f"{self.address} gave no answer within {self._timeout:g} s"
             raise TemporaryError(message) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            if _is_not_http(error):
+                raise UserError(
+                    f"{self.address} does not answer in HTTP. If this is the port of gRPC, use the "
+                    "protocol grpc, or give the port of REST"
+                ) from None
             raise UnreachableError(f"{self.address} cannot be reached: {_reason(error)}") from None
         except ValueError as error:  # raised by requests for an invalid address
             raise UserError(
@@ -193,6 +201,13 @@ def _reason(error: Exception) -> str:
     """Returns the last part of the innermost error's message."""
     inner = error.args[0] if error.args else error
     return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1]
+
+
+def _is_not_http(error: Exception) -> bool:
+    """Returns whether the server answered in another protocol than HTTP/1."""
+    inner = error.args[0] if error.args else None
+    causes = getattr(inner, "args", ())
+    return any(type(cause) is BadStatusLine for cause in causes)  # subclasses have no answer
 
 
 class GrpcEndpoint:
@@ -266,6 +281,11 @@ class GrpcEndpoint:
         except self._grpc.RpcError as error:
             if error.code() == code.NOT_FOUND:
                 raise NotFoundError(error.details()) from None
+            if any(text in error.details() for text in _NOT_GRPC):
+                raise UserError(
+                    f"{self.address} does not answer in gRPC. If this is the port of REST, use the "
+                    "protocol rest, or give the port of gRPC"
+                ) from None
             kinds = {
                 code.UNAVAILABLE: UnreachableError,
                 code.RESOURCE_EXHAUSTED: TemporaryError,

@@ -91,6 +91,12 @@ def test_more_best_than_the_search_has_beams_are_refused():
         ServingClient(Scripted(outputs=rows)).translate_nbest(["a"], 2)
 
 
+def test_a_beam_size_above_the_largest_of_the_server_is_refused():
+    rows = {"translations": [["x", "y"]], "scores": [[-1.0, -2.0]]}
+    with pytest.raises(UserError, match="a beam size of at most 2. Received: beam_size=3"):
+        ServingClient(Scripted(outputs=rows)).translate_nbest(["a"], beam_size=3)
+
+
 @pytest.mark.parametrize(
     "option",
     [{"n_best": -1}, {"n_best": 0}, {"beam_size": 0}, {"max_length": -3}]

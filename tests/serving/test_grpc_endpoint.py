@@ -37,6 +37,7 @@ print(json.dumps({
     "other": outcome(GrpcEndpoint("other", address).states),
     "version": outcome(GrpcEndpoint("model", address, 7).predict, "serving_default", text),
     "away": outcome(GrpcEndpoint("model", "localhost:1").predict, "serving_default", text),
+    "rest": outcome(GrpcEndpoint("model", sys.argv[2]).predict, "serving_default", text),
     "late": outcome(
         GrpcEndpoint("model", address, timeout=1e-6).predict, "serving_default", text
     ),
@@ -46,7 +47,8 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def outcomes(server):
-    command = [sys.executable, "-c", ASK, server.grpc]
+    rest = server.rest.removeprefix("http://")
+    command = [sys.executable, "-c", ASK, server.grpc, rest]
     child = subprocess.run(command, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr[-4000:]
     return json.loads(child.stdout)
@@ -99,6 +101,12 @@ def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UserError, match=r"^gRPC needs tensorflow-serving-api: pip install "):
         GrpcEndpoint("model")
+
+
+def test_the_port_of_rest_is_told_from_a_server_that_is_away(outcomes):
+    kind, message = outcomes["rest"]
+    assert kind == "UserError"
+    assert "does not answer in gRPC. If this is the port of REST" in message
 
 
 def test_an_address_of_http_is_refused_before_any_request():

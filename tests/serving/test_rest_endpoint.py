@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -171,3 +172,20 @@ def test_an_answer_that_is_not_of_a_model_server_is_the_users_to_mend(content):
     endpoint._session = SimpleNamespace(request=lambda *_, **__: response)
     with pytest.raises(UserError, match="^http://localhost:1 answers "):
         endpoint.states()
+
+
+def test_the_port_of_grpc_is_told_from_a_server_that_is_away():
+    with socket.create_server(("localhost", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0@\0")  # SETTINGS of HTTP/2
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        endpoint = RestEndpoint("model", f"http://localhost:{server.getsockname()[1]}")
+        with pytest.raises(UserError, match="does not answer in HTTP. If this is the port of gRPC"):
+            endpoint.predict("serving_default", {"text": ["a"]})
+        thread.join()
