@@ -78,6 +78,10 @@ class Ensemble:
         return min(model.vocabulary_size for model in self.models)
 
     @property
+    def target_vocabulary_size(self) -> int:
+        return min(model.target_vocabulary_size or model.vocabulary_size for model in self.models)
+
+    @property
     def max_length(self) -> int:
         return min(model.max_length for model in self.models)
 
