@@ -186,7 +186,9 @@ def export_run_saved_model(
     options = options or run.recipe.evaluation.search_options()
     output = Path("saved_models", run.directory.resolve().name) if output is None else Path(output)
     if (output / run.recipe_path.name).exists():
-        raise UserError(f"{output} is a run folder: name another folder for the SavedModel")
+        raise UserError(
+            f"{output} is a run folder: name another folder for the SavedModel (`output`)"
+        )
     if keras.config.backend() != "tensorflow":
         chosen = max_beam_size, use_shortlist, checkpoint
         return _in_new_process(run, output, options, chosen)

@@ -49,7 +49,7 @@ class Difference(NamedTuple):
         return math.inf if self.parts else 0.0
 
     def __str__(self) -> str:
-        return f"{self.largest:.1e} of {self.tolerance:.1e}"
+        return f"{self.largest:.1e} / {self.tolerance:.1e}"
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:

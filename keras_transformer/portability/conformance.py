@@ -54,9 +54,7 @@ class Conformance:
 
     def __str__(self) -> str:
         pairs = list(itertools.combinations(self.backends, 2))
-        lines = [
-            f"{'difference of tolerance':<24}" + "".join(f"{' - '.join(x):>24}" for x in pairs)
-        ]
+        lines = [f"{'difference / tolerance':<24}" + "".join(f"{' - '.join(x):>24}" for x in pairs)]
         for check, cells in self.largest.items():
             texts = ("-" if x is None else f"{x}{' !' * x.parts}" for x in cells.values())
             lines.append(f"{check:<24}" + "".join(f"{text:>24}" for text in texts))
@@ -130,7 +128,10 @@ def conformance(
     installed = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
     missing = [name for name in BACKENDS if name not in installed]
     if len(installed) < 2:
-        raise UserError(f"a comparison needs two backends; {missing[0]} is not installed")
+        raise UserError(
+            "a comparison needs two backends: "
+            f"pip install 'keras3-transformer[{missing[0]}]' installs {missing[0]} too"
+        )
     model, inputs = as_model(model, inputs), _tensors_of(model, inputs)
     modules = _modules(model, imports)
     checks = [check for check in CHECKS if check != "search" or isinstance(model, Searchable)]

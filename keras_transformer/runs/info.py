@@ -211,7 +211,10 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
         if training.get("checkpoints"):
             commands.append(f"translate {run} --checkpoint best")
     else:
-        commands = [f"translate {run}", f"export {run} --format saved_model"]
+        export = f"export {run} --format saved_model"
+        if Path("saved_models", Path(info["run"]).name, "recipe.yaml").exists():
+            export += " --output exported"  # The default output is a run folder.
+        commands = [f"translate {run}", export]
         scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
         if not any(score.get("split") == "test" and score["is_current"] for score in scores):
             commands.insert(1, f"evaluate {run}")

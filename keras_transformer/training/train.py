@@ -86,7 +86,10 @@ def _train(
     recipe, settings = run.recipe, run.recipe.training
     check_settings(recipe)
     if resume and run.model_path.exists() and not run.checkpoints():
-        raise UserError(f"{run.model_path} exists, but there is no checkpoint to resume from")
+        raise UserError(
+            f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "
+            "these weights, start another run with the recipe key training.initial_run"
+        )
     writing = run.writing()
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
@@ -385,6 +388,6 @@ def _load_initial_weights(run: Run, model: Any) -> None:
     if found != needed:
         raise UserError(
             f"training.initial_run: the shapes of the weights in {run.model_path} do not match the "
-            f"recipe's `model` section. The weights were trained with the recipe {run.recipe_path}"
+            f"recipe's section `model`. Copy this section from {run.recipe_path}"
         )
     model.set_weights(weights)

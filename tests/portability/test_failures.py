@@ -43,9 +43,9 @@ def test_a_call_is_reported_once_and_explains_later_checks(tmp_path):
     pairs = ("a", "c"), ("b", "c")
     found = {("outputs", pairs[0]): wrong, ("outputs", pairs[1]): worse}
     (failure,) = find(tmp_path, {**found, ("search", pairs[0]): wrong})
-    assert failure[:4] == ("outputs", ("b", "c"), "model/layer", "3.0e+00 of 1.0e+00")
+    assert failure[:4] == ("outputs", ("b", "c"), "model/layer", "3.0e+00 / 1.0e+00")
     assert failure.script is None and not any(tmp_path.iterdir())
-    assert str(failure).startswith("outputs: b and c differ in model/layer: 3.0e+00 of 1.0e+00\n")
+    assert str(failure).startswith("outputs: b and c differ in model/layer: 3.0e+00 / 1.0e+00\n")
 
 
 def test_a_result_of_one_backend_is_named(tmp_path):

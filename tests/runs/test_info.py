@@ -144,6 +144,13 @@ def test_a_run_in_training_is_not_to_be_resumed(unfinished):
     assert info["next"] == [f"keras-transformer translate {unfinished} --checkpoint best"]
 
 
+def test_an_export_of_a_run_in_saved_models_has_another_folder(finished, monkeypatch):
+    shutil.copytree(finished, finished.parent / "saved_models" / "mine")
+    monkeypatch.chdir(finished.parent)
+    export = run_info("saved_models/mine")["next"][-1]
+    assert export.endswith("export saved_models/mine --format saved_model --output exported")
+
+
 def test_the_next_commands_exist(unfinished):
     for command in run_info(unfinished)["next"]:
         program, name, *options = command.split()
