@@ -241,6 +241,10 @@ def evaluation_batches(
 ) -> list[Batch]:
     """Returns batches that contain every sentence once, for `model.evaluate`.
 
+    `SlicedLogitsTrainer.evaluate` and the metrics of this package return means over all tokens. For
+    another model, Keras weights the loss of each batch by its number of rows. Batches have
+    different numbers of rows, so this loss is not the mean over tokens.
+
     Args:
         store: The encoded text.
         tokens_per_batch: As in `BatchPlan`.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,13 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence. A single part is returned unchanged.
 
     Texts are joined with a space. Scores, log-probabilities and lengths are summed. The source
-    words in the alignments must be counted from the beginning of the whole sentence.
+    words in the alignments must be counted from the beginning of the whole sentence. If a part has
+    no hypothesis, neither has the sentence.
     """
     if len(parts) == 1:
         return parts[0]
+    if any(part.score == IMPOSSIBLE for part in parts):
+        return replace(NO_HYPOTHESIS, alignment=None if parts[0].alignment is None else ())
     alignment: list[tuple[int, int]] = []
     targets_before = 0
     for part in parts:
@@ -131,10 +134,11 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
     if not samples:
         raise ValueError("`samples` must not be empty. Received: samples=[]")
-    chrf, counts = CHRF(), Counter(samples)  # Equal samples are compared only once.
+    score, counts = CHRF().sentence_score, Counter(samples)  # Equal samples are compared once.
     utilities = {
         candidate: sum(
-            count * chrf.sentence_score(candidate, [reference]).score
+            # chrF of two empty texts is 0 in sacrebleu.
+            count * (100.0 if candidate == reference else score(candidate, [reference]).score)
             for reference, count in counts.items()
         )
         / len(samples)

@@ -33,8 +33,8 @@ class SpectrogramPatches(ConfiguredLayer):
         inputs: float tensor `(B, T, F)`, padded with frames of zeros at the end.
 
     Returns:
-        The vectors, float `(B, S, D)`, and a bool mask `(B, S)`, True where a patch has a real
-        frame. S is ceil(T / patch_frames) * F / patch_bands. The patches of the same time are
+        The vectors, float `(B, S, D)`, and a bool mask `(B, S)`, False after the last patch with a
+        real frame. S is ceil(T / patch_frames) * F / patch_bands. The patches of the same time are
         neighbours, from the lowest band to the highest.
 
     Raises:
@@ -92,6 +92,9 @@ class SpectrogramPatches(ConfiguredLayer):
         vectors = ops.reshape(vectors + times[:, :, None], (batch, -1, self.d_model))
         is_real = ops.any(padded != 0, axis=-1)
         is_real = ops.any(ops.reshape(is_real, (batch, groups, self.patch_frames)), axis=-1)
+        numbers = ops.arange(1, groups + 1, dtype="int32")
+        ends = ops.max(ops.where(is_real, numbers, 0), axis=-1, keepdims=True)
+        is_real = numbers <= ends  # Silence within a recording is not padding.
         return vectors, ops.repeat(is_real, self.band_embeddings.shape[0], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -39,6 +39,7 @@ class _Scale(NamedTuple):
     warmup_steps: int
     peak_learning_rate: float
     passes: int
+    average_last: int
 
 
 # The model of recipes/tatoeba_en_de.yaml. Its short decoder makes translation fast.
@@ -51,12 +52,12 @@ _SMALL: dict[str, int | str] = {
 }
 _WIDE: dict[str, int | str] = {"preset": "tiny", "d_model": 256, "d_ff": 1_024}
 _SCALES = (
-    _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 400, 0.002, 200),
-    _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 0.003, 50),
-    _Scale(250_000, _SMALL, 0.1, 6_000, 4_096, 1, 800, 0.003, 30),
-    _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 0.002, 20),
-    _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 0.0007, 20),
-    _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 0.0007, 20),
+    _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 400, 0.002, 200, 8),
+    _Scale(60_000, {"preset": "tiny"}, 0.2, 8_000, 2_048, 1, 1_000, 0.003, 50, 8),
+    _Scale(250_000, _SMALL, 0.1, 6_000, 4_096, 1, 800, 0.003, 30, 4),
+    _Scale(600_000, _WIDE, 0.1, 8_000, 4_096, 1, 1_000, 0.002, 20, 4),
+    _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 0.0007, 20, 4),
+    _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 0.0007, 20, 4),
 )
 _FEWEST_STEPS, _MOST_STEPS = 1_000, 100_000
 
@@ -139,9 +140,9 @@ training:
   checkpoint_every: {every}
   keep_checkpoints: 8
 evaluation:
-  average_last: 4
+  average_last: {scale.average_last}
   beam_size: 5
-  length_penalty: 1.0
+  length_penalty: 1.5
   tokenize: {_quoted(tokenize)}
 """
 

@@ -49,6 +49,20 @@ class TokenMean(keras.metrics.Metric):
         return {"pad_id": self.pad_id, "name": self.name}
 
 
+class LossMean(TokenMean):
+    """The mean loss per real target token.
+
+    Keras's own mean counts rows. A batch of short sentences has many rows, so it would count more
+    than a batch of long sentences with as many tokens.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(pad_id=0, name="loss")
+
+    def update_state(self, *_: Any, **__: Any) -> None:
+        """Does nothing. `SlicedLogitsTrainer.compute_loss` calls `add`."""
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
     """Computes the share of real target tokens whose label has the highest logit.

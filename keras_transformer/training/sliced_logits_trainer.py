@@ -14,7 +14,7 @@ from keras_transformer._backend.gradient_checkpointing import (
 from keras_transformer.models.base import ChecksClassWeight
 from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
 
 
 class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
@@ -26,10 +26,12 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
     states before multiplication by the output matrix. From these states, the loss computes the
     logits of a few tokens at a time.
 
-    Loss, metrics and gradients are the same as those of `model` itself, if you compile `model` with
-    `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. `compile` also compiles
-    `model`, with the same optimizer. `save` saves only `model`. You can train the saved model
-    further without this trainer.
+    Loss, metrics and gradients of a batch are the same as those of `model` itself, if you compile
+    `model` with `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. Only tokens
+    whose label shares the highest logit with another token always count as correct. Over several
+    batches, the reported loss is the mean per token, where Keras takes a mean that is weighted by
+    rows. `compile` also compiles `model`, with the same optimizer. `save` saves only `model`. You
+    can train the saved model further without this trainer.
 
     Example:
 
@@ -136,6 +138,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
                 f"weighted_metrics={weighted_metrics}"
             )
         super().compile(optimizer, **kwargs)
+        vars(self)["_loss_tracker"] = LossMean()  # Avoids tracking by Keras.
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
@@ -204,6 +207,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         # Reading `self.losses` is slow, even if the list is empty.
         for additional in self.losses if self._adds_losses() else ():
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
+        self._loss_tracker.add(ops.stop_gradient(loss * total if mean else loss), total)
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:

@@ -1,5 +1,7 @@
 """Joined parts, word alignments and minimum Bayes risk."""
 
+import math
+
 import numpy as np
 import pytest
 from keras import ops
@@ -30,6 +32,12 @@ def test_parts_are_joined_and_summed():
     joined = join_hypotheses([FIRST, SECOND])
     assert (joined.text, joined.ids) == ("ein Hund . er bellt .", (4, 5, 6, 7, 8))
     assert (joined.score, joined.log_probability, joined.length) == (-1.5, -2.25, 7)
+
+
+def test_a_sentence_with_a_part_that_was_not_found_is_not_found():
+    missing = Hypothesis("", (), -math.inf, -math.inf, 0)
+    joined = join_hypotheses([SECOND, missing])
+    assert joined == Hypothesis("", (), -math.inf, -math.inf, 0, ())
 
 
 def test_target_words_of_alignments_move_by_the_words_before():
@@ -161,3 +169,7 @@ def test_frequent_samples_count_as_often_as_they_were_drawn():
 def test_nothing_to_choose_from_is_refused():
     with pytest.raises(ValueError, match="must not be empty"):
         expected_utilities([])
+
+
+def test_the_empty_translation_can_be_the_best():
+    assert expected_utilities(["", "", "", "a"]) == {"": 75.0, "a": 25.0}

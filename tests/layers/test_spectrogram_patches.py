@@ -44,6 +44,12 @@ def test_frames_of_zeros_are_padding(layer):
     assert to_numpy(mask).tolist() == [[True] * 9 + [False] * 3] * 2
 
 
+def test_silence_within_a_recording_is_not_padding(layer):
+    x = spectrograms()
+    x[:, FRAMES : 2 * FRAMES] = 0
+    assert to_numpy(layer(x)[1]).all()
+
+
 def test_bands_that_patches_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="`patch_bands` must divide.*patch_bands=4"):
         SpectrogramPatches(D, FRAMES, 4)(spectrograms())

@@ -7,6 +7,7 @@ from support.contract import randomize, to_numpy
 from support.seq2seq_models import small_model as seq2seq_model
 from support.small_models import V, inputs_of, new_model
 
+from keras_transformer._backend.fit_data import fit_data
 from keras_transformer.models import Transformer
 from keras_transformer.training import (
     MaskedAccuracy,
@@ -60,10 +61,33 @@ def test_a_sum_is_the_mean_times_the_weights():
     trainers = [new_trainer(reduction=each) for each in ("mean_with_sample_weight", "sum")]
     inputs = inputs_of(trainers[0].model)
     labels, weights = labels_of(inputs), np.full(inputs["target_ids"].shape, 0.25, "float32")
+    states = trainers[0](inputs)
+    mean, total = (x.compute_loss(inputs, labels, states, weights) for x in trainers)
+    expected = to_numpy(mean) * 0.25 * np.sum(labels != 0)
+    np.testing.assert_allclose(to_numpy(total), expected, rtol=1e-5)
     mean, total = (x.test_on_batch(inputs, labels, weights, return_dict=True) for x in trainers)
-    expected = mean.pop("loss") * 0.25 * np.sum(labels != 0)
-    np.testing.assert_allclose(total.pop("loss"), expected, rtol=1e-5)
-    assert total == mean
+    assert total == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, reduction):
+    """Keras weights each batch by its rows, so short sentences would count too much."""
+    model = new_model(dropout_rate=0.0, num_layers=1)
+    trainer = SlicedLogitsTrainer(model, MaskedCrossentropy(reduction=reduction))
+    trainer.compile(TransformerAdam(0.0))
+    rng, batches = np.random.default_rng(0), []
+    for rows, length in ((12, 2), (2, 12)):
+        ids = rng.integers(4, V, (3, rows, length)).astype("int32")
+        weights = np.full((rows, length), 1 / (rows * length), "float32")
+        batches.append(({"source_ids": ids[0], "target_ids": ids[1]}, ids[2], weights))
+    batches = fit_data(batches, trainer)
+    if is_training:
+        history = trainer.fit(batches, steps_per_epoch=2, verbose=0).history
+        found = {name: values[0] for name, values in history.items()}
+    else:
+        found = trainer.evaluate(batches, steps=2, verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,7 @@ class TorchProcesses(Distribution):
         state.assign([(seed + self.rank) % 2**31, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        # The sums and counts of all replicas are summed, except the loss tracker's count of rows:
-        # the losses of the replicas are parts of one loss, so their sum must not be averaged.
-        rows = trainer._loss_tracker.count
-        sums = [variable.value for variable in trainer.metrics_variables if variable is not rows]
+        sums = [variable.value for variable in trainer.metrics_variables]
         for total, value in zip(sums, self._sum(sums), strict=True):
             total.copy_(value)
         return trainer.get_metrics_result()
