@@ -138,7 +138,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
                 f"weighted_metrics={weighted_metrics}"
             )
         super().compile(optimizer, **kwargs)
-        vars(self)["_loss_tracker"] = LossMean()  # Avoids tracking by Keras.
+        object.__setattr__(self, "_loss_tracker", LossMean())  # Avoids tracking by Keras.
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
