@@ -108,6 +108,6 @@ def test_unknown_language_is_refused():
 def test_missing_package_is_named(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        UserError, match=r"is missing: pip install keras3-transformer\[quickstart\]"
+        UserError, match=r"is missing: pip install 'keras3-transformer\[quickstart\]'"
     ):
         generate_pairs(1)
