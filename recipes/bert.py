@@ -12,8 +12,8 @@ data:     FOLDER/tatoeba/en-de.tsv.gz: in each line an English sentence, a tab a
           otherwise downloaded.
 target:   a higher test score with pretraining, outside of the confidence intervals
 hardware: 2 CPU cores with bfloat16 instructions, PyTorch backend
-time:     24 min of pretraining, 7 to 9 min per run of SST-2 and 2 to 5 min of WNUT-17, each on
-          one core beside other jobs
+time:     24 min of pretraining, 7 to 9 min per run of SST-2 and at most 5 min per run of
+          WNUT-17, each in a process of its own on one core, beside other jobs
 steps:    6,000 of 2,048 tokens, then 6 (SST-2) and 10 (WNUT-17) passes over the labels
 score:    test: F1 of entities (WNUT-17), three seeds: 7.8 ± 0.8 from scratch and
           19.2 ± 1.6 pretrained, the difference 11.4 ± 1.1. Accuracy on SST-2 in percent, five

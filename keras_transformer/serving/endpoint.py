@@ -281,7 +281,8 @@ class GrpcEndpoint:
         except self._grpc.RpcError as error:
             if error.code() == code.NOT_FOUND:
                 raise NotFoundError(error.details()) from None
-            if any(text in error.details() for text in _NOT_GRPC):
+            details = error.details() or ""
+            if any(text in details for text in _NOT_GRPC):
                 raise UserError(
                     f"{self.address} does not answer in gRPC. If this is the port of REST, use the "
                     "protocol rest, or give the port of gRPC"
