@@ -47,6 +47,17 @@ def makes_graphs() -> bool:
     return keras.config.backend() == "tensorflow"
 
 
+def prefers_float32() -> bool:
+    """Returns whether compiled functions take less time in float32 than in half precision.
+
+    This is the case for TensorFlow and JAX on a CPU. PyTorch on a CPU with instructions for
+    bfloat16 takes less time in bfloat16 if the matrices are large.
+    """
+    if not compiles_each_shape():
+        return False
+    return all(name.startswith("cpu") for name in keras.distribution.list_devices())
+
+
 class CompiledFunctions:
     """Compiles several functions of one model in the same way as `compile_function`.
 

@@ -58,7 +58,7 @@ def command(
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
-    scorer = Scorer(opened.model(checkpoint), opened.tokenizer(), tokens_per_batch)
+    scorer = Scorer(opened.inference_model(checkpoint), opened.tokenizer(), tokens_per_batch)
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):

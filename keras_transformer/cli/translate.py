@@ -206,7 +206,7 @@ def _ensemble_translator(
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
-    ensemble = Ensemble([opened.model(checkpoint) for opened in runs])
+    ensemble = Ensemble([opened.inference_model(checkpoint) for opened in runs])
     shortlist = runs[0].shortlist() if use_shortlist else None
     return Translator(ensemble, tokenizers[0], options, overlong, tokens_per_batch, shortlist)
 

@@ -19,11 +19,11 @@ from keras_transformer.export.source_model import (
     check_attention,
     check_model,
     compare,
-    in_float32,
     position_table,
 )
 from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
 from keras_transformer.models import Transformer
+from keras_transformer.models.base import in_float32
 
 # Maps activations of Keras to those of CTranslate2. "GELU" is the exact function, as in Keras.
 ACTIVATIONS = {

@@ -21,10 +21,10 @@ from keras_transformer.export.source_model import (
     check_attention,
     check_model,
     compare,
-    in_float32,
     random_sentences,
 )
 from keras_transformer.models import Transformer
+from keras_transformer.models.base import in_float32
 
 WEIGHTS = "weights.bin"
 

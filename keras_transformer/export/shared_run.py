@@ -18,9 +18,9 @@ from keras_transformer.export.source_model import (
     Comparison,
     check_model,
     compare,
-    in_float32,
     random_sentences,
 )
+from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.translator import Translator
@@ -72,16 +71,6 @@ def check_attention(model: Seq2Seq, format: str) -> None:
 def array(tensor: Any) -> np.ndarray:
     """Converts a weight or tensor of any dtype and backend to a float32 NumPy array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
-
-
-def in_float32(model: Seq2Seq) -> Seq2Seq:
-    """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
-    if model.dtype_policy.compute_dtype == "float32":
-        return model
-    with without_tensorflow():
-        exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
-    exact.set_weights(model.get_weights())
-    return exact
 
 
 def position_table(model: Transformer) -> np.ndarray | None:

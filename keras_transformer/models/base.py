@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
 
@@ -168,6 +169,16 @@ def _deserialized(value: Any) -> Any:
     if isinstance(value, dict) and "class_name" in value:
         return keras.saving.deserialize_keras_object(value)
     return value
+
+
+def in_float32(model: Any) -> Any:
+    """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
+    if model.dtype_policy.compute_dtype == "float32":
+        return model
+    with without_tensorflow():
+        exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    exact.set_weights(model.get_weights())
+    return exact
 
 
 def compute_policy(dtype: Any) -> Any:

@@ -341,6 +341,20 @@ class Run:
             self._check_tokenizer(model, path)
         return model
 
+    def inference_model(self, checkpoint: Checkpoint | None = None) -> Any:
+        """Loads the same model as `model`, to translate or to score with.
+
+        A model that was trained in mixed precision computes in float32 on TensorFlow and JAX on a
+        CPU, which compile and compute half precision more slowly there. On GPUs, and on PyTorch, it
+        computes as in training.
+        """
+        from keras_transformer._backend.compile_function import prefers_float32
+        from keras_transformer.models.base import in_float32
+
+        model = self.model(checkpoint)
+        is_mixed = model.dtype_policy.name in ("mixed_bfloat16", "mixed_float16")
+        return in_float32(model) if is_mixed and prefers_float32() else model
+
     @property
     def _resume(self) -> str:
         """The command that continues the training."""
@@ -426,8 +440,9 @@ class Run:
         if engine == "keras":
             from keras_transformer.decoding.translator import Translator
 
-            parts = (self.model(checkpoint), self.tokenizer(), options, overlong, tokens_per_batch)
-            return Translator(*parts, self.shortlist() if use_shortlist else None)
+            model, tokenizer = self.inference_model(checkpoint), self.tokenizer()
+            shortlist = self.shortlist() if use_shortlist else None
+            return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
         if engine != "ctranslate2":
             raise ValueError(
                 f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"

@@ -240,7 +240,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
         try:
             hypotheses = one.run.scores.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
-            scorer = Scorer(one.run.model(), one.run.tokenizer())
+            scorer = Scorer(one.run.inference_model(), one.run.tokenizer())
         except UserError as error:
             missing.append(note(f"{error}"))
             continue

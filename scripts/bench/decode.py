@@ -14,6 +14,10 @@ of this package's backends: the limit of large batches. `read` is the rate at wh
 are read, all of the decoder's at every step, over that of the best product of a vector and a large
 matrix: the limit of a single sentence, where caches do not help. Tokenization is not timed.
 
+With --baseline, nothing but this package is measured, in turn with another checkout of it, for
+example `git worktree add ../old COMMIT`. `ratio` is the median over the rounds of the other's
+seconds over ours.
+
 With --run and --text it is: a trained run translates a file, beside CTranslate2 with what is
 exported from that run, both with beam 5 and no length penalty; with --shortlist, this package also
 translates with the run's shortlist. With --lengths the cost of a token
@@ -32,6 +36,8 @@ from typing import Any
 
 import numpy as np
 from _common import Worker, limit_threads, table, write_json
+from _decoding_baseline import FORMATS as BASELINE_FORMATS
+from _decoding_baseline import measure_baseline_cases, measure_baseline_file
 from _decoding_engines import (
     CASES,
     ENGINES,
@@ -64,6 +70,7 @@ EXAMPLES = """examples:
   scripts/bench/decode.py --case tiny-1x1 --engines keras_transformer ctranslate2 --backends jax
   scripts/bench/decode.py --run runs/multi30k_en_de --text test2016.en --json file.json
   scripts/bench/decode.py --lengths lengths.png --json lengths.json
+  scripts/bench/decode.py --baseline ../old --json baseline.json
 """
 
 
@@ -276,6 +283,23 @@ def measure_cases(
     return report(contests)
 
 
+def measure_baseline(
+    checkout: Path,
+    file: tuple[Path, Path] | None,
+    cases: Sequence[Case],
+    backends: Sequence[str],
+    rounds: int,
+) -> list[dict[str, Any]]:
+    """Measure a run and a text, or else the cases; print the table and return its rows."""
+    if file:
+        rows = measure_baseline_file(checkout, *file, backends, rounds)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = measure_baseline_cases(checkout, cases, backends, rounds, Path(folder))
+    print(f"\n{table(rows, BASELINE_FORMATS)}")
+    return rows
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -296,6 +320,7 @@ def parse_arguments() -> argparse.Namespace:
         "--shortlist", action="store_true", help="translate the file also with a shortlist"
     )
     parser.add_argument("--lengths", type=Path, help="measure lengths, and plot to this file")
+    parser.add_argument("--baseline", type=Path, help="another checkout of this repository")
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
@@ -315,13 +340,15 @@ def main() -> None:
     arguments = parse_arguments()
     engines, backends, rounds = arguments.engines, arguments.backends, arguments.rounds
     limit_threads()
-    if arguments.run:
-        file = (arguments.run, arguments.text)
+    file = (arguments.run, arguments.text) if arguments.run else None
+    cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
+    if arguments.baseline:
+        rows = measure_baseline(arguments.baseline.resolve(), file, cases, backends, rounds)
+    elif file:
         rows = measure_file(*file, engines, backends, rounds, arguments.shortlist)
     elif arguments.lengths:
         rows = measure_lengths(arguments.lengths, engines, backends, rounds)
     else:
-        cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
         rows = measure_cases(cases, engines, backends, rounds)
         print(f"\n{table(rows, FORMATS)}")
     if arguments.json:

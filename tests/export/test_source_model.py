@@ -1,8 +1,5 @@
 """What all exporters share: checks, weights and the comparison."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -11,8 +8,7 @@ from support.contract import to_numpy
 from support.parallel_text import SENTENCES
 from support.seq2seq_models import SIZES
 from support.seq2seq_models import new_model as new_seq2seq_model
-from support.small_models import LENGTH, inputs_of, small_model
-from support.small_models import new_model as new_small_model
+from support.small_models import LENGTH, small_model
 
 from keras_transformer import Hypothesis
 from keras_transformer.data import Tokenizer
@@ -23,7 +19,6 @@ from keras_transformer.export.source_model import (
     check_attention,
     check_model,
     compare,
-    in_float32,
     position_table,
     random_sentences,
 )
@@ -75,29 +70,6 @@ def test_learned_positions_are_the_weights():
 @pytest.mark.parametrize("variant", ["rotary", "none"])
 def test_nothing_is_added_where_positions_are_elsewhere(variant):
     assert position_table(small_model(variant)) is None
-
-
-def test_the_twin_is_made_without_tensorflow_on_other_backends():
-    code = (
-        "import sys; from keras_transformer.export.source_model import in_float32; "
-        "from keras_transformer.models import Transformer; "
-        "sizes = {'num_layers': 1, 'd_model': 4, 'num_heads': 2, 'd_ff': 4}; "
-        "in_float32(Transformer(7, **sizes, dtype='mixed_bfloat16')); "
-        "print('tensorflow' in sys.modules)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert shown.stdout.strip() == str(keras.config.backend() == "tensorflow")
-
-
-def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
-    model = new_small_model()
-    assert in_float32(model) is model
-    half = new_small_model(dtype="mixed_bfloat16")
-    half.set_weights(model.get_weights())
-    twin = in_float32(half)
-    inputs = inputs_of(model)
-    np.testing.assert_allclose(to_numpy(twin(inputs)), to_numpy(model(inputs)), atol=1e-5)
-    np.testing.assert_array_equal(position_table(twin), position_table(model))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What all models have in common; test_equivalence.py and test_seq2seq.py have the rest."""
 
 import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -28,6 +30,7 @@ from keras_transformer import (
 )
 from keras_transformer.layers.changes import _sublayers
 from keras_transformer.models import architecture
+from keras_transformer.models.base import in_float32
 from keras_transformer.portability.conformance import random_inputs
 
 
@@ -214,3 +217,26 @@ def test_a_trainer_of_a_model_without_logits_of_tokens_is_refused():
 def test_sizes_and_ids_out_of_range_are_named(make, name):
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         make()
+
+
+def test_the_twin_is_made_without_tensorflow_on_other_backends():
+    code = (
+        "import sys; from keras_transformer.models.base import in_float32; "
+        "from keras_transformer.models import Transformer; "
+        "sizes = {'num_layers': 1, 'd_model': 4, 'num_heads': 2, 'd_ff': 4}; "
+        "in_float32(Transformer(7, **sizes, dtype='mixed_bfloat16')); "
+        "print('tensorflow' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == str(keras.config.backend() == "tensorflow")
+
+
+def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
+    model = small_models.new_model()
+    assert in_float32(model) is model
+    half = small_models.new_model(dtype="mixed_bfloat16")
+    half.set_weights(model.get_weights())
+    twin = in_float32(half)
+    inputs = small_models.inputs_of(model)
+    np.testing.assert_allclose(to_numpy(twin(inputs)), to_numpy(model(inputs)), atol=1e-5)
+    assert twin.compute_dtype == "float32"

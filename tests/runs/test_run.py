@@ -4,6 +4,7 @@ import shutil
 import zipfile
 
 import keras
+import numpy as np
 import pytest
 from support.locking_process import locked_by_another_process
 
@@ -299,3 +300,22 @@ def test_a_model_of_another_kind_is_refused(run):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(run.model_path)
     with pytest.raises(UserError, match="must contain a model that translates.*class Sequential"):
         run.model()
+
+
+def test_mixed_precision_computes_in_float32_where_that_is_faster(run):
+    sizes = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 7}
+    trained = Transformer(11, **sizes, dtype="mixed_bfloat16")
+    trained.save(run.model_path)
+    assert run.model().compute_dtype == "bfloat16"
+    model = run.inference_model()
+    compiles = keras.config.backend() != "torch"
+    assert model.compute_dtype == ("float32" if compiles else "bfloat16")
+    for found, expected in zip(model.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_pure_half_precision_stays(run):
+    Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, dtype="float16").save(
+        run.model_path
+    )
+    assert run.inference_model().compute_dtype == "float16"

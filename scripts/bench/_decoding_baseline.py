@@ -1,0 +1,120 @@
+"""The searches of this package in turn with those of another checkout of it, in one run.
+
+Each checkout runs its own workers, with its own scripts, so an older commit need not know today's
+names. The random weights come from one seed, so both decode the same model; a trained run must be
+one that both can open.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import _common
+import numpy as np
+from _decoding_engines import OURS, Case
+from tqdm import tqdm
+
+SECONDS_PER_TURN = 0.5
+FORMATS = {"ours": ",.4f", "baseline": ",.4f", "ratio": ".3f", "same": ".1%"}
+
+
+def measure_baseline_cases(
+    checkout: Path, cases: Sequence[Case], backends: Sequence[str], rounds: int, folder: Path
+) -> list[dict[str, Any]]:
+    """One row per case and backend, with the median seconds of a search in float32.
+
+    Args:
+        checkout: The root of the other checkout.
+        folder: For the files that the workers load.
+    """
+    rows = []
+    with tqdm(total=len(cases) * len(backends) * rounds, unit="round") as progress:
+        for case in cases:
+            for backend in backends:
+                progress.set_description(f"{case.name} on {backend}")
+                with ExitStack() as stack:
+                    workers = []
+                    for root in (_common.ROOT, checkout):
+                        place = folder / f"{case.model}-{backend}-{len(workers)}"
+                        worker = _case_worker(root, case, backend, place)
+                        workers.append(stack.enter_context(worker))
+                    tokens = [worker.ask("tokens", case.target_length) for worker in workers]
+                    arguments = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
+                    seconds = _take_turns(workers, arguments, rounds, progress)
+                same = float(np.mean([a == b for a, b in zip(*tokens, strict=True)]))
+                rows.append(_row(case.name, backend, seconds, same))
+    return rows
+
+
+def measure_baseline_file(
+    checkout: Path, run: Path, text: Path, backends: Sequence[str], rounds: int
+) -> list[dict[str, Any]]:
+    """One row per backend, with the median seconds of the whole file, after a first time."""
+    rows = []
+    with tqdm(total=len(backends) * rounds, unit="round") as progress:
+        for backend in backends:
+            progress.set_description(f"{text.name} on {backend}")
+            with ExitStack() as stack:
+                workers = [
+                    stack.enter_context(_file_worker(root, run, text, backend))
+                    for root in (_common.ROOT, checkout)
+                ]
+                texts = [[t for t, _ in w.ask("translate")["translations"]] for w in workers]
+                seconds = _take_turns(workers, ("translate",), rounds, progress)
+            same = float(np.mean([a == b for a, b in zip(*texts, strict=True)]))
+            rows.append(_row(text.name, backend, seconds, same))
+    return rows
+
+
+def _take_turns(
+    workers: Sequence[_common.Worker], action: Sequence[Any], rounds: int, progress: tqdm
+) -> list[list[float]]:
+    """Seconds of each worker, one figure a round; the workers begin a round in turn."""
+    seconds: list[list[float]] = [[] for _ in workers]
+    order = list(range(len(workers)))
+    for _ in range(rounds):
+        for i in order:
+            answer = workers[i].ask(*action)
+            seconds[i].append(answer["seconds"] if isinstance(answer, dict) else answer)
+        order.reverse()
+        progress.update()
+    return seconds
+
+
+def _row(name: str, backend: str, seconds: list[list[float]], same: float) -> dict[str, Any]:
+    ours, baseline = map(median, seconds)
+    return {
+        "case": name,
+        "backend": backend,
+        "ours": round(ours, 5),
+        "baseline": round(baseline, 5),
+        "ratio": round(median(b / a for a, b in zip(*seconds, strict=True)), 3),
+        "same": same,
+    }
+
+
+def _case_worker(root: Path, case: Case, backend: str, folder: Path) -> _common.Worker:
+    program = root / "scripts" / "bench" / "_decoding_engines.py"
+    environment = {"PYTHONPATH": str(root), "KERAS_BACKEND": backend}
+    if not folder.exists():
+        with _common.Worker(program, "prepare", str(folder), **environment) as worker:
+            worker.ask("prepare", asdict(case), [OURS])
+    specification = json.dumps([asdict(case), _setting(backend)])
+    return _common.Worker(program, "decode", str(folder), specification, **environment)
+
+
+def _file_worker(root: Path, run: Path, text: Path, backend: str) -> _common.Worker:
+    program = root / "scripts" / "bench" / "_decoding_file.py"
+    environment = {"PYTHONPATH": str(root), "KERAS_BACKEND": backend}
+    setting = json.dumps(_setting(backend))
+    # This package's worker loads nothing from the folder of exports, which is ".".
+    return _common.Worker(program, str(run), str(text), ".", "translate", setting, **environment)
+
+
+def _setting(backend: str) -> dict[str, Any]:
+    """Only what an older `Setting` has too."""
+    return {"engine": OURS, "backend": backend}
