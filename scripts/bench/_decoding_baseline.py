@@ -19,6 +19,7 @@ from _decoding_engines import OURS, Case
 from tqdm import tqdm
 
 SECONDS_PER_TURN = 0.5
+PAIRS = 3  # The place of the weights in memory changes a process's speed by some per cent.
 FORMATS = {"ours": ",.4f", "baseline": ",.4f", "ratio": ".3f", "same": ".1%"}
 
 
@@ -27,24 +28,31 @@ def measure_baseline_cases(
 ) -> list[dict[str, Any]]:
     """One row per case and backend, with the median seconds of a search in float32.
 
+    `PAIRS` pairs of fresh processes make all rounds each.
+
     Args:
         checkout: The root of the other checkout.
         folder: For the files that the workers load.
     """
     rows = []
-    with tqdm(total=len(cases) * len(backends) * rounds, unit="round") as progress:
+    total = len(cases) * len(backends) * PAIRS * rounds
+    with tqdm(total=total, unit="round") as progress:
         for case in cases:
             for backend in backends:
                 progress.set_description(f"{case.name} on {backend}")
-                with ExitStack() as stack:
-                    workers = []
-                    for root in (_common.ROOT, checkout):
-                        place = folder / f"{case.model}-{backend}-{len(workers)}"
-                        worker = _case_worker(root, case, backend, place)
-                        workers.append(stack.enter_context(worker))
-                    tokens = [worker.ask("tokens", case.target_length) for worker in workers]
-                    arguments = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
-                    seconds = _take_turns(workers, arguments, rounds, progress)
+                seconds: list[list[float]] = [[], []]
+                for _ in range(PAIRS):
+                    with ExitStack() as stack:
+                        workers = [
+                            stack.enter_context(_case_worker(root, case, backend, folder))
+                            for root in (_common.ROOT, checkout)
+                        ]
+                        tokens = [worker.ask("tokens", case.target_length) for worker in workers]
+                        arguments = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
+                        for all, new in zip(
+                            seconds, _take_turns(workers, arguments, rounds, progress), strict=True
+                        ):
+                            all += new
                 same = float(np.mean([a == b for a, b in zip(*tokens, strict=True)]))
                 rows.append(_row(case.name, backend, seconds, same))
     return rows
@@ -99,6 +107,7 @@ def _row(name: str, backend: str, seconds: list[list[float]], same: float) -> di
 
 def _case_worker(root: Path, case: Case, backend: str, folder: Path) -> _common.Worker:
     program = root / "scripts" / "bench" / "_decoding_engines.py"
+    folder /= f"{case.model}-{backend}-{'ours' if root == _common.ROOT else 'baseline'}"
     environment = {"PYTHONPATH": str(root), "KERAS_BACKEND": backend}
     if not folder.exists():
         with _common.Worker(program, "prepare", str(folder), **environment) as worker:
