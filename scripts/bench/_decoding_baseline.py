@@ -1,8 +1,7 @@
 """The searches of this package in turn with those of another checkout of it, in one run.
 
 Each checkout runs its own workers, with its own scripts, so an older commit need not know today's
-names. The random weights come from one seed, so both decode the same model; a trained run must be
-one that both can open.
+names. The random weights come from one seed, so both decode the same model.
 """
 
 import json
@@ -40,54 +39,39 @@ def measure_baseline_cases(
         for case in cases:
             for backend in backends:
                 progress.set_description(f"{case.name} on {backend}")
-                seconds: list[list[float]] = [[], []]
-                for _ in range(PAIRS):
-                    with ExitStack() as stack:
-                        workers = [
-                            stack.enter_context(_case_worker(root, case, backend, folder))
-                            for root in (_common.ROOT, checkout)
-                        ]
-                        tokens = [worker.ask("tokens", case.target_length) for worker in workers]
-                        arguments = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
-                        for all, new in zip(
-                            seconds, _take_turns(workers, arguments, rounds, progress), strict=True
-                        ):
-                            all += new
-                same = float(np.mean([a == b for a, b in zip(*tokens, strict=True)]))
-                rows.append(_row(case.name, backend, seconds, same))
+                rows.append(_measure(checkout, case, backend, rounds, folder, progress))
     return rows
 
 
-def measure_baseline_file(
-    checkout: Path, run: Path, text: Path, backends: Sequence[str], rounds: int
-) -> list[dict[str, Any]]:
-    """One row per backend, with the median seconds of the whole file, after a first time."""
-    rows = []
-    with tqdm(total=len(backends) * rounds, unit="round") as progress:
-        for backend in backends:
-            progress.set_description(f"{text.name} on {backend}")
-            with ExitStack() as stack:
-                workers = [
-                    stack.enter_context(_file_worker(root, run, text, backend))
-                    for root in (_common.ROOT, checkout)
-                ]
-                texts = [[t for t, _ in w.ask("translate")["translations"]] for w in workers]
-                seconds = _take_turns(workers, ("translate",), rounds, progress)
-            same = float(np.mean([a == b for a, b in zip(*texts, strict=True)]))
-            rows.append(_row(text.name, backend, seconds, same))
-    return rows
+def _measure(
+    checkout: Path, case: Case, backend: str, rounds: int, folder: Path, progress: tqdm
+) -> dict[str, Any]:
+    seconds: list[list[float]] = [[], []]  # of ours and of the baseline
+    for _ in range(PAIRS):
+        with ExitStack() as stack:
+            workers = [
+                stack.enter_context(_case_worker(root, case, backend, folder))
+                for root in (_common.ROOT, checkout)
+            ]
+            tokens = [worker.ask("tokens", case.target_length) for worker in workers]
+            for kept, new in zip(
+                seconds, _take_turns(workers, case, rounds, progress), strict=True
+            ):
+                kept += new
+    same = float(np.mean([a == b for a, b in zip(*tokens, strict=True)]))
+    return _row(case.name, backend, seconds, same)
 
 
 def _take_turns(
-    workers: Sequence[_common.Worker], action: Sequence[Any], rounds: int, progress: tqdm
+    workers: Sequence[_common.Worker], case: Case, rounds: int, progress: tqdm
 ) -> list[list[float]]:
     """Seconds of each worker, one figure a round; the workers begin a round in turn."""
     seconds: list[list[float]] = [[] for _ in workers]
     order = list(range(len(workers)))
     for _ in range(rounds):
         for i in order:
-            answer = workers[i].ask(*action)
-            seconds[i].append(answer["seconds"] if isinstance(answer, dict) else answer)
+            arguments = (case.target_length, SECONDS_PER_TURN)
+            seconds[i].append(workers[i].ask("seconds_per_search", *arguments))
         order.reverse()
         progress.update()
     return seconds
@@ -112,18 +96,6 @@ def _case_worker(root: Path, case: Case, backend: str, folder: Path) -> _common.
     if not folder.exists():
         with _common.Worker(program, "prepare", str(folder), **environment) as worker:
             worker.ask("prepare", asdict(case), [OURS])
-    specification = json.dumps([asdict(case), _setting(backend)])
+    setting = {"engine": OURS, "backend": backend}  # only what an older `Setting` has too
+    specification = json.dumps([asdict(case), setting])
     return _common.Worker(program, "decode", str(folder), specification, **environment)
-
-
-def _file_worker(root: Path, run: Path, text: Path, backend: str) -> _common.Worker:
-    program = root / "scripts" / "bench" / "_decoding_file.py"
-    environment = {"PYTHONPATH": str(root), "KERAS_BACKEND": backend}
-    setting = json.dumps(_setting(backend))
-    # This package's worker loads nothing from the folder of exports, which is ".".
-    return _common.Worker(program, str(run), str(text), ".", "translate", setting, **environment)
-
-
-def _setting(backend: str) -> dict[str, Any]:
-    """Only what an older `Setting` has too."""
-    return {"engine": OURS, "backend": backend}

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from _common import Worker, limit_threads, table, write_json
 from _decoding_baseline import FORMATS as BASELINE_FORMATS
-from _decoding_baseline import measure_baseline_cases, measure_baseline_file
+from _decoding_baseline import SECONDS_PER_TURN, measure_baseline_cases
 from _decoding_engines import (
     CASES,
     ENGINES,
@@ -55,7 +55,6 @@ from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
 QUALIFYING_ROUNDS = 2
-SECONDS_PER_TURN = 0.5
 TIE = 1e-4  # nats
 FORMATS = {
     "tokens_per_s": ",.0f",
@@ -284,18 +283,10 @@ def measure_cases(
 
 
 def measure_baseline(
-    checkout: Path,
-    file: tuple[Path, Path] | None,
-    cases: Sequence[Case],
-    backends: Sequence[str],
-    rounds: int,
+    checkout: Path, cases: Sequence[Case], backends: Sequence[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """Measure a run and a text, or else the cases; print the table and return its rows."""
-    if file:
-        rows = measure_baseline_file(checkout, *file, backends, rounds)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            rows = measure_baseline_cases(checkout, cases, backends, rounds, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure_baseline_cases(checkout, cases, backends, rounds, Path(folder))
     print(f"\n{table(rows, BASELINE_FORMATS)}")
     return rows
 
@@ -327,6 +318,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
     if bool(arguments.run) != bool(arguments.text):
         parser.error("--run and --text go together")
+    if arguments.baseline and (arguments.run or arguments.lengths or arguments.engines != ENGINES):
+        parser.error("--baseline goes with --case, --backends, --rounds and --json only")
     if arguments.shortlist and not arguments.run:
         parser.error("--shortlist needs --run and --text")
     for name in ("json", "lengths"):
@@ -340,11 +333,11 @@ def main() -> None:
     arguments = parse_arguments()
     engines, backends, rounds = arguments.engines, arguments.backends, arguments.rounds
     limit_threads()
-    file = (arguments.run, arguments.text) if arguments.run else None
     cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
     if arguments.baseline:
-        rows = measure_baseline(arguments.baseline.resolve(), file, cases, backends, rounds)
-    elif file:
+        rows = measure_baseline(arguments.baseline.resolve(), cases, backends, rounds)
+    elif arguments.run:
+        file = (arguments.run, arguments.text)
         rows = measure_file(*file, engines, backends, rounds, arguments.shortlist)
     elif arguments.lengths:
         rows = measure_lengths(arguments.lengths, engines, backends, rounds)
