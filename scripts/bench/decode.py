@@ -18,10 +18,10 @@ With --baseline, nothing but this package is measured, in turn with another chec
 example `git worktree add ../old COMMIT`. `ratio` is the median over the rounds of the other's
 seconds over ours.
 
-With --run and --text, tokenization is timed: a trained run translates a file, beside CTranslate2 with what is
-exported from that run, both with beam 5 and no length penalty; with --shortlist, this package also
-translates with the run's shortlist. With --lengths the cost of a token
-is measured against the length of the translation, and a line is fitted.
+With --run and --text, tokenization is timed: a trained run translates a file, beside CTranslate2
+with what is exported from that run, both with beam 5 and no length penalty; with --shortlist, this
+package also translates with the run's shortlist. With --lengths the cost of a token is measured
+against the length of the translation, and a line is fitted.
 """
 
 import argparse
