@@ -11,12 +11,13 @@ from keras import ops
 from keras_transformer._backend.operations import scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.changes import apply_layer_changes, layer_changes
+from keras_transformer.layers.placeholder_weights import CreatesPlaceholders
 
 # Constructor arguments that are objects. A layer's config contains the configs of these objects.
 _OBJECTS = ("position_encoding", "attention_pattern")
 
 
-class ConfiguredLayer(keras.layers.Layer):
+class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     """Base class of layers that store each constructor argument in an attribute of equal name."""
 
     @classmethod
@@ -111,7 +112,7 @@ class KeepsLora:
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(KeepsLora, keras.layers.Dense):
+class Dense(KeepsLora, CreatesPlaceholders, keras.layers.Dense):
     """`keras.layers.Dense` that computes the bias gradient faster on TensorFlow."""
 
     def __init__(
@@ -131,7 +132,7 @@ class Dense(KeepsLora, keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Conv2D(KeepsLora, keras.layers.Conv2D):
+class Conv2D(KeepsLora, CreatesPlaceholders, keras.layers.Conv2D):
     """`keras.layers.Conv2D` that keeps LoRA when it is saved."""
 
 

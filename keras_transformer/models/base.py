@@ -1,5 +1,8 @@
 """Defines the base class of the models, and the dtypes in which they compute."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -8,9 +11,12 @@ from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
+from keras_transformer.layers.placeholder_weights import placeholder_weights
 
 # The quantization modes of Keras that need no calibration data.
 QUANTIZATION_MODES = ("int8", "int4", "float8")
+
+_LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
 class ChecksClassWeight:
@@ -152,6 +158,9 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         config = {name: _deserialized(value) for name, value in config.items()}
         changes = config.pop("changes", {})
+        policy = compute_policy(config.get("dtype")).name
+        if policy in ("mixed_bfloat16", "mixed_float16") and _LOADS_IN_FLOAT32.get():
+            config["dtype"] = "float32"
         model = cls(**config)
         apply_layer_changes(model, changes)
         return model
@@ -171,11 +180,21 @@ def _deserialized(value: Any) -> Any:
     return value
 
 
+@contextmanager
+def loading_in_float32() -> Iterator[None]:
+    """Makes models in mixed precision compute in float32 if they are loaded within this context."""
+    token = _LOADS_IN_FLOAT32.set(True)
+    try:
+        yield
+    finally:
+        _LOADS_IN_FLOAT32.reset(token)
+
+
 def in_float32(model: Any) -> Any:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
-    with without_tensorflow():
+    with without_tensorflow(), placeholder_weights():
         exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
     exact.set_weights(model.get_weights())
     return exact

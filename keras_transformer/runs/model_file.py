@@ -25,6 +25,7 @@ def load_model(path: str | Path) -> Any:
     import keras
 
     from keras_transformer._backend.compilation_cache import use_compilation_cache
+    from keras_transformer.layers.placeholder_weights import placeholder_weights
     from keras_transformer.models import register_models
 
     use_compilation_cache()
@@ -34,7 +35,8 @@ def load_model(path: str | Path) -> Any:
     register_models()
     read_config(path)
     try:
-        return keras.saving.load_model(path, compile=False)
+        with placeholder_weights():
+            return keras.saving.load_model(path, compile=False)
     except Exception as error:  # zipfile, json, h5py and Keras raise different errors
         raise damaged_keras_file(path, error) from error
 

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -349,11 +349,10 @@ class Run:
         computes as in training.
         """
         from keras_transformer._backend.compile_function import prefers_float32
-        from keras_transformer.models.base import in_float32
+        from keras_transformer.models.base import loading_in_float32
 
-        model = self.model(checkpoint)
-        is_mixed = model.dtype_policy.name in ("mixed_bfloat16", "mixed_float16")
-        return in_float32(model) if is_mixed and prefers_float32() else model
+        with loading_in_float32() if prefers_float32() else nullcontext():
+            return self.model(checkpoint)
 
     @property
     def _resume(self) -> str:

@@ -18,6 +18,7 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, read_config, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
+from keras_transformer.layers.placeholder_weights import placeholder_weights
 from keras_transformer.models import register_models
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.model_file import (
@@ -259,10 +260,12 @@ def load_checkpoint_model(path: str | Path) -> Any:
     _, config = _check_loadable(Path(path))
     register_models()
     file = Path(path) / _MODEL
-    model = keras.saving.load_model(file, compile=False)
+    with placeholder_weights():
+        model = keras.saving.load_model(file, compile=False)
     if _has_averages(config):
         with _complete_loading(f"the EMA weights of checkpoint {path} cannot be loaded"):
-            compiled = keras.saving.load_model(file)
+            with placeholder_weights():
+                compiled = keras.saving.load_model(file)
         compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
         model.set_weights(compiled.get_weights())
     return model

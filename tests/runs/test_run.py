@@ -6,12 +6,15 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from support.contract import to_numpy
 from support.locking_process import locked_by_another_process
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
+from keras_transformer.models.base import in_float32
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Run, training_lock
@@ -19,8 +22,8 @@ from keras_transformer.runs.validation_history import ValidationHistory
 from keras_transformer.training.checkpoint import load_checkpoint_model, save_checkpoint
 
 
-def tiny_model():
-    return Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7)
+def tiny_model(**options):
+    return Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, **options)
 
 
 def test_open_gives_back_the_recipe_as_used(run, recipe):
@@ -303,8 +306,7 @@ def test_a_model_of_another_kind_is_refused(run):
 
 
 def test_mixed_precision_computes_in_float32_where_that_is_faster(run):
-    sizes = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 7}
-    trained = Transformer(11, **sizes, dtype="mixed_bfloat16")
+    trained = tiny_model(dtype="mixed_bfloat16")
     trained.save(run.model_path)
     assert run.model().compute_dtype == "bfloat16"
     model = run.inference_model()
@@ -314,8 +316,26 @@ def test_mixed_precision_computes_in_float32_where_that_is_faster(run):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("change", ["lora", "int8", "frozen"])
+def test_a_changed_model_computes_in_float32_as_its_twin_does(run, change):
+    model = tiny_model(dtype="mixed_bfloat16")
+    if change == "int8":
+        model.quantize("int8")
+    elif change == "frozen":
+        model.layers[2].trainable = False
+    else:
+        for layer in model._flatten_layers():
+            if isinstance(layer, Dense):
+                layer.enable_lora(2)
+                layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    model.save(run.model_path)
+    ids = {"source_ids": np.array([[4, 5, 6, 3]]), "target_ids": np.array([[2, 7, 8]])}
+    twin = model if keras.config.backend() == "torch" else in_float32(model)
+    loaded = run.inference_model()
+    np.testing.assert_allclose(to_numpy(loaded(ids)), to_numpy(twin(ids)), atol=1e-5)
+    assert len(loaded.trainable_variables) == len(model.trainable_variables)
+
+
 def test_pure_half_precision_stays(run):
-    Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, dtype="float16").save(
-        run.model_path
-    )
+    tiny_model(dtype="float16").save(run.model_path)
     assert run.inference_model().compute_dtype == "float16"

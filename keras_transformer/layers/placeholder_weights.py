@@ -1,0 +1,34 @@
+"""Creates weights of zeros where loading a model replaces them anyway."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
+
+
+@contextmanager
+def placeholder_weights() -> Iterator[None]:
+    """Makes layers of the package create weights of zeros within this context.
+
+    The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
+    JAX compiles a program for each shape.
+    """
+    token = _CREATES_PLACEHOLDERS.set(True)
+    try:
+        yield
+    finally:
+        _CREATES_PLACEHOLDERS.reset(token)
+
+
+class CreatesPlaceholders:
+    """Mixin of layers that obey `placeholder_weights`."""
+
+    def add_weight(
+        self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Creates a weight (see `keras.layers.Layer.add_weight`)."""
+        if _CREATES_PLACEHOLDERS.get():
+            initializer = "zeros"
+        return super().add_weight(shape, initializer, *args, **kwargs)  # type: ignore

@@ -1,0 +1,35 @@
+"""Weights of zeros where loading replaces them."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from support import small_models
+
+from keras_transformer.layers import TokenEmbedding
+from keras_transformer.layers.base import Conv2D, Dense
+from keras_transformer.layers.placeholder_weights import placeholder_weights
+from keras_transformer.models.base import in_float32
+from keras_transformer.runs.model_file import load_model
+
+
+def is_zero():
+    """Returns which of new layers have weights of zeros."""
+    layers = Dense(3), Conv2D(3, 1), TokenEmbedding(7, 3)
+    for layer in layers:
+        layer.build((None, 4, 4, 2))
+    return [not np.any(layer.get_weights()[0]) for layer in layers]
+
+
+def test_weights_are_zeros_within_the_context_and_in_its_thread_alone():
+    with placeholder_weights(), ThreadPoolExecutor(1) as other_thread:
+        assert is_zero() == [True, True, True]
+        assert other_thread.submit(is_zero).result() == [False, False, False]
+    assert is_zero() == [False, False, False]
+
+
+def test_all_placeholders_are_replaced(tmp_path):
+    model = small_models.new_model(dtype="mixed_bfloat16")
+    model.save(tmp_path / "model.keras")
+    for loaded in (load_model(tmp_path / "model.keras"), in_float32(model)):
+        for found, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(found, expected)
