@@ -94,11 +94,11 @@ def _train(
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     tokenizer = distribution.chief_first(lambda: _tokenizer(run))
-    plan, validation_batches = _batches(run, tokenizer, distribution, resume)
     with distribution.making():
         trainer = new_trainer(recipe, tokenizer, distribution)
         if settings.initial_run and not (resume and run.checkpoints()):
             _load_initial_weights(Run.open(settings.initial_run), trainer.model)
+    plan, validation_batches = _batches(run, tokenizer, distribution, resume)
     if resume or not run.checkpoints():  # otherwise, `fit` raises an error
         distribution.chief_first(lambda: _record(run))
     patience = settings.early_stopping_patience

@@ -114,6 +114,7 @@ def test_another_run_must_have_the_sizes_of_the_recipe(whole, tmp_path):
     run = Run.create(tmp_path / "run", recipe.model_copy(update={"model": wider}))
     with pytest.raises(UserError, match=r"training\.initial_run.*model\.keras"):
         train(run)
+    assert not run.store_dir.exists()
 
 
 @pytest.mark.slow
