@@ -1,6 +1,7 @@
 """The training loop for any Keras model and any stream of batches."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral, Real
@@ -377,9 +378,13 @@ def _is_image(value: Any) -> bool:
 
 
 def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
-    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
-    zeros = [ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights]
-    if not bool(ops.isfinite(sum(zeros))):
+    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function.
+
+    It waits for each sum before it begins the next one. On JAX, sums over the devices of several
+    processes that run at the same time would block each other forever.
+    """
+    zeros = [float(ops.sum(ops.cast(weight, "float32") * 0.0)) for weight in model.weights]
+    if not math.isfinite(sum(zeros)):
         raise diverged("weights are", step)
 
 
