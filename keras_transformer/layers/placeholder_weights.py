@@ -1,16 +1,18 @@
-"""Creates weights of zeros where loading a model replaces them anyway."""
+"""Creates weights of zeros instead of random weights where loading a model replaces them anyway."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import keras
+
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
 
 @contextmanager
 def placeholder_weights() -> Iterator[None]:
-    """Makes layers of the package create weights of zeros within this context.
+    """Makes layers of the package create zeros instead of random weights within this context.
 
     The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
     JAX compiles a program for each shape.
@@ -29,6 +31,6 @@ class CreatesPlaceholders:
         self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Creates a weight (see `keras.layers.Layer.add_weight`)."""
-        if _CREATES_PLACEHOLDERS.get():
+        if _CREATES_PLACEHOLDERS.get() and hasattr(keras.initializers.get(initializer), "seed"):
             initializer = "zeros"
         return super().add_weight(shape, initializer, *args, **kwargs)  # type: ignore

@@ -27,6 +27,14 @@ def test_weights_are_zeros_within_the_context_and_in_its_thread_alone():
     assert is_zero() == [False, False, False]
 
 
+def test_only_random_weights_become_zeros():
+    layer = Dense(3, kernel_initializer="ones", bias_initializer="random_normal")
+    with placeholder_weights():
+        layer.build((None, 2))
+    kernel, bias = layer.get_weights()
+    assert np.all(kernel == 1) and not np.any(bias)
+
+
 def test_all_placeholders_are_replaced(tmp_path):
     model = small_models.new_model(dtype="mixed_bfloat16")
     model.save(tmp_path / "model.keras")
