@@ -10,7 +10,12 @@ from keras import ops
 
 from keras_transformer._backend.operations import scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.layers.changes import apply_layer_changes, layer_changes
+from keras_transformer.layers.changes import (
+    apply_layer_changes,
+    apply_own_changes,
+    layer_changes,
+    own_changes,
+)
 from keras_transformer.layers.placeholder_weights import CreatesPlaceholders
 
 # Constructor arguments that are objects. A layer's config contains the configs of these objects.
@@ -59,12 +64,13 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     def get_build_config(self) -> dict[str, Any] | None:
         """Returns the input shapes and layer changes that `build_from_config` takes."""
         config = super().get_build_config()
-        changes = layer_changes(self)
-        return {**config, "changes": changes} if config and changes else config
+        changes = {"changes": layer_changes(self), "own_changes": own_changes(self)}
+        return config and {**config, **{name: x for name, x in changes.items() if x}}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config(config)
         apply_layer_changes(self, config.get("changes", {}))
+        apply_own_changes(self, config.get("own_changes", {}))
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:

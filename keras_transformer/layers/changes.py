@@ -23,7 +23,7 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
     found = {}
     flags: dict[int, bool] = {}  # by the id of the sublayer
     for path, sublayer in _sublayers(layer).items():
-        changes = _own_changes(sublayer)
+        changes = own_changes(sublayer)
         if sublayer.trainable != flags.get(id(sublayer), True):
             changes["trainable"] = sublayer.trainable
             # Keras also sets the flags of all sublayers.
@@ -52,11 +52,16 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
             sublayer.trainable = flag
     with fast_deletion():  # after `trainable = True`, which would unfreeze the kernel under LoRA
         for path, own in changes.items():
-            if "quantization" in own:
-                config = keras.saving.deserialize_keras_object(own["quantization"])
-                sublayers[path].quantize(config=config, type_check=False)
-            if "lora_rank" in own:
-                sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
+            apply_own_changes(sublayers[path], own)
+
+
+def apply_own_changes(layer: Any, changes: dict[str, Any]) -> None:
+    """Quantizes a built layer or enables LoRA, as the result of `own_changes` says."""
+    if "quantization" in changes:
+        config = keras.saving.deserialize_keras_object(changes["quantization"])
+        layer.quantize(config=config, type_check=False)
+    if "lora_rank" in changes:
+        layer.enable_lora(changes["lora_rank"], lora_alpha=changes["lora_alpha"])
 
 
 @contextmanager
@@ -73,7 +78,8 @@ def fast_deletion() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _own_changes(layer: Any) -> dict[str, Any]:
+def own_changes(layer: Any) -> dict[str, Any]:
+    """Returns the quantization and the LoRA of a layer without its sublayers (JSON values)."""
     changes: dict[str, Any] = {}
     quantization = getattr(layer, "quantization_config", None)
     if quantization is not None:

@@ -25,12 +25,17 @@ def placeholder_weights() -> Iterator[None]:
 
 
 class CreatesPlaceholders:
-    """Mixin of layers that obey `placeholder_weights`."""
+    """Mixin of layers that obey `placeholder_weights`, except users' subclasses of them.
+
+    A subclass may have random weights that it does not save.
+    """
 
     def add_weight(
         self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Creates a weight (see `keras.layers.Layer.add_weight`)."""
-        if _CREATES_PLACEHOLDERS.get() and hasattr(keras.initializers.get(initializer), "seed"):
+        is_loaded = type(self).__module__.startswith("keras_transformer.")
+        is_random = hasattr(keras.initializers.get(initializer), "seed")
+        if is_loaded and is_random and _CREATES_PLACEHOLDERS.get():
             initializer = "zeros"
         return super().add_weight(shape, initializer, *args, **kwargs)  # type: ignore

@@ -181,9 +181,12 @@ def _deserialized(value: Any) -> Any:
 
 
 @contextmanager
-def loading_in_float32() -> Iterator[None]:
-    """Makes models in mixed precision compute in float32 if they are loaded within this context."""
-    token = _LOADS_IN_FLOAT32.set(True)
+def loading_in_float32(active: bool = True) -> Iterator[None]:
+    """Makes models in mixed precision compute in float32 if they are loaded within this context.
+
+    If `active` is False, models are loaded in their own dtype, also within an outer context.
+    """
+    token = _LOADS_IN_FLOAT32.set(active)
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.layers.placeholder_weights import placeholder_weights
 from keras_transformer.models import register_models
+from keras_transformer.models.base import loading_in_float32
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
@@ -264,7 +265,8 @@ def load_checkpoint_model(path: str | Path) -> Any:
         model = keras.saving.load_model(file, compile=False)
     if _has_averages(config):
         with _complete_loading(f"the EMA weights of checkpoint {path} cannot be loaded"):
-            with placeholder_weights():
+            # In float32, the optimizer would lack the loss scale of mixed_float16.
+            with placeholder_weights(), loading_in_float32(active=False):
                 compiled = keras.saving.load_model(file)
         compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
         model.set_weights(compiled.get_weights())

@@ -35,6 +35,16 @@ def test_only_random_weights_become_zeros():
     assert np.all(kernel == 1) and not np.any(bias)
 
 
+def test_random_weights_of_a_subclass_stay_as_it_may_not_save_them():
+    class Projection(Dense):
+        pass
+
+    layer = Projection(3)
+    with placeholder_weights():
+        layer.build((None, 2))
+    assert np.any(layer.get_weights()[0])
+
+
 def test_all_placeholders_are_replaced(tmp_path):
     model = small_models.new_model(dtype="mixed_bfloat16")
     model.save(tmp_path / "model.keras")

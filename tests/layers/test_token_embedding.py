@@ -1,5 +1,6 @@
 """Embedding, scaled, and the output projection with the same matrix."""
 
+import keras
 import numpy as np
 import pytest
 from support import reference
@@ -106,3 +107,13 @@ def test_vectors_of_another_width_are_refused(layer):
 def test_vectors_that_would_damage_the_matrix_are_refused(layer, id, value):
     with pytest.raises(ValueError, match="must be finite and not all 0, and `ids` must be in"):
         layer.set_vectors([id], np.full((1, layer.d_model), value))
+
+
+def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
+    ids = keras.Input((3,), dtype="int32")
+    model = keras.Model(ids, TokenEmbedding(7, 4)(ids))
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    x = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
