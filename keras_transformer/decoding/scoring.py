@@ -88,11 +88,19 @@ class Scorer:
         tokenizer: The `Tokenizer` that the model was trained with.
         tokens_per_batch: Maximum number of source tokens in a batch, padding included. The same
             maximum applies to the target tokens. Defaults to None, which means 1024.
+
+    Raises:
+        ValueError: If `model` is an `Ensemble`, which has no `call`.
     """
 
     TOKENS_PER_BATCH = 1024
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
+        if not callable(model):
+            raise ValueError(
+                "`model` must be a single Keras model. Score with each model of an ensemble by "
+                f"itself. Received: {type(model).__name__}"
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = (

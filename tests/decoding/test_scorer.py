@@ -5,7 +5,7 @@ import pytest
 from support.fake_models import BOS, EOS, PAD
 from support.small_models import small_model
 
-from keras_transformer import SearchOptions, Tokenizer, Translator
+from keras_transformer import Ensemble, SearchOptions, Tokenizer, Translator
 from keras_transformer.decoding import scoring
 from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.errors import UserError
@@ -119,3 +119,8 @@ def test_tokens_sum_to_the_score(model):
     assert [len(of_pair) for of_pair in tokens] == [3, 4]
     expected = [score.log_probability for score in scores]
     np.testing.assert_allclose([sum(of_pair) for of_pair in tokens], expected, rtol=1e-5)
+
+
+def test_an_ensemble_is_refused(model):
+    with pytest.raises(ValueError, match="single Keras model.*Received: Ensemble"):
+        Scorer(Ensemble([model, model]), Letters())
