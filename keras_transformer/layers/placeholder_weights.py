@@ -7,17 +7,29 @@ from typing import Any
 
 import keras
 
+_IS_LOADING = ContextVar("_IS_LOADING", default=False)
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
 
 @contextmanager
 def placeholder_weights() -> Iterator[None]:
-    """Makes layers of the package create zeros instead of random weights within this context.
+    """Makes models of the package begin with zeros instead of random weights within this context.
 
     The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
-    JAX compiles a program for each shape.
+    JAX compiles a program for each shape. Layers in other models keep their random weights, because
+    a layer of a user may compute with weights that it does not save.
     """
-    token = _CREATES_PLACEHOLDERS.set(True)
+    token = _IS_LOADING.set(True)
+    try:
+        yield
+    finally:
+        _IS_LOADING.reset(token)
+
+
+@contextmanager
+def making_model_of_package() -> Iterator[None]:
+    """Makes layers create placeholders within this context if it is within the other one."""
+    token = _CREATES_PLACEHOLDERS.set(_IS_LOADING.get())
     try:
         yield
     finally:

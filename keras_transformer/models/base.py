@@ -11,7 +11,10 @@ from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
-from keras_transformer.layers.placeholder_weights import placeholder_weights
+from keras_transformer.layers.placeholder_weights import (
+    making_model_of_package,
+    placeholder_weights,
+)
 
 # The quantization modes of Keras that need no calibration data.
 QUANTIZATION_MODES = ("int8", "int4", "float8")
@@ -161,7 +164,8 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
         policy = compute_policy(config.get("dtype")).name
         if policy in ("mixed_bfloat16", "mixed_float16") and _LOADS_IN_FLOAT32.get():
             config["dtype"] = "float32"
-        model = cls(**config)
+        with making_model_of_package():
+            model = cls(**config)
         apply_layer_changes(model, changes)
         return model
 
