@@ -16,8 +16,8 @@ def placeholder_weights() -> Iterator[None]:
     """Makes models of the package begin with zeros instead of random weights within this context.
 
     The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
-    JAX compiles a program for each shape. Layers in other models keep their random weights, because
-    a layer of a user may compute with weights that it does not save.
+    JAX compiles a program for each shape. Other models, also users' subclasses of the package's
+    models, keep their random weights, because they may compute with weights that they do not save.
     """
     token = _IS_LOADING.set(True)
     try:
@@ -27,9 +27,10 @@ def placeholder_weights() -> Iterator[None]:
 
 
 @contextmanager
-def making_model_of_package() -> Iterator[None]:
-    """Makes layers create placeholders within this context if it is within the other one."""
-    token = _CREATES_PLACEHOLDERS.set(_IS_LOADING.get())
+def making_model(model_class: type) -> Iterator[None]:
+    """Makes layers create zeros within this context, if a model of the package is being loaded."""
+    is_ours = model_class.__module__.startswith("keras_transformer.")
+    token = _CREATES_PLACEHOLDERS.set(is_ours and _IS_LOADING.get())
     try:
         yield
     finally:
@@ -37,17 +38,13 @@ def making_model_of_package() -> Iterator[None]:
 
 
 class CreatesPlaceholders:
-    """Mixin of layers that obey `placeholder_weights`, except users' subclasses of them.
-
-    A subclass may have random weights that it does not save.
-    """
+    """Mixin of layers that obey `placeholder_weights`."""
 
     def add_weight(
         self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Creates a weight (see `keras.layers.Layer.add_weight`)."""
-        is_loaded = type(self).__module__.startswith("keras_transformer.")
-        is_random = hasattr(keras.initializers.get(initializer), "seed")
-        if is_loaded and is_random and _CREATES_PLACEHOLDERS.get():
+        # Random initializers alone have a seed.
+        if _CREATES_PLACEHOLDERS.get() and hasattr(keras.initializers.get(initializer), "seed"):
             initializer = "zeros"
         return super().add_weight(shape, initializer, *args, **kwargs)  # type: ignore

@@ -11,10 +11,7 @@ from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
-from keras_transformer.layers.placeholder_weights import (
-    making_model_of_package,
-    placeholder_weights,
-)
+from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
 
 # The quantization modes of Keras that need no calibration data.
 QUANTIZATION_MODES = ("int8", "int4", "float8")
@@ -164,7 +161,7 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
         policy = compute_policy(config.get("dtype")).name
         if policy in ("mixed_bfloat16", "mixed_float16") and _LOADS_IN_FLOAT32.get():
             config["dtype"] = "float32"
-        with making_model_of_package():
+        with making_model(cls):
             model = cls(**config)
         apply_layer_changes(model, changes)
         return model
@@ -201,7 +198,7 @@ def in_float32(model: Any) -> Any:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
-    with without_tensorflow(), placeholder_weights():
+    with without_tensorflow(), placeholder_weights(), loading_in_float32():
         exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
     exact.set_weights(model.get_weights())
     return exact

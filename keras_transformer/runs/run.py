@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -351,7 +351,7 @@ class Run:
         from keras_transformer._backend.compile_function import prefers_float32
         from keras_transformer.models.base import loading_in_float32
 
-        with loading_in_float32() if prefers_float32() else nullcontext():
+        with loading_in_float32(prefers_float32()):
             return self.model(checkpoint)
 
     @property

@@ -263,13 +263,15 @@ def load_checkpoint_model(path: str | Path) -> Any:
     file = Path(path) / _MODEL
     with placeholder_weights():
         model = keras.saving.load_model(file, compile=False)
-    if _has_averages(config):
-        with _complete_loading(f"the EMA weights of checkpoint {path} cannot be loaded"):
+        if _has_averages(config):
             # In float32, the optimizer would lack the loss scale of mixed_float16.
-            with placeholder_weights(), loading_in_float32(active=False):
+            with (
+                _complete_loading(f"the EMA weights of checkpoint {path} cannot be loaded"),
+                loading_in_float32(active=False),
+            ):
                 compiled = keras.saving.load_model(file)
-        compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
-        model.set_weights(compiled.get_weights())
+            compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
+            model.set_weights(compiled.get_weights())
     return model
 
 

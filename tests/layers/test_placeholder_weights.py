@@ -2,15 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import keras
 import numpy as np
 from support import small_models
 
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers.base import Conv2D, Dense
-from keras_transformer.layers.placeholder_weights import (
-    making_model_of_package,
-    placeholder_weights,
-)
+from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
+from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.runs.model_file import load_model
 
@@ -24,34 +23,42 @@ def is_zero():
 
 
 def test_weights_are_zeros_within_the_context_and_in_its_thread_alone():
-    with placeholder_weights(), making_model_of_package(), ThreadPoolExecutor(1) as other_thread:
+    with placeholder_weights(), making_model(Transformer), ThreadPoolExecutor(1) as other_thread:
         assert is_zero() == [True, True, True]
         assert other_thread.submit(is_zero).result() == [False, False, False]
     assert is_zero() == [False, False, False]
 
 
+def test_the_seed_gives_the_weights_it_gives_to_keras():
+    def weights(layer_class):
+        keras.utils.set_random_seed(1)
+        layer = layer_class(3, kernel_initializer="he_normal")
+        layer.build((None, 2))
+        return layer.get_weights()[0]
+
+    np.testing.assert_array_equal(weights(Dense), weights(keras.layers.Dense))
+
+
 def test_only_random_weights_become_zeros():
     layer = Dense(3, kernel_initializer="ones", bias_initializer="random_normal")
-    with placeholder_weights(), making_model_of_package():
+    with placeholder_weights(), making_model(Transformer):
         layer.build((None, 2))
     kernel, bias = layer.get_weights()
     assert np.all(kernel == 1) and not np.any(bias)
 
 
-def test_random_weights_of_a_subclass_stay_as_it_may_not_save_them():
-    class Projection(Dense):
+def test_layers_of_a_users_model_keep_their_random_weights_as_it_may_not_save_them():
+    class Users(Transformer):
         pass
 
-    layer = Projection(3)
-    with placeholder_weights(), making_model_of_package():
-        layer.build((None, 2))
-    assert np.any(layer.get_weights()[0])
+    with placeholder_weights(), making_model(Users):
+        assert is_zero() == [False, False, False]
 
 
 def test_layers_outside_of_models_of_the_package_keep_their_random_weights():
     with placeholder_weights():
         assert is_zero() == [False, False, False]
-    with making_model_of_package():
+    with making_model(Transformer):
         assert is_zero() == [False, False, False]
 
 

@@ -240,3 +240,10 @@ def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
     inputs = small_models.inputs_of(model)
     np.testing.assert_allclose(to_numpy(twin(inputs)), to_numpy(model(inputs)), atol=1e-5)
     assert twin.compute_dtype == "float32"
+
+
+def test_a_model_within_a_model_gets_a_twin_in_float32_too():
+    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4}
+    model = MaskedLanguageModel(BertEncoder(7, **sizes, dtype="mixed_bfloat16"))
+    layers = in_float32(model)._flatten_layers()
+    assert {layer.compute_dtype for layer in layers if layer.weights} == {"float32"}

@@ -9,8 +9,10 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from support import small_models
 
 from keras_transformer.errors import UserError
+from keras_transformer.models.base import loading_in_float32
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training import TransformerAdam, average_checkpoints, checkpoint
@@ -21,7 +23,7 @@ from keras_transformer.training.checkpoint import (
     remove_unfinished,
     save_checkpoint,
 )
-from keras_transformer.training.optimizer import averaged_weights
+from keras_transformer.training.optimizer import averaged_weights, inner_optimizer
 
 DAMAGE = "step-00000001 is damaged"
 
@@ -245,6 +247,19 @@ def test_averages_of_the_weights_stand_for_them(tmp_path):
     averaged = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(averaged.get_weights(), [[[1.5]]])
     assert not averaged.compiled
+
+
+def test_averages_of_mixed_float16_are_loaded_in_float32(tmp_path):
+    model = small_models.new_model(dtype="mixed_float16")
+    model.compile(TransformerAdam(use_ema=True), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    for _, variable in averaged_weights(inner_optimizer(model)):
+        variable.assign(np.ones(variable.shape))
+    path = save_checkpoint(tmp_path, model, step=1, keep=1)
+    with loading_in_float32():
+        loaded = load_checkpoint_model(path)
+    assert loaded.compute_dtype == "float32"
+    assert all(np.all(weight == 1) for weight in loaded.get_weights())
 
 
 @keras.saving.register_keras_serializable(package="tests")
