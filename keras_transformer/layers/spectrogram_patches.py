@@ -18,7 +18,9 @@ class SpectrogramPatches(ConfiguredLayer):
 
     A linear map turns each patch into a vector. A learned vector for its frequency bands and the
     sinusoid of its time are added. Frames of zeros at the end are padding, so a spectrogram gives
-    the same vectors in any batch.
+    the same vectors in any batch. The patches of the first `patch_frames` frames are never padding.
+    Zeros are recognized before the spectrograms are cast to the compute dtype, because float16 has
+    no numbers below 6e-8 but 0.
 
     Example:
 
@@ -30,7 +32,7 @@ class SpectrogramPatches(ConfiguredLayer):
         patch_bands: Frequency bands of a patch. Must divide the number of bands F. Defaults to 16.
 
     Call arguments:
-        inputs: float tensor `(B, T, F)`, padded with frames of zeros at the end.
+        inputs: float tensor `(B, T, F)` with T at least 1, padded with frames of zeros at the end.
 
     Returns:
         The vectors, float `(B, S, D)`, and a bool mask `(B, S)`, False after the last patch with a
@@ -38,7 +40,7 @@ class SpectrogramPatches(ConfiguredLayer):
         neighbours, from the lowest band to the highest.
 
     Raises:
-        ValueError: If `patch_bands` does not divide F.
+        ValueError: If `patch_bands` does not divide F, or if T is 0.
 
     Source: Gong et al. 2021, AST: Audio Spectrogram Transformer, §2.1 (with overlapping patches).
     """
@@ -47,6 +49,7 @@ class SpectrogramPatches(ConfiguredLayer):
         self, d_model: int, patch_frames: int = 4, patch_bands: int = 16, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self.autocast = False
         check_sizes(d_model=d_model, patch_frames=patch_frames, patch_bands=patch_bands)
         self.d_model = d_model
         self.patch_frames = patch_frames
@@ -80,20 +83,25 @@ class SpectrogramPatches(ConfiguredLayer):
         self.built = True
 
     def call(self, inputs: Any) -> Any:
+        if inputs.shape[1] == 0:
+            raise ValueError(
+                "A spectrogram must have at least one frame. "
+                f"Received: inputs of shape {tuple(inputs.shape)}"
+            )
         batch, frames = ops.shape(inputs)[:2]
         groups = (frames + self.patch_frames - 1) // self.patch_frames
         missing = groups * self.patch_frames - frames
         # `missing` may be a tensor in a TensorFlow graph, which `ops.pad` does not take.
         end = ops.zeros((batch, missing, inputs.shape[-1]), inputs.dtype)
         padded = ops.concatenate([inputs, end], axis=1)
-        vectors = self.projection(padded[..., None])
+        vectors = self.projection(ops.cast(padded, self.compute_dtype)[..., None])
         vectors = vectors + ops.cast(self.band_embeddings, vectors.dtype)
         times = self.times(ops.zeros((1, groups, self.d_model), vectors.dtype))
         vectors = ops.reshape(vectors + times[:, :, None], (batch, -1, self.d_model))
         is_real = ops.any(padded != 0, axis=-1)
         is_real = ops.any(ops.reshape(is_real, (batch, groups, self.patch_frames)), axis=-1)
         numbers = ops.arange(1, groups + 1, dtype="int32")
-        ends = ops.max(ops.where(is_real, numbers, 0), axis=-1, keepdims=True)
+        ends = ops.max(ops.where(is_real, numbers, 1), axis=-1, keepdims=True)
         is_real = numbers <= ends  # Silence within a recording is not padding.
         return vectors, ops.repeat(is_real, self.band_embeddings.shape[0], axis=1)
 

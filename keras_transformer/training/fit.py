@@ -37,6 +37,7 @@ from keras_transformer.training.optimizer import (
     copy_averages,
     ema_as_weights,
     inner_optimizer,
+    start_averages,
 )
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
@@ -314,6 +315,10 @@ def _begin(
     checkpoint = distribution.chief_first(find)
     with distribution.making():
         step = load_checkpoint(checkpoint, model) if checkpoint else 0
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        if not checkpoint:
+            start_averages(inner_optimizer(model))
         distribution.prepare(model)
     return step, load_history(checkpoint) if checkpoint else ValidationHistory()
 
@@ -383,7 +388,8 @@ def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
     It waits for each sum before it begins the next one. On JAX, sums over the devices of several
     processes that run at the same time would block each other forever.
     """
-    zeros = [float(ops.sum(ops.cast(weight, "float32") * 0.0)) for weight in model.weights]
+    sums = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
+    zeros = [float(ops.convert_to_numpy(zero)) for zero in sums]
     if not math.isfinite(sum(zeros)):
         raise diverged("weights are", step)
 

@@ -110,7 +110,8 @@ class TransformerAdam(_BackendAdam):
     - With `use_ema`, the moving averages of the weights are updated once per optimizer step. They
       do not include the initial weights. After t steps, a moving average is the weighted mean of
       the variable's values after steps 1 to t. The weight of the value after step i is
-      `ema_momentum ** (t - i)`.
+      `ema_momentum ** (t - i)`. Before the first step, and as long as a `LossScaleOptimizer` skips
+      every step, `model.fit` keeps the weights. In Keras, it then sets all weights to 0.
 
     Example:
 
@@ -223,8 +224,9 @@ class TransformerAdam(_BackendAdam):
         """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        super().finalize_variable_values(var_list)
-        copy_averages(self)
+        if int(self.iterations) > 0:
+            super().finalize_variable_values(var_list)
+            copy_averages(self)
 
 
 @contextmanager
@@ -243,6 +245,16 @@ def _exchange(optimizer: Any) -> None:
             value = np.array(ops.convert_to_numpy(variable))
             variable.assign(average)
             average.assign(value)
+
+
+def start_averages(optimizer: Any) -> None:
+    """Sets the moving averages of a built optimizer to the weights before its first step.
+
+    Keras starts them at 0. They would stay there as long as a `LossScaleOptimizer` skips each step.
+    """
+    if optimizer.use_ema and int(optimizer.iterations) == 0:
+        for variable, average in averaged_weights(optimizer):
+            average.assign(ops.copy(variable))
 
 
 def copy_averages(optimizer: Any) -> None:

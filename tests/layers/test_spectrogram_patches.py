@@ -50,6 +50,27 @@ def test_silence_within_a_recording_is_not_padding(layer):
     assert to_numpy(layer(x)[1]).all()
 
 
+def test_a_recording_of_silence_has_one_time_of_patches(layer):
+    for frames in (1, 7, 13):
+        found, mask = layer(np.zeros((1, frames, 3 * BANDS), "float32"))
+        assert to_numpy(mask).sum() == 3
+        assert to_numpy(mask)[0, :3].all()
+        expected = to_numpy(layer(np.zeros((1, 1, 3 * BANDS), "float32"))[0])
+        np.testing.assert_allclose(to_numpy(found)[:, :3], expected, atol=1e-6)
+
+
+def test_numbers_too_small_for_float16_are_no_padding():
+    layer = SpectrogramPatches(D, FRAMES, BANDS, dtype="mixed_float16")
+    found, mask = layer(np.full((1, 7, 3 * BANDS), 1e-9, "float32"))
+    assert to_numpy(mask).all()
+    assert keras.backend.standardize_dtype(found.dtype) == "float16"
+
+
+def test_no_frames_are_refused(layer):
+    with pytest.raises(ValueError, match=r"at least one frame.*\(2, 0, 6\)"):
+        layer(spectrograms(0))
+
+
 def test_bands_that_patches_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="`patch_bands` must divide.*patch_bands=4"):
         SpectrogramPatches(D, FRAMES, 4)(spectrograms())

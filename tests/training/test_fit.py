@@ -17,7 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from keras_transformer.errors import UserError
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.runs.checkpoints import checkpoint_folders
-from keras_transformer.training import array_batches, fit
+from keras_transformer.training import TransformerAdam, array_batches, fit
+from keras_transformer.training.checkpoint import load_checkpoint_model, newest_checkpoint
 from keras_transformer.training.distribution import Distribution
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20
@@ -396,6 +397,18 @@ def test_a_model_with_ema_weights_can_be_trained_again(tmp_path):
     fit_quietly(model, tmp_path / "first")
     fit_quietly(model, tmp_path / "second")
     assert len(names(tmp_path / "second")) == 3
+
+
+@pytest.mark.parametrize("adam", [keras.optimizers.Adam, TransformerAdam])
+def test_skipped_steps_leave_the_weights_and_their_averages(tmp_path, adam):
+    optimizer = keras.optimizers.LossScaleOptimizer(adam(0.1, use_ema=True), initial_scale=3e38)
+    model = new_model(optimizer)
+    before = model.get_weights()
+    fit_quietly(model, tmp_path, array_batches(X, Y + 100, 4))
+    assert int(optimizer.iterations) == 0
+    loaded = load_checkpoint_model(newest_checkpoint(tmp_path / "checkpoints"))
+    for found in (model, loaded):
+        np.testing.assert_array_equal(found.get_weights()[0], before[0])
 
 
 @pytest.mark.parametrize(

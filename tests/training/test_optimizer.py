@@ -154,6 +154,14 @@ def test_fit_ends_with_the_averages_and_can_go_on():
         )
 
 
+def test_a_fit_without_a_step_keeps_the_weights():
+    optimizer = keras.optimizers.LossScaleOptimizer(TransformerAdam(0.1, use_ema=True))
+    model = dense_of_two(optimizer)
+    before = model.get_weights()[0]
+    model.fit(np.array([[np.inf, 4.0]], "float32"), np.zeros((1, 1)), verbose=0)
+    np.testing.assert_array_equal(model.get_weights()[0], before)
+
+
 def dense_of_two(optimizer):
     """A model whose gradient is its input, summed over a batch."""
     inputs = keras.Input((2,))
