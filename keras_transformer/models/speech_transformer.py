@@ -39,7 +39,7 @@ class SpeechTransformer(ConfiguredModel):
         num_heads: Number of attention heads H. Defaults to 8.
         d_ff: Width of the feed-forward networks. Defaults to 2048.
         dropout_rate: Dropout rate, in [0, 1), of embeddings and sublayer outputs. Defaults to 0.1.
-        max_length: Maximum number of tokens of a hypothesis. Defaults to 1024.
+        max_length: Largest `max_length` that a search of this model may have. Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
@@ -129,12 +129,22 @@ class SpeechTransformer(ConfiguredModel):
         return self.embedding.embeddings, None
 
     def init_cache(self, features: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
-        """Encodes spectrograms, float `(B, T, F)`, and returns the cache (see `Searchable`)."""
+        """Encodes spectrograms, float `(B, T, F)`, and returns the cache (see `Searchable`).
+
+        Raises:
+            ValueError: If `max_length` exceeds that of the model.
+        """
+        self._check_length(max_length)
         memory, mask = self._encode(features)
         return self.decoder.init_cache(ops.shape(features)[0], beam_size, max_length, memory, mask)
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns a cache with the same contents, but with room for `max_length` positions."""
+        """Returns a cache with the same contents, but with room for `max_length` positions.
+
+        Raises:
+            ValueError: If `max_length` exceeds that of the model.
+        """
+        self._check_length(max_length)
         return self.decoder.extend_cache(cache, max_length)
 
     def step(self, token_ids: Any, cache: Cache, position: Any) -> tuple[Any, Cache]:
@@ -144,3 +154,10 @@ class SpeechTransformer(ConfiguredModel):
         x, cache, _ = self.decoder.step(x, cache, position)
         logits = ops.cast(self.embedding(x, reverse=True), "float32")
         return ops.reshape(logits, (*ops.shape(token_ids), self.vocabulary_size)), cache
+
+    def _check_length(self, max_length: int | None) -> None:
+        if max_length is not None and max_length > self.max_length:
+            raise ValueError(
+                f"`max_length` of a search must be at most that of the model ({self.max_length}). "
+                f"Received: max_length={max_length}"
+            )

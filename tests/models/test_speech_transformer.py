@@ -67,6 +67,14 @@ def test_a_coverage_penalty_is_refused():
         search(new_model(), spectrograms(), max_length=L, options=options)
 
 
+def test_a_search_longer_than_the_model_allows_is_refused():
+    model = new_model()
+    with pytest.raises(
+        ValueError, match=f"at most that of the model \\({L}\\).*max_length={L + 1}"
+    ):
+        search(model, spectrograms(), max_length=L + 1)
+
+
 def test_each_constructor_argument_is_attribute_and_config_key():
     model = new_model()
     config = json.loads(json.dumps(model.get_config()))
