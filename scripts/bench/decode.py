@@ -16,7 +16,8 @@ matrix: the limit of a single sentence, where caches do not help. Tokenization i
 
 With --baseline, nothing but this package is measured, in turn with another checkout of it, for
 example `git worktree add ../old COMMIT`. `ratio` is the median over the rounds of the other's
-seconds over ours.
+seconds over ours. With --run and --text too, both translate the file, after --sentences-before
+sentences: this package searches with few compiled programs at first (docs/benchmarks.md).
 
 With --run and --text, tokenization is timed: a trained run translates a file, beside CTranslate2
 with what is exported from that run, both with beam 5 and no length penalty; with --shortlist, this
@@ -38,6 +39,7 @@ import numpy as np
 from _common import Worker, limit_threads, table, write_json
 from _decoding_baseline import FORMATS as BASELINE_FORMATS
 from _decoding_baseline import SECONDS_PER_TURN, measure_baseline_cases
+from _decoding_baseline_file import measure_baseline_file
 from _decoding_engines import (
     CASES,
     ENGINES,
@@ -70,6 +72,7 @@ EXAMPLES = """examples:
   scripts/bench/decode.py --run runs/multi30k_en_de --text test2016.en --json file.json
   scripts/bench/decode.py --lengths lengths.png --json lengths.json
   scripts/bench/decode.py --baseline ../old --json baseline.json
+  scripts/bench/decode.py --baseline ../old --run runs/multi30k_en_de --text test2016.en
 """
 
 
@@ -312,14 +315,23 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--lengths", type=Path, help="measure lengths, and plot to this file")
     parser.add_argument("--baseline", type=Path, help="another checkout of this repository")
+    parser.add_argument(
+        "--sentences-before",
+        type=int,
+        default=18000,
+        help="that a process has translated before it is timed; default: 18,000",
+    )
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
     if bool(arguments.run) != bool(arguments.text):
         parser.error("--run and --text go together")
-    if arguments.baseline and (arguments.run or arguments.lengths or arguments.engines != ENGINES):
-        parser.error("--baseline goes with --case, --backends, --rounds and --json only")
+    others = arguments.lengths or arguments.shortlist or arguments.engines != ENGINES
+    if arguments.baseline and others:
+        parser.error("--baseline goes with neither --lengths, --shortlist nor --engines")
+    if arguments.sentences_before < 1:
+        parser.error("--sentences-before must be at least 1")
     if arguments.shortlist and not arguments.run:
         parser.error("--shortlist needs --run and --text")
     for name in ("json", "lengths"):
@@ -334,10 +346,13 @@ def main() -> None:
     engines, backends, rounds = arguments.engines, arguments.backends, arguments.rounds
     limit_threads()
     cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
-    if arguments.baseline:
+    file = (arguments.run, arguments.text)
+    if arguments.baseline and arguments.run:
+        options = (backends, arguments.sentences_before, rounds)
+        rows = measure_baseline_file(arguments.baseline.resolve(), *file, *options)
+    elif arguments.baseline:
         rows = measure_baseline(arguments.baseline.resolve(), cases, backends, rounds)
     elif arguments.run:
-        file = (arguments.run, arguments.text)
         rows = measure_file(*file, engines, backends, rounds, arguments.shortlist)
     elif arguments.lengths:
         rows = measure_lengths(arguments.lengths, engines, backends, rounds)
