@@ -209,7 +209,10 @@ def fits(pieces: Sequence[int], max_length: int) -> bool:
 
 
 def check_utf8(text: str) -> None:
-    """Raises `UserError` if a text of the command line contains a byte that is not UTF-8."""
+    """Raises `UserError` if a text is not Unicode.
+
+    On the command line, a byte that is not UTF-8 becomes half of a surrogate pair.
+    """
     if re.search("[\ud800-\udfff]", text):
         raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
 
@@ -223,7 +226,13 @@ def _encode(
 ) -> list[list[int]]:
     if isinstance(sentences, str):
         raise TypeError(f"sentences must be a list of strings. Received: sentences={sentences!r}")
-    return processor.encode(list(sentences))
+    try:
+        return processor.encode(list(sentences))
+    except TypeError:
+        for sentence in sentences:
+            if isinstance(sentence, str):
+                check_utf8(sentence)
+        raise
 
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:

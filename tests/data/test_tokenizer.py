@@ -277,6 +277,13 @@ print(json.dumps([encode(model, sentences) for model in sys.argv[1:]]))
 """
 
 
+def test_half_a_surrogate_pair_is_refused(tokenizer):
+    with pytest.raises(UserError, match=r"UTF-8 text. Received: 'a\\ud800'"):
+        tokenizer.encode_source(["a", "a\ud800"])
+    with pytest.raises(TypeError):
+        tokenizer.encode_source([1])
+
+
 @pytest.mark.slow
 def test_keras_hub_gives_the_same_ids_in_a_tensorflow_graph(tmp_path):
     tokenizers = []
