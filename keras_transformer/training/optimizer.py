@@ -111,7 +111,7 @@ class TransformerAdam(_BackendAdam):
       do not include the initial weights. After t steps, a moving average is the weighted mean of
       the variable's values after steps 1 to t. The weight of the value after step i is
       `ema_momentum ** (t - i)`. Before the first step, and as long as a `LossScaleOptimizer` skips
-      every step, `model.fit` keeps the weights. In Keras, it then sets all weights to 0.
+      every step, `model.fit` keeps the weights. With Keras's Adam, all weights then become 0.
 
     Example:
 
