@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     """Test all backends, print a summary, and return 0 if all is as it should be."""
     slow = ["-m", ""] if "--slow" in arguments else []
     given = tuple(argument for argument in arguments if argument != "--slow")
-    jobs = [(backend, given) for backend in BACKENDS] if given else JOBS
+    jobs = _jobs(bool(slow), given)
     workers = min(len(jobs), os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as shared, ThreadPoolExecutor(workers) as pool:
         tests = (pool.submit(_test, name, [*slow, *part], workers, shared) for name, part in jobs)
@@ -60,6 +60,23 @@ def main(arguments: list[str]) -> int:
         totals.update(skipped=len(report.skipped))
     print(", ".join(f"{count} {outcome}" for outcome, count in totals.items()))
     return int(totals["failed"] > 0 or any(part.status for part in parts))
+
+
+def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    """The backend and pytest's arguments of each process.
+
+    With the slow tests, each folder has a process. The programs of XLA stay in memory, and Linux
+    allows a process only some 65,000 mapped pieces of memory.
+    """
+    if given:
+        return [(backend, given) for backend in BACKENDS]
+    if not slow:
+        return list(JOBS)
+    tests = ROOT / "tests"
+    folders = sorted({file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")})
+    parts = [(f"tests/{folder}",) for folder in folders]
+    parts.append(tuple(f"tests/{file.name}" for file in sorted(tests.glob("test_*.py"))))
+    return [(backend, part) for part in parts for backend in BACKENDS]
 
 
 def _test(backend: str, selection: list[str], workers: int, shared: str) -> Report:
