@@ -21,13 +21,18 @@ def pytest_configure(config: pytest.Config) -> None:
     JAX and TensorFlow then compile in half the time. Optimization level 0 with fusion emitters
     computes wrong attention in bfloat16. Without fusion emitters, TensorFlow rounds float32 to
     float16 and then to float8; its float8 tests are slow ones.
+
+    The programs of all tests stay in memory. Split into parts, they would need more mapped pieces
+    of memory than Linux allows a process (65,530), and TensorFlow would end with a segmentation
+    fault.
     """
+    flags = "--xla_cpu_parallel_codegen_split_count=1"
     if config.option.markexpr == "not slow" or os.environ.get("KERAS_BACKEND") == "jax":
-        os.environ.setdefault(
-            "XLA_FLAGS",
-            "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-            "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false",
+        flags += (
+            " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+            "--xla_cpu_use_fusion_emitters=false"
         )
+    os.environ.setdefault("XLA_FLAGS", flags)
 
 
 @pytest.fixture(autouse=True)
