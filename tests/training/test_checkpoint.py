@@ -239,6 +239,7 @@ def test_averages_of_the_weights_stand_for_them(tmp_path):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(TransformerAdam(use_ema=True, ema_momentum=0.5), loss="mse")
     model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(1)  # Before the first step, averages do not count.
     ((_, variable),) = averaged_weights(model.optimizer)
     for step, average in enumerate([1.0, 2.0]):
         variable.assign([[average]])
@@ -253,6 +254,7 @@ def test_averages_of_mixed_float16_are_loaded_in_float32(tmp_path):
     model = small_models.new_model(dtype="mixed_float16")
     model.compile(TransformerAdam(use_ema=True), loss="mse")
     model.optimizer.build(model.trainable_variables)
+    inner_optimizer(model).iterations.assign(1)  # Before the first step, averages do not count.
     for _, variable in averaged_weights(inner_optimizer(model)):
         variable.assign(np.ones(variable.shape))
     path = save_checkpoint(tmp_path, model, step=1, keep=1)
