@@ -86,11 +86,14 @@ class VectorQuantizer(ConfiguredLayer):
 
         Args:
             vectors: float tensor `(..., D)`.
+
+        Raises:
+            ValueError: If the layer has not been built.
         """
-        vectors = ops.cast(vectors, "float32")
-        products = ops.matmul(vectors, ops.transpose(self.codebook))
+        vectors, codebook = ops.cast(vectors, "float32"), self._float32_codebook()
+        products = ops.matmul(vectors, ops.transpose(codebook))
         # Without the squares of `vectors`, which are the same for all codes.
-        distances = ops.sum(ops.square(self.codebook), axis=-1) - 2 * products
+        distances = ops.sum(ops.square(codebook), axis=-1) - 2 * products
         return ops.cast(ops.argmin(distances, axis=-1), "int32")
 
     def decode(self, codes: Any) -> Any:
@@ -98,13 +101,21 @@ class VectorQuantizer(ConfiguredLayer):
 
         Args:
             codes: int tensor `(...)`, from 0 to `num_codes` - 1.
+
+        Raises:
+            ValueError: If the layer has not been built.
         """
-        return ops.take(self.codebook, codes, axis=0)
+        return ops.take(self._float32_codebook(), codes, axis=0)
+
+    def _float32_codebook(self) -> Any:
+        if not self.built:
+            raise ValueError("Call the layer or its method `build` first, which make the codebook.")
+        return ops.cast(self.codebook, "float32")
 
 
 def _mean(values: Any, mask: Any) -> Any:
     """Returns the mean of the values where `mask` is True, or of all values without a mask."""
     if mask is None:
         return ops.mean(values)
-    weights = ops.cast(mask, values.dtype)
+    weights = ops.broadcast_to(ops.cast(mask, values.dtype), ops.shape(values))
     return ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))

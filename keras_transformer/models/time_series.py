@@ -102,10 +102,10 @@ class TimeSeriesEncoder(ConfiguredModel):
         """Cuts series into patches, after each was scaled to zero mean and unit variance.
 
         Args:
-            series: float array `(B, L)`.
+            series: float array or tensor `(B, L)`.
 
         Returns:
-            A float array `(B, P, patch_size)`.
+            A float array `(B, P, patch_size)`, computed in float32 or in a wider dtype of `series`.
 
         Raises:
             ValueError: If L is not `look_back`.
@@ -115,6 +115,8 @@ class TimeSeriesEncoder(ConfiguredModel):
                 f"`series` must have the shape (B, {self.look_back}). "
                 f"Received: shape={series.shape}"
             )
+        series = ops.convert_to_numpy(series)
+        series = series.astype(np.promote_types(series.dtype, "float32"))
         mean = series.mean(axis=1, keepdims=True)
         scaled = (series - mean) / np.sqrt(series.var(axis=1, keepdims=True) + _EPSILON)
         return scaled.reshape(-1, self.num_patches, self.patch_size)

@@ -98,3 +98,27 @@ def test_padding_counts_in_no_loss(layer, x):
     masked = [float(loss) for loss in layer.losses]
     layer(np.concatenate([x[0, :3], x[1]])[None])
     np.testing.assert_allclose(masked, [float(loss) for loss in layer.losses], rtol=1e-6)
+
+
+def test_a_codebook_in_bfloat16_is_searched_in_float32(layer, x):
+    half = VectorQuantizer(K, COMMITMENT, dtype="bfloat16")
+    half.build(x.shape)
+    half.codebook.assign(layer.codebook)
+    layer.codebook.assign(ops.cast(half.codebook, "float32"))
+    np.testing.assert_array_equal(to_numpy(half.encode(x)), to_numpy(layer.encode(x)))
+    decoded = half.decode(layer.encode(x))
+    np.testing.assert_array_equal(to_numpy(decoded), to_numpy(layer.decode(layer.encode(x))))
+    assert keras.backend.standardize_dtype(half(x).dtype) == "bfloat16"
+
+
+def test_a_mask_of_one_column_hides_whole_rows(layer, x):
+    mask = np.array([[True], [False]])
+    layer(x, mask=mask)
+    found = [to_numpy(loss) for loss in layer.losses]
+    layer(x, mask=np.repeat(mask, T, axis=1))
+    np.testing.assert_allclose(found, [to_numpy(loss) for loss in layer.losses], rtol=1e-6)
+
+
+def test_a_layer_without_codebook_refuses_codes():
+    with pytest.raises(ValueError, match="`build` first"):
+        VectorQuantizer(K).decode(np.zeros((1,), "int32"))

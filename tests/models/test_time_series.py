@@ -108,6 +108,13 @@ def test_saved_models_load_with_safe_mode_and_their_encoders_train_on(tmp_path):
         assert np.abs(to_numpy(loaded.encoder.weights[0]) - before).max() > 0
 
 
+def test_patches_of_float16_and_of_tensors_are_those_of_float32():
+    series = 1000 + np.random.default_rng(1).normal(size=(B, P * SIZE)).astype("float16")
+    expected = new_encoder().patches_of(series.astype("float32"))
+    for same in (series, keras.ops.convert_to_tensor(series.astype("float32"))):
+        np.testing.assert_allclose(new_encoder().patches_of(same), expected, atol=1e-4)
+
+
 def test_series_of_another_length_are_refused():
     with pytest.raises(ValueError, match=f"must have the shape .B, {P * SIZE}.. Received: shape="):
         new_encoder().patches_of(np.ones((3, 2 * P * SIZE)))
