@@ -91,6 +91,7 @@ class MultiHeadAttention(ConfiguredLayer):
         ValueError: If an `attention_pattern` is combined with a position encoding that has a
             `score_bias`.
         ValueError: If the `position_encoding` has another number of heads.
+        ValueError: If `padding_mask` has another number of columns than there are keys.
 
     Source: Vaswani et al. 2017, §3.2.2.
     """
@@ -187,6 +188,7 @@ class MultiHeadAttention(ConfiguredLayer):
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         value = key if value is None else value
+        _check_length(padding_mask, key)
         allowed, bias = _over_heads(attention_mask), None
         needs_weights = return_attention_weights or is_recorded()
         if self.attention_pattern is not None and allowed is None and not needs_weights:
@@ -437,6 +439,15 @@ class MultiHeadAttention(ConfiguredLayer):
             mask = both_masks(mask, self.attention_pattern.allows(queries - start, keys - start))
         encoding = self.position_encoding
         return mask, None if encoding is None else encoding.score_bias(queries - keys)
+
+
+def _check_length(padding_mask: Any, key: Any) -> None:
+    lengths = (x.shape[1] for x in (key, key if padding_mask is None else padding_mask))
+    if len({length for length in lengths if isinstance(length, int)}) > 1:
+        raise ValueError(
+            "`padding_mask` must have as many columns as there are keys. "
+            f"Received: shape={tuple(padding_mask.shape)}, keys of shape {tuple(key.shape)}"
+        )
 
 
 def _over_heads(mask: Any) -> Any:

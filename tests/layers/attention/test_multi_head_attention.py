@@ -8,9 +8,13 @@ from support.contract import assert_layer_contract, randomize, to_numpy, weights
 
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
+    FixedAttention,
+    FullAttention,
+    LocalAttention,
     MultiHeadAttention,
     RelativePositionBias,
     RotaryPositionalEncoding,
+    StridedAttention,
 )
 
 B, N, T, S, D, H, K, K_V = 2, 2, 5, 7, 15, 3, 4, 11
@@ -265,6 +269,18 @@ def test_a_mask_over_positions_is_none_over_heads():
     layer = make_layer()
     expected = to_numpy(layer(x, use_causal_mask=True))
     np.testing.assert_allclose(to_numpy(layer(x, attention_mask=mask)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [None, FullAttention(), LocalAttention(9), StridedAttention(9), FixedAttention(9)],
+    ids=["none", "full", "local", "strided", "fixed"],
+)
+@pytest.mark.parametrize("length", [1, T - 1, T + 1])
+def test_a_padding_mask_of_another_length_is_refused(x, pattern, length):
+    layer = make_layer(attention_pattern=pattern)
+    with pytest.raises(ValueError, match=rf"as many columns as.*shape=\({B}, {length}\)"):
+        layer(x, padding_mask=np.ones((B, length), bool))
 
 
 def test_an_attention_mask_with_too_many_axes_is_refused(x):
