@@ -98,7 +98,7 @@ class TimeSeriesEncoder(ConfiguredModel):
         """Number of time steps L that the patches cover."""
         return self.num_patches * self.patch_size
 
-    def patches_of(self, series: np.ndarray) -> np.ndarray:
+    def patches_of(self, series: Any) -> np.ndarray:
         """Cuts series into patches, after each was scaled to zero mean and unit variance.
 
         Args:
@@ -110,13 +110,13 @@ class TimeSeriesEncoder(ConfiguredModel):
         Raises:
             ValueError: If L is not `look_back`.
         """
+        series = ops.convert_to_numpy(series)
+        series = series.astype(np.promote_types(series.dtype, "float32"))
         if series.shape[1:] != (self.look_back,):
             raise ValueError(
                 f"`series` must have the shape (B, {self.look_back}). "
                 f"Received: shape={series.shape}"
             )
-        series = ops.convert_to_numpy(series)
-        series = series.astype(np.promote_types(series.dtype, "float32"))
         mean = series.mean(axis=1, keepdims=True)
         scaled = (series - mean) / np.sqrt(series.var(axis=1, keepdims=True) + _EPSILON)
         return scaled.reshape(-1, self.num_patches, self.patch_size)

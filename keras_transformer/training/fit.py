@@ -37,7 +37,7 @@ from keras_transformer.training.optimizer import (
     copy_averages,
     ema_as_weights,
     inner_optimizer,
-    start_averages,
+    start_optimizer,
 )
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
@@ -315,10 +315,8 @@ def _begin(
     checkpoint = distribution.chief_first(find)
     with distribution.making():
         step = load_checkpoint(checkpoint, model) if checkpoint else 0
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
         if not checkpoint:
-            start_averages(inner_optimizer(model))
+            start_optimizer(model)
         distribution.prepare(model)
     return step, load_history(checkpoint) if checkpoint else ValidationHistory()
 

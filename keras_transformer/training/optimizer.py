@@ -247,11 +247,15 @@ def _exchange(optimizer: Any) -> None:
             average.assign(value)
 
 
-def start_averages(optimizer: Any) -> None:
-    """Sets the moving averages of a built optimizer to the weights before its first step.
+def start_optimizer(model: Any) -> None:
+    """Builds the optimizer of a compiled model, and sets its moving averages to the weights.
 
-    Keras starts them at 0. They would stay there as long as a `LossScaleOptimizer` skips each step.
+    Keras starts the averages at 0. They would stay there as long as a `LossScaleOptimizer` skips
+    every step. After the first step, the averages stay as they are.
     """
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    optimizer = inner_optimizer(model)
     if optimizer.use_ema and int(optimizer.iterations) == 0:
         for variable, average in averaged_weights(optimizer):
             average.assign(ops.copy(variable))

@@ -54,38 +54,40 @@ def _measure(
                 for root in (_common.ROOT, checkout)
             ]
             tokens = [worker.ask("tokens", case.target_length) for worker in workers]
+            request = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
             for kept, new in zip(
-                seconds, _take_turns(workers, case, rounds, progress), strict=True
+                seconds, take_turns(workers, request, rounds, progress), strict=True
             ):
                 kept += new
     same = float(np.mean([a == b for a, b in zip(*tokens, strict=True)]))
-    return _row(case.name, backend, seconds, same)
+    return {"case": case.name, "backend": backend, **compared(seconds), "same": same}
 
 
-def _take_turns(
-    workers: Sequence[_common.Worker], case: Case, rounds: int, progress: tqdm
+def take_turns(
+    workers: Sequence[_common.Worker], request: Sequence[Any], rounds: int, progress: tqdm
 ) -> list[list[float]]:
-    """Seconds of each worker, one figure a round; the workers begin a round in turn."""
+    """Seconds of each worker, one figure a round; the workers begin a round in turn.
+
+    Args:
+        request: What a worker is asked for: the name of its action, and the arguments.
+    """
     seconds: list[list[float]] = [[] for _ in workers]
     order = list(range(len(workers)))
     for _ in range(rounds):
         for i in order:
-            arguments = (case.target_length, SECONDS_PER_TURN)
-            seconds[i].append(workers[i].ask("seconds_per_search", *arguments))
+            seconds[i].append(workers[i].ask(*request))
         order.reverse()
         progress.update()
     return seconds
 
 
-def _row(name: str, backend: str, seconds: list[list[float]], same: float) -> dict[str, Any]:
+def compared(seconds: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The median seconds of ours and of the baseline, and the median of their ratios."""
     ours, baseline = map(median, seconds)
     return {
-        "case": name,
-        "backend": backend,
         "ours": round(ours, 5),
         "baseline": round(baseline, 5),
         "ratio": round(median(b / a for a, b in zip(*seconds, strict=True)), 3),
-        "same": same,
     }
 
 

@@ -12,11 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import _common
 import numpy as np
+from _decoding_baseline import compared, take_turns
 from _decoding_file import BEAM_SIZE
 from tqdm import tqdm
 
@@ -52,30 +52,11 @@ def measure_baseline_file(
             ):
                 workers = [ours, baseline]
                 found = [worker.ask("warm_up", sentences_before) for worker in workers]
-                seconds = [[], []]
-                order = [0, 1]
-                for _ in range(rounds):
-                    for i in order:
-                        seconds[i].append(workers[i].ask("seconds"))
-                    order.reverse()
-                    progress.update()
-            rows.append(_row(backend, sentences_before, seconds, found[0] == found[1]))
+                seconds = take_turns(workers, ["seconds"], rounds, progress)
+            row = {"backend": backend, "sentences_before": sentences_before, **compared(seconds)}
+            rows.append({**row, "same": found[0] == found[1]})
     print(f"\n{_common.table(rows, FORMATS)}")
     return rows
-
-
-def _row(
-    backend: str, sentences_before: int, seconds: Sequence[Sequence[float]], same: bool
-) -> dict[str, Any]:
-    ours, baseline = map(median, seconds)
-    return {
-        "backend": backend,
-        "sentences_before": sentences_before,
-        "ours": round(ours, 3),
-        "baseline": round(baseline, 3),
-        "ratio": round(median(b / a for a, b in zip(*seconds, strict=True)), 3),
-        "same": same,
-    }
 
 
 def _worker(root: Path, backend: str, *arguments: str) -> _common.Worker:

@@ -57,6 +57,7 @@ from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
 QUALIFYING_ROUNDS = 2
+SENTENCES_BEFORE = 18000  # so that this package no longer searches with few shapes
 TIE = 1e-4  # nats
 FORMATS = {
     "tokens_per_s": ",.0f",
@@ -318,8 +319,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--sentences-before",
         type=int,
-        default=18000,
-        help="that a process has translated before it is timed; default: 18,000",
+        help="that a process has translated before it is timed; default: "
+        f"{SENTENCES_BEFORE:,}; needs --baseline and --run",
     )
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
@@ -330,8 +331,12 @@ def parse_arguments() -> argparse.Namespace:
     others = arguments.lengths or arguments.shortlist or arguments.engines != ENGINES
     if arguments.baseline and others:
         parser.error("--baseline goes with neither --lengths, --shortlist nor --engines")
-    if arguments.sentences_before < 1:
+    if arguments.sentences_before is not None and not (arguments.baseline and arguments.run):
+        parser.error("--sentences-before needs --baseline, --run and --text")
+    if arguments.sentences_before is not None and arguments.sentences_before < 1:
         parser.error("--sentences-before must be at least 1")
+    if arguments.case and arguments.run:
+        parser.error("--case does not go with --run")
     if arguments.shortlist and not arguments.run:
         parser.error("--shortlist needs --run and --text")
     for name in ("json", "lengths"):
@@ -348,7 +353,7 @@ def main() -> None:
     cases = [CASES[arguments.case]] if arguments.case else list(CASES.values())
     file = (arguments.run, arguments.text)
     if arguments.baseline and arguments.run:
-        options = (backends, arguments.sentences_before, rounds)
+        options = (backends, arguments.sentences_before or SENTENCES_BEFORE, rounds)
         rows = measure_baseline_file(arguments.baseline.resolve(), *file, *options)
     elif arguments.baseline:
         rows = measure_baseline(arguments.baseline.resolve(), cases, backends, rounds)

@@ -111,7 +111,11 @@ def test_saved_models_load_with_safe_mode_and_their_encoders_train_on(tmp_path):
 def test_patches_of_float16_and_of_tensors_are_those_of_float32():
     series = 1000 + np.random.default_rng(1).normal(size=(B, P * SIZE)).astype("float16")
     expected = new_encoder().patches_of(series.astype("float32"))
-    for same in (series, keras.ops.convert_to_tensor(series.astype("float32"))):
+    for same in (
+        series,
+        series.tolist(),
+        keras.ops.convert_to_tensor(series.astype("float32")),
+    ):
         np.testing.assert_allclose(new_encoder().patches_of(same), expected, atol=1e-4)
 
 

@@ -76,6 +76,7 @@ class AttentionPattern:
 
     Raises:
         ValueError: If a size is not an integer of at least 1.
+        ValueError: If `padding_mask` has another number of columns than there are keys.
 
     Attributes:
         needs_window: Whether the pattern has a window, stride or block size. It must be the
@@ -176,6 +177,7 @@ def key_marks(key: Any, padding_mask: Any) -> Any:
     `split_blocks` fills up the last block of keys and the last block of marks with zeros. The added
     keys therefore count as padding.
     """
+    check_mask_length(padding_mask, key.shape[2])
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
     return ops.cast(padding_mask, "int32")[:, None, :, None]
@@ -201,6 +203,16 @@ def sequence_start(padding_mask: Any) -> Any:
     """
     seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
+
+
+def check_mask_length(padding_mask: Any, num_keys: Any) -> None:
+    """Raises `ValueError` if the length of the mask and the number of keys are known and differ."""
+    length = None if padding_mask is None else padding_mask.shape[1]
+    if isinstance(length, int) and isinstance(num_keys, int) and length != num_keys:
+        raise ValueError(
+            "`padding_mask` must have as many columns as there are keys. "
+            f"Received: shape={tuple(padding_mask.shape)}, {num_keys} keys"
+        )
 
 
 def check_one_length(query: Any, key: Any, pattern: Any) -> None:

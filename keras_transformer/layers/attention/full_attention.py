@@ -15,6 +15,7 @@ from keras_transformer._backend.operations import (
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
     attention_pattern,
+    check_mask_length,
     fitting_size,
 )
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
@@ -63,6 +64,7 @@ class FullAttention(AttentionPattern):
         dropout: Any = None,
         training: bool = False,
     ) -> Any:
+        check_mask_length(padding_mask, key.shape[2])
         drops = dropout is not None and dropout.rate > 0 and training
         if not drops:
             fused = fused_attention(query, key, value, padding_mask, use_causal_mask, use_scale)

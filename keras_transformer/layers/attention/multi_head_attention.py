@@ -9,6 +9,7 @@ from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
+    check_mask_length,
     sequence_start,
 )
 from keras_transformer.layers.attention.attention_records import (
@@ -188,7 +189,6 @@ class MultiHeadAttention(ConfiguredLayer):
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         value = key if value is None else value
-        _check_length(padding_mask, key)
         allowed, bias = _over_heads(attention_mask), None
         needs_weights = return_attention_weights or is_recorded()
         if self.attention_pattern is not None and allowed is None and not needs_weights:
@@ -203,6 +203,7 @@ class MultiHeadAttention(ConfiguredLayer):
                 training=training,
             )
             return self.output_projection(self._join_heads(heads))
+        check_mask_length(padding_mask, key.shape[1])
         is_real = None if padding_mask is None else padding_mask[:, None, None, :]
         if self._needs_positions:
             queries, keys = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, key))
@@ -439,15 +440,6 @@ class MultiHeadAttention(ConfiguredLayer):
             mask = both_masks(mask, self.attention_pattern.allows(queries - start, keys - start))
         encoding = self.position_encoding
         return mask, None if encoding is None else encoding.score_bias(queries - keys)
-
-
-def _check_length(padding_mask: Any, key: Any) -> None:
-    lengths = (x.shape[1] for x in (key, key if padding_mask is None else padding_mask))
-    if len({length for length in lengths if isinstance(length, int)}) > 1:
-        raise ValueError(
-            "`padding_mask` must have as many columns as there are keys. "
-            f"Received: shape={tuple(padding_mask.shape)}, keys of shape {tuple(key.shape)}"
-        )
 
 
 def _over_heads(mask: Any) -> Any:

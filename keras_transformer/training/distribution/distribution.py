@@ -60,7 +60,7 @@ class Distribution:
         return nullcontext()
 
     def prepare(self, trainer: Any) -> None:
-        """Prepares a compiled model for training in several replicas."""
+        """Prepares a compiled model, whose optimizer is built, for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
         """Returns a function that takes an iterator and trains on its next batch.

@@ -50,10 +50,6 @@ class JaxMesh(Distribution):
 
     fitting = making
 
-    def prepare(self, trainer: Any) -> None:
-        if not trainer.optimizer.built:
-            trainer.optimizer.build(trainer.trainable_variables)
-
     def crossentropy(
         self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
     ) -> Any:

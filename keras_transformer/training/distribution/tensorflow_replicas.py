@@ -40,7 +40,6 @@ class TensorFlowReplicas(Distribution):
         return self._strategy.scope()
 
     def prepare(self, trainer: Any) -> None:
-        trainer.optimizer.build(trainer.trainable_variables)
         trainer.optimizer.reduce_gradients = self._sum
         trainer._distribute_strategy = None
 
