@@ -32,5 +32,12 @@ def is_out_of_memory(error: Exception | str) -> bool:
 def check_sizes(**sizes: Any) -> None:
     """Raises `ValueError` if a size is not an integer of at least 1."""
     for name, size in sizes.items():
-        if not isinstance(size, Integral) or size < 1:
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")
+
+
+def check_integers(**arrays: Any) -> None:
+    """Raises `ValueError` if a NumPy array is not empty and its values are not integers."""
+    for name, array in arrays.items():
+        if array.size and array.dtype.kind not in "iu":
+            raise ValueError(f"`{name}` must be integers. Received: dtype={array.dtype}")

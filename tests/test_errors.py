@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import CorpusError
-from keras_transformer.errors import UserError, check_sizes, is_out_of_memory
+from keras_transformer.errors import UserError, check_integers, check_sizes, is_out_of_memory
 
 
 def test_errors_of_text_are_the_users_to_mend():
@@ -19,8 +19,14 @@ def test_errors_of_full_memory_are_recognized():
     assert not is_out_of_memory(RuntimeError("shapes differ"))
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.0, None])
+@pytest.mark.parametrize("size", [0, -1, 1.0, None, True])
 def test_sizes_are_integers_of_at_least_1(size):
     check_sizes(size=np.int64(1))
     with pytest.raises(ValueError, match=f"`size` must be an integer of at least 1.*size={size}"):
         check_sizes(size=size)
+
+
+def test_integers_are_of_any_size_and_an_empty_array_has_any_dtype():
+    check_integers(ids=np.zeros(2, "uint8"), none=np.zeros(0))
+    with pytest.raises(ValueError, match="`ids` must be integers. Received: dtype=float64"):
+        check_integers(ids=np.zeros(1))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.errors import check_integers
 
 
 def mask_tokens(
@@ -48,7 +49,8 @@ def mask_tokens(
         `pad_id` in the rest.
 
     Raises:
-        ValueError: If `rate` is out of range, or if no id is left for random tokens.
+        ValueError: If `rate` is out of range, if no id is left for random tokens, or if
+            `token_ids` are not integers.
 
     Source: Devlin et al. 2019; for new masks in each pass, Liu et al. 2019 (RoBERTa).
     """
@@ -61,7 +63,9 @@ def mask_tokens(
             "`vocabulary_size` must be larger than the number of special ids. Received: "
             f"vocabulary_size={vocabulary_size}, special_ids={special_ids}, mask_id={mask_id}"
         )
-    token_ids = np.asarray(token_ids, "int32")
+    token_ids = np.asarray(token_ids)
+    check_integers(token_ids=token_ids)
+    token_ids = token_ids.astype("int32")
     most = max(1, round(rate * token_ids.shape[1]))
     may_choose = ~np.isin(token_ids, special)
     order = np.where(may_choose, generator.random(token_ids.shape), 2.0).argsort(axis=1)

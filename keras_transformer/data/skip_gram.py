@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from keras_transformer.errors import check_sizes
+from keras_transformer.errors import check_integers, check_sizes
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 
@@ -43,13 +43,15 @@ def skip_gram_batches(
         first column is 1.
 
     Raises:
-        ValueError: If there is no sentence, if an id or size is out of range, or if a pass has too
-            few pairs for a batch.
+        ValueError: If there is no sentence, if an id, a size or `subsampling` is out of range, or if
+            a pass has too few pairs for a batch.
     """
     check_sizes(batch_size=batch_size, window=window, negatives=negatives)
-    if not sentences:
+    if not len(sentences):
         raise ValueError("`sentences` must not be empty.")
-    words = np.concatenate([np.asarray(sentence, "int32") for sentence in sentences])
+    if not subsampling > 0:
+        raise ValueError(f"`subsampling` must be above 0. Received: subsampling={subsampling}")
+    words = np.concatenate([_word_ids(sentence) for sentence in sentences])
     if words.min(initial=0) < 0 or words.max(initial=0) >= vocabulary_size:
         raise ValueError(
             f"Ids must be from 0 to {vocabulary_size - 1}. "
@@ -85,6 +87,12 @@ def skip_gram_batches(
             skipped = max(0, skipped - count)
 
     return stream
+
+
+def _word_ids(sentence: Sequence[int]) -> np.ndarray:
+    ids = np.asarray(sentence)
+    check_integers(sentences=ids)
+    return ids.astype("int32")
 
 
 def _pairs(

@@ -155,6 +155,11 @@ class Scorer:
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> Iterator[tuple[list[int], PairScores]]:
         """Yields the indices of the pairs of each batch, and their scores as NumPy arrays."""
+        if len(sentences) != len(translations):
+            raise ValueError(
+                "There must be one translation per sentence. "
+                f"Received: {len(sentences):,} sentences, {len(translations):,} translations"
+            )
         tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
         sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]
         targets = [tokenizer.frame_target(ids) for ids in self._encode("target", translations)]

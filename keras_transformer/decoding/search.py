@@ -30,6 +30,7 @@ from keras_transformer.decoding.shortlist import (
 )
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult, TokenRule
 from keras_transformer.decoding.token_rules import rules_of_options
+from keras_transformer.errors import check_sizes
 
 Strategy = BeamSearch | Sampling
 
@@ -88,12 +89,14 @@ def search(
         A `SearchResult`.
 
     Raises:
-        ValueError: If the request has a field that this kind of search does not support, or lacks
-            `beam_sizes` that `beam_size` requires. If there is a coverage penalty but the model has
-            no attention.
+        ValueError: If the request has a field that this kind of search does not support, has floats
+            instead of ids, or lacks `beam_sizes` that `beam_size` requires. If `max_length` is
+            below 1. If there is a coverage penalty but the model has no attention.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
+    if isinstance(max_length, int):
+        check_sizes(max_length=max_length)
     if beam_size is not None and request.beam_sizes is None:
         raise ValueError("`beam_size` requires `request.beam_sizes`.")
     if rules and request.shortlist is not None:

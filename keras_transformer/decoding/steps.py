@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.decoding.hypothesis import IMPOSSIBLE
@@ -58,15 +59,22 @@ class Request(NamedTuple):
         Each of `max_lengths` is a limit for all sentences, or None. The maximum length of a
         sentence becomes the minimum of these limits and of its entry in `self.max_lengths`. A
         constraint without any token becomes None.
+
+        Raises:
+            ValueError: If ids or numbers that must be integers are floats.
         """
         floats = {"length_penalties", "random_numbers"}
         if ops.ndim(self.source_ids) > 2:
             floats.add("source_ids")
         constraints = ("prefix_ids", "forbidden_ids", "required_ids")
+        given = {name: x for name, x in self._asdict().items() if x is not None}
+        for name in given.keys() - floats:
+            dtype = getattr(given[name], "dtype", "int32")
+            if "float" in keras.backend.standardize_dtype(dtype):
+                raise ValueError(f"`{name}` must be integers. Received: dtype={dtype}")
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
-            for name, x in self._asdict().items()
-            if x is not None
+            for name, x in given.items()
         }
         for name in constraints:
             if name in tensors and 0 in tensors[name].shape[1:]:

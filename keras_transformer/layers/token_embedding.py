@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import check_sizes
+from keras_transformer.errors import check_integers, check_sizes
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     initializer_config,
@@ -95,8 +95,9 @@ class TokenEmbedding(ConfiguredLayer):
             vectors: The new vectors, float `(N, D)`.
 
         Raises:
-            ValueError: If the shape of `vectors` is wrong, if all are 0 or one is not finite, if an
-                id is not in the vocabulary, or if the layer is not built or is quantized.
+            ValueError: If a shape is wrong, if there is no vector, if all are 0 or one is not
+                finite, if an id is not an integer or not in the vocabulary, or if the layer is not
+                built or is quantized.
         """
         vectors = np.asarray(ops.convert_to_numpy(vectors), "float32")
         if vectors.shape != (len(ids), self.d_model) or not self.built or self.scale is not None:
@@ -106,12 +107,12 @@ class TokenEmbedding(ConfiguredLayer):
                 f"quantized={self.scale is not None}"
             )
         ids = np.asarray(ids)
-        size = np.mean(vectors**2)
+        check_integers(ids=ids)
+        size = np.mean(vectors**2) if len(ids) else 0.0
         if not 0 < size < np.inf or not np.all((0 <= ids) & (ids < self.vocabulary_size)):
             raise ValueError(
                 "`vectors` must be finite and not all 0, and `ids` must be in the range from 0 to "
-                f"{self.vocabulary_size - 1}. Received: mean square {size}, ids from {ids.min()} "
-                f"to {ids.max()}"
+                f"{self.vocabulary_size - 1}. Received: mean square {size}, ids={ids}"
             )
         matrix = np.array(ops.convert_to_numpy(self.embeddings))
         matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / size)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Integral
 from typing import Any
 
 import keras
@@ -202,6 +203,15 @@ def in_float32(model: Any) -> Any:
         exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
     exact.set_weights(model.get_weights())
     return exact
+
+
+def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:
+    """Raises `ValueError` if `pad_id` is not an integer from `minimum` to the last id."""
+    if not isinstance(pad_id, Integral) or not minimum <= pad_id < vocabulary_size:
+        raise ValueError(
+            f"`pad_id` must be an integer from {minimum} to {vocabulary_size - 1}. "
+            f"Received: pad_id={pad_id}"
+        )
 
 
 def compute_policy(dtype: Any) -> Any:

@@ -77,7 +77,7 @@ class ConvolutionalSeq2Seq(Seq2Seq):
         decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
         check_sizes(num_layers=num_layers, num_decoder_layers=decoder_depth)
         source_embedding, target_embedding = token_embeddings(
-            vocabulary_size, target_vocabulary_size, d_embedding, policy
+            vocabulary_size, target_vocabulary_size, pad_id, d_embedding, policy
         )
         source_positions, positions = (
             LearnedPositionalEncoding(max_length, dtype=policy, name=f"{side}_positions")

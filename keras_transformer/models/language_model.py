@@ -6,13 +6,14 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import Cache
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
 from keras_transformer.layers.positions.positional_encoding import (
     new_position_encoding,
     positions,
 )
-from keras_transformer.models.base import ConfiguredModel, compute_policy
+from keras_transformer.models.base import ConfiguredModel, check_pad_id, compute_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -47,7 +48,8 @@ class LanguageModel(ConfiguredModel):
         norm_first: Whether to use pre-norm, with a final norm, instead of post-norm. Defaults to
             True.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-5.
-        max_length: Maximum sequence length in tokens: prompt and continuation. Defaults to 1024.
+        max_length: Maximum length of prompt and continuation in tokens for `Generator`, and the
+            number of learned positions. Defaults to 1024.
         pad_id: Id of padding, in the vocabulary or -1. With -1, every token of the vocabulary can
             occur in texts. Defaults to 0.
         attention_pattern: See `Transformer`. A list of patterns is repeated over the layers:
@@ -68,7 +70,8 @@ class LanguageModel(ConfiguredModel):
         ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
             incompatible.
         ValueError: If `attention_window` is missing or not allowed.
-        ValueError: If `num_heads` does not divide `d_model`, or if `dtype` is float64.
+        ValueError: If `num_heads` does not divide `d_model`, if `pad_id` is out of range, or if
+            `dtype` is float64.
 
     Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, §2.3.
     """
@@ -96,11 +99,7 @@ class LanguageModel(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
-        if not -1 <= pad_id < vocabulary_size:
-            raise ValueError(
-                "`pad_id` must be -1 or an id of the vocabulary. "
-                f"Received: pad_id={pad_id}, vocabulary_size={vocabulary_size}"
-            )
+        check_pad_id(pad_id, vocabulary_size, minimum=-1)
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         embedding = TokenEmbedding(
             vocabulary_size,
@@ -174,17 +173,23 @@ class LanguageModel(ConfiguredModel):
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
 
         Args:
-            source_ids: int32 tensor `(B, S)`, prompts of at least one token, padded at the end. The
-                first step reads the last token of each prompt, and this method reads the others.
+            source_ids: int32 tensor `(B, S)`, prompts of at least one token, padded at any place.
+                The first step reads the last token of each prompt, and this method the others.
             max_length: Maximum number of tokens of a continuation.
             beam_size: Number of continuations N per prompt. Defaults to 1.
 
         Raises:
-            ValueError: If S - 1 + `max_length` exceeds the number of learned positions.
+            ValueError: If S is 0, or if S - 1 + `max_length` exceeds the number of learned
+                positions.
         """
         batch, width = ops.shape(source_ids)
+        if isinstance(width, int):
+            check_sizes(S=width)
         self.positions.check_length(width - 1 + (max_length or 1))
         mask = padding_mask(source_ids, self.pad_id)
+        columns = positions(width)
+        order = ops.argsort(ops.where(mask, columns, width + columns), axis=1)
+        source_ids = ops.take_along_axis(source_ids, order, axis=1)  # padding at the end
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
         # The prompts without their last tokens, padded at the beginning to S + 1 positions, because
         # Keras warns of attention to a single position.

@@ -14,7 +14,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.base import ConfiguredLayer, Dense, LayerNormalization
-from keras_transformer.models.base import ConfiguredModel, compute_policy
+from keras_transformer.models.base import ConfiguredModel, check_pad_id, compute_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -63,7 +63,7 @@ class BertEncoder(ConfiguredModel):
 
     Raises:
         ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
-            `d_model`, or if `dtype` is float64.
+            `d_model`, if `pad_id` is not in the vocabulary, or if `dtype` is float64.
 
     Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
     Understanding.
@@ -87,6 +87,7 @@ class BertEncoder(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
+        check_pad_id(pad_id, vocabulary_size)
         unscaled = {"use_scale": False, "initializer": _initializer(), "dtype": policy}
         embedding = TokenEmbedding(vocabulary_size, d_model, name="embedding", **unscaled)
         positions = LearnedPositionalEncoding(
@@ -161,7 +162,8 @@ class MaskedLanguageModel(ConfiguredModel):
     Call arguments:
         inputs: The encoder's inputs and `masked_positions`, in one dictionary:
             `{"token_ids": int (B, S), "masked_positions": int (B, M)}`. Positions are counted from
-            0. A row with fewer than M masked tokens has any position in the rest.
+            0. A row with fewer than M masked tokens has any position in the rest. A position
+            outside of the row gives logits of NaN.
 
     Returns:
         The logits, a float tensor `(B, M, V)` in the compute dtype.
@@ -187,7 +189,7 @@ class MaskedLanguageModel(ConfiguredModel):
         inputs = {x.name: keras.Input((None,), dtype="int32", name=x.name) for x in encoder.inputs}
         positions = keras.Input((None,), dtype="int32", name="masked_positions")
         states = encoder(inputs if encoder.num_segments else inputs["token_ids"])
-        masked = ops.take_along_axis(states, ops.expand_dims(positions, -1), axis=1)  # (B, M, D)
+        masked = _TakePositions(dtype=policy, name="masked_states")(states, positions)
         logits = encoder.embedding(norm(dense(masked)), reverse=True)
         logits = _Bias(dtype=policy, name="prediction_bias")(logits)
         super().__init__({**inputs, "masked_positions": positions}, logits, **kwargs)
@@ -207,6 +209,17 @@ class MaskedLanguageModel(ConfiguredModel):
 
 def _initializer() -> Any:
     return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class _TakePositions(ConfiguredLayer):
+    """Takes from `(B, S, D)` the vectors at positions `(B, M)`: `(B, M, D)`, NaN outside of S."""
+
+    def call(self, vectors: Any, positions: Any) -> Any:
+        exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
+        indices = ops.where(exists, positions[..., None], 0)
+        taken = ops.take_along_axis(vectors, indices, axis=1)
+        return ops.where(exists, taken, ops.cast(float("nan"), taken.dtype))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -59,7 +59,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         policy = compute_policy(dtype)
         check_sizes(num_layers=num_layers, d_model=d_model)
         source_embedding, target_embedding = token_embeddings(
-            vocabulary_size, target_vocabulary_size, d_embedding, policy
+            vocabulary_size, target_vocabulary_size, pad_id, d_embedding, policy
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="dropout")
         encoder, decoder = (

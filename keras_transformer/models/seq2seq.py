@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.decoding.cache import Cache, LimitedVocabulary
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.models import ARCHITECTURES
-from keras_transformer.models.base import ConfiguredModel
+from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
 
 class Seq2Seq(ConfiguredModel):
@@ -121,9 +121,15 @@ def ids_inputs() -> dict[str, Any]:
 
 
 def token_embeddings(
-    vocabulary_size: int, target_vocabulary_size: int | None, width: int, dtype: Any
+    vocabulary_size: int, target_vocabulary_size: int | None, pad_id: int, width: int, dtype: Any
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Returns the source and target embeddings. For a joint vocabulary, both are the same layer."""
+    """Returns the source and target embeddings. For a joint vocabulary, both are the same layer.
+
+    Raises:
+        ValueError: If `pad_id` is not in a vocabulary.
+    """
+    for size in (vocabulary_size, target_vocabulary_size or vocabulary_size):
+        check_pad_id(pad_id, size)
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, width, dtype=dtype, name="embedding")
         return joint, joint

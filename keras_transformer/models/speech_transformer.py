@@ -11,7 +11,7 @@ from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from keras_transformer.layers.spectrogram_patches import SpectrogramPatches
-from keras_transformer.models.base import ConfiguredModel, compute_policy
+from keras_transformer.models.base import ConfiguredModel, check_pad_id, compute_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -75,6 +75,7 @@ class SpeechTransformer(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
+        check_pad_id(pad_id, vocabulary_size)
         options = {
             "d_model": d_model,
             "num_heads": num_heads,

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Dropout, Encoder, LearnedPositionalEncoding
 from keras_transformer.layers.base import Dense
 from keras_transformer.models.base import ConfiguredModel, compute_policy
@@ -45,7 +46,8 @@ class TimeSeriesEncoder(ConfiguredModel):
         A float tensor `(B, P, D)` in the compute dtype.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`, or if `dtype` is float64.
+        ValueError: If a size is below 1, if `num_heads` does not divide `d_model`, or if `dtype` is
+            float64.
 
     Source: Nie et al. 2023, A Time Series is Worth 64 Words: Long-term Forecasting with
     Transformers. There, the layers have batch normalization.
@@ -64,6 +66,7 @@ class TimeSeriesEncoder(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = compute_policy(dtype)
+        check_sizes(num_patches=num_patches, patch_size=patch_size)
         embedding = Dense(d_model, dtype=policy, name="patch_embedding")
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         positions = LearnedPositionalEncoding(
@@ -148,7 +151,7 @@ class Forecaster(ConfiguredModel):
         A float32 tensor `(B, horizon, C)`.
 
     Raises:
-        ValueError: If `encoder` is not a `TimeSeriesEncoder`.
+        ValueError: If `encoder` is not a `TimeSeriesEncoder`, or if a size is below 1.
 
     Source: Nie et al. 2023.
     """
@@ -162,6 +165,7 @@ class Forecaster(ConfiguredModel):
         **kwargs: Any,
     ) -> None:
         policy = _policy_of(encoder)
+        check_sizes(horizon=horizon, num_series=num_series)
         past = keras.Input((encoder.look_back, num_series), dtype="float32", name="past")
         mean = ops.mean(past, axis=1, keepdims=True)  # (B, 1, C)
         deviation = ops.sqrt(ops.var(past, axis=1, keepdims=True) + _EPSILON)

@@ -136,7 +136,7 @@ class Transformer(Seq2Seq):
         decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
         decoder = Decoder(decoder_depth, position_encoding=positions, name="decoder", **options)
         source_embedding, target_embedding = token_embeddings(
-            vocabulary_size, target_vocabulary_size, d_model, policy
+            vocabulary_size, target_vocabulary_size, pad_id, d_model, policy
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 

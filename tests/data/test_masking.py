@@ -77,3 +77,5 @@ def test_wrong_arguments_are_refused():
         mask_tokens([[5]], generator, V, MASK_ID, rate=0)
     with pytest.raises(ValueError, match="Received: vocabulary_size=5"):
         mask_tokens([[4]], generator, vocabulary_size=5, mask_id=4)
+    with pytest.raises(ValueError, match="`token_ids` must be integers. Received: dtype=float64"):
+        mask_tokens([[5.5]], generator, V, MASK_ID)

@@ -71,3 +71,14 @@ def test_ids_and_sizes_out_of_range_are_refused():
         skip_gram_batches([[0, 9]], 9, batch_size=1)
     with pytest.raises(ValueError, match="`window` must be an integer of at least 1"):
         skip_gram_batches([[0, 1]], 9, batch_size=1, window=0)
+    with pytest.raises(ValueError, match="`subsampling` must be above 0. Received: subsampling=nan"):
+        skip_gram_batches([[0, 1]], 9, batch_size=1, subsampling=float("nan"))
+    with pytest.raises(ValueError, match="`sentences` must be integers. Received: dtype=float64"):
+        skip_gram_batches([[0, 1], [1.5]], 9, batch_size=1)
+
+
+def test_an_array_is_a_list_of_sentences_and_a_sentence_may_be_empty():
+    arguments = {"vocabulary_size": 4, "batch_size": 2, "subsampling": 1.0}
+    inputs, _ = next(skip_gram_batches(np.array([[1, 2], [3, 0]]), **arguments)(0))
+    expected, _ = next(skip_gram_batches([[1, 2], [3, 0], []], **arguments)(0))
+    np.testing.assert_array_equal(inputs["centers"], expected["centers"])

@@ -261,6 +261,10 @@ def test_what_a_search_cannot_do_is_refused():
     ):
         with pytest.raises(ValueError, match=name):
             search(model, Request(source_ids, **request), max_length=4, options=options)
+    with pytest.raises(ValueError, match="`source_ids` must be integers. Received: dtype=float32"):
+        search(model, source_ids.astype("float32"), max_length=4)
+    with pytest.raises(ValueError, match="`max_length` must be an integer of at least 1"):
+        search(model, source_ids, max_length=0)
     with pytest.raises(TypeError, match="must be SearchOptions or SamplingOptions"):
         search(model, source_ids, max_length=4, options={"beam_size": 2})
 

@@ -109,6 +109,13 @@ def test_vectors_that_would_damage_the_matrix_are_refused(layer, id, value):
         layer.set_vectors([id], np.full((1, layer.d_model), value))
 
 
+def test_vectors_need_ids(layer):
+    with pytest.raises(ValueError, match=r"ids=\[\]"):
+        layer.set_vectors([], np.ones((0, D)))
+    with pytest.raises(ValueError, match="`ids` must be integers. Received: dtype=bool"):
+        layer.set_vectors([True, False], np.ones((2, D)))
+
+
 def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
     ids = keras.Input((3,), dtype="int32")
     model = keras.Model(ids, TokenEmbedding(7, 4)(ids))

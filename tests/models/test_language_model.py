@@ -21,7 +21,7 @@ from support.language_models import (
     small_model,
 )
 
-from keras_transformer import LanguageModel, MaskedCrossentropy, SlicedLogitsTrainer
+from keras_transformer import LanguageModel, MaskedCrossentropy, SlicedLogitsTrainer, search
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 
 N, STEPS = 3, 4
@@ -71,6 +71,16 @@ def test_padding_changes_nothing():
     (prompt, *_), token_ids = prompts_of(model, [3, 7])
     expected = to_numpy(model(np.array([prompt])))[0]
     np.testing.assert_allclose(to_numpy(model(token_ids))[0, :3], expected, atol=1e-5)
+
+
+def test_padding_of_prompts_may_be_anywhere():
+    model = small_model("rotary")
+    _, at_end = prompts_of(model, [3, 5])
+    pad = model.pad_id
+    elsewhere = np.array([[pad, at_end[0, 0], pad, *at_end[0, 1:3]], at_end[1]])
+    expected, found = (search(model, ids, max_length=STEPS) for ids in (at_end, elsewhere))
+    np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
+    np.testing.assert_allclose(to_numpy(found.scores), to_numpy(expected.scores), atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize")
@@ -146,3 +156,14 @@ def test_texts_that_are_too_long_are_refused():
         model.init_cache(source_ids, LONGEST - 3)
     with pytest.raises(ValueError, match=message):
         model.extend_cache(cache, LONGEST - 3)
+
+
+@pytest.mark.parametrize("pad_id", [2.5, -2, V])
+def test_padding_that_is_no_id_is_refused(pad_id):
+    with pytest.raises(ValueError, match=f"`pad_id` must be an integer from -1.*pad_id={pad_id}"):
+        new_model(pad_id=pad_id)
+
+
+def test_prompts_without_tokens_are_refused():
+    with pytest.raises(ValueError, match="`S` must be an integer of at least 1. Received: S=0"):
+        small_model().init_cache(np.zeros((2, 0), "int32"), 4)

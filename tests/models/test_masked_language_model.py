@@ -126,5 +126,18 @@ def test_training_learns_which_token_is_masked():
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="must be a `BertEncoder`. Received: encoder=None"):
         MaskedLanguageModel(None)
+    with pytest.raises(ValueError, match="`pad_id` must be an integer from 0 to 12.*pad_id=13"):
+        new_model(pad_id=V)
     with pytest.raises(ValueError, match="Received: max_length=11, length=12"):
         small_model().encoder(np.ones((1, 12), "int32"))
+
+
+@pytest.mark.parametrize("position", [-1, S])
+def test_positions_outside_of_a_row_have_no_logits(position):
+    inputs = inputs_of(small_model())
+    positions = inputs["masked_positions"].copy()
+    positions[0, 1] = position
+    expected = to_numpy(small_model()(inputs))
+    expected[0, 1] = np.nan
+    found = to_numpy(small_model()({**inputs, "masked_positions": positions}))
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -81,6 +81,14 @@ def test_the_defaults_are_the_base_preset(name):
     assert {size: arguments[size].default for size in base} == base
 
 
+@pytest.mark.parametrize("pad_id", [-1, TARGET_V])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_padding_is_in_both_vocabularies(name, pad_id):
+    arguments = {"vocabulary_size": 99, "target_vocabulary_size": TARGET_V, "pad_id": pad_id}
+    with pytest.raises(ValueError, match=f"`pad_id` must be an integer from 0.*pad_id={pad_id}"):
+        architecture(name)(**arguments)
+
+
 @each_architecture
 @pytest.mark.parametrize("batch, source, target", [(B, 7, T), (1, 1, 1)])
 def test_agrees_with_reference(name, batch, source, target):

@@ -128,3 +128,14 @@ def test_other_encoders_are_refused():
     for new in (lambda x: Forecaster(x, 3, 2), MaskedPatchModel, SkipGramWindowModel):
         with pytest.raises(ValueError, match="must be a `TimeSeriesEncoder`. Received: encoder=1"):
             new(1)
+
+
+def test_sizes_below_1_are_refused():
+    for new, name in (
+        (lambda: TimeSeriesEncoder(0), "num_patches"),
+        (lambda: TimeSeriesEncoder(P, 0), "patch_size"),
+        (lambda: Forecaster(new_encoder(), 0, SERIES), "horizon"),
+        (lambda: Forecaster(new_encoder(), HORIZON, 0), "num_series"),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` must be an integer of at least 1"):
+            new()

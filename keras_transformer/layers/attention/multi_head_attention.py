@@ -447,9 +447,9 @@ def _over_heads(mask: Any) -> Any:
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)
-    if len(mask.shape) > 4:
+    if len(mask.shape) > 4 or "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
-            "`attention_mask` must have at most four axes (B, H, T, S). "
-            f"Received: attention_mask of shape {mask.shape}"
+            "`attention_mask` must have at most four axes (B, H, T, S) and be bool, True = may "
+            f"attend. Received: attention_mask of shape {mask.shape} and dtype {mask.dtype}"
         )
     return mask[:, None] if len(mask.shape) == 3 else mask

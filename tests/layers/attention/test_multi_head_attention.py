@@ -288,6 +288,11 @@ def test_an_attention_mask_with_too_many_axes_is_refused(x):
         make_layer()(x, attention_mask=np.ones((1, B, H, T, T), bool))
 
 
+def test_scores_are_no_attention_mask(x):
+    with pytest.raises(ValueError, match="be bool, True = may attend. Received: .*float32"):
+        make_layer()(x, attention_mask=np.zeros((T, T), "float32"))
+
+
 def test_key_and_value_are_given_by_name(x, memory):
     with pytest.raises(TypeError):
         make_layer()(x, memory, memory)
