@@ -71,7 +71,9 @@ def test_ids_and_sizes_out_of_range_are_refused():
         skip_gram_batches([[0, 9]], 9, batch_size=1)
     with pytest.raises(ValueError, match="`window` must be an integer of at least 1"):
         skip_gram_batches([[0, 1]], 9, batch_size=1, window=0)
-    with pytest.raises(ValueError, match="`subsampling` must be above 0. Received: subsampling=nan"):
+    with pytest.raises(
+        ValueError, match="`subsampling` must be above 0. Received: subsampling=nan"
+    ):
         skip_gram_batches([[0, 1]], 9, batch_size=1, subsampling=float("nan"))
     with pytest.raises(ValueError, match="`sentences` must be integers. Received: dtype=float64"):
         skip_gram_batches([[0, 1], [1.5]], 9, batch_size=1)
