@@ -43,8 +43,8 @@ def skip_gram_batches(
         first column is 1.
 
     Raises:
-        ValueError: If there is no sentence, if an id, a size or `subsampling` is out of range, or if
-            a pass has too few pairs for a batch.
+        ValueError: If there is no sentence, if an id, a size or `subsampling` is out of range, or
+            if a pass has too few pairs for a batch.
     """
     check_sizes(batch_size=batch_size, window=window, negatives=negatives)
     if not len(sentences):
