@@ -207,7 +207,7 @@ def in_float32(model: Any) -> Any:
 
 def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:
     """Raises `ValueError` if `pad_id` is not an integer from `minimum` to the last id."""
-    if not isinstance(pad_id, Integral) or pad_id < minimum or pad_id >= vocabulary_size:
+    if not isinstance(pad_id, Integral) or not minimum <= int(pad_id) < vocabulary_size:
         raise ValueError(
             f"`pad_id` must be an integer from {minimum} to {vocabulary_size - 1}. "
             f"Received: pad_id={pad_id}"
