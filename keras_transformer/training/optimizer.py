@@ -224,7 +224,7 @@ class TransformerAdam(_BackendAdam):
         """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        if int(self.iterations) > 0:
+        if _has_begun(self):
             super().finalize_variable_values(var_list)
             copy_averages(self)
 
@@ -256,9 +256,14 @@ def start_optimizer(model: Any) -> None:
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     optimizer = inner_optimizer(model)
-    if optimizer.use_ema and int(optimizer.iterations) == 0:
+    if optimizer.use_ema and not _has_begun(optimizer):
         for variable, average in averaged_weights(optimizer):
             average.assign(ops.copy(variable))
+
+
+def _has_begun(optimizer: Any) -> bool:
+    """Returns whether the optimizer made a step. Each replica may have a copy of its counter."""
+    return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
 
 
 def copy_averages(optimizer: Any) -> None:
