@@ -288,7 +288,7 @@ WORDS = st.one_of(
 @given(st.lists(WORDS | TREES, max_size=4), st.none() | st.lists(WORDS | TREES, max_size=4))
 def test_sentences_and_prefixes(translator, sentences, prefixes):
     found = result_or_refusal(
-        lambda: translator.translate(sentences, prefixes), ValueError, TypeError
+        lambda: translator.translate(sentences, prefixes), UserError, ValueError, TypeError
     )
     if found is not None:
         assert len(found) == len(sentences)

@@ -71,12 +71,12 @@ def command(
         _check_has_pairs(source)
     found = _languages(source, target)
     languages = [source_language or found[0], target_language or found[1]]
-    for side, language in zip(("source", "target"), languages, strict=True):
-        if language is None:
-            raise UserError(
-                f"the file names do not end with a language, as corpus.en does: give the language "
-                f"with --{side}-language"
-            )
+    sides = zip(("source", "target"), languages, strict=True)
+    if missing := [f"--{side}-language" for side, language in sides if language is None]:
+        raise UserError(
+            "the file names do not end with a language, as corpus.en does: give the language with "
+            f"{' and '.join(missing)}, such as {missing[0]} en"
+        )
     if languages[0] == languages[1]:
         raise UserError(
             "source and target language must differ: give other codes with --source-language and "
@@ -169,7 +169,8 @@ def _next_commands(output: Path, name: str, report: "CorpusReport") -> str:
     path = f"./{output}" if str(output).startswith("-") else str(output)
     recipe, run = shlex.quote(path), shlex.quote(f"runs/{name}")
     sentence = next(
-        (x for x, _ in report.sample if x.isprintable() and x[0] != "-" and "\\" not in x), "..."
+        (x for x, _ in report.sample if x.isprintable() and x[0] != "-" and not {*"\\'"} & {*x}),
+        "...",
     )
     return f"""Wrote {output}. Next:
 

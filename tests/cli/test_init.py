@@ -83,7 +83,7 @@ def test_languages_come_from_names_or_options(folder):
     assert (data.source_language, data.target_language) == ("en", "de")
     assert data.train.source == "tatoeba.en-de.tsv.gz"
     write_tsv(folder / "text.tsv")
-    assert "--source-language" in fails("init", "text.tsv")
+    assert "--source-language and --target-language" in fails("init", "text.tsv")
     assert "--target-language" in fails("init", "text.tsv", "--source-language", "en")
     succeeds("init", "text.tsv", "--source-language", "en", "--target-language", "pt-BR")
     assert load_recipe("text.yaml").data.target_language == "pt-BR"
