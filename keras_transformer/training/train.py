@@ -200,12 +200,14 @@ def _record(run: Run) -> None:
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
     if run.has_current_model() and not _averages_again(run):
-        patience, why = run.recipe.training.early_stopping_patience, ""
+        patience = run.recipe.training.early_stopping_patience
+        why, larger = "", "training.steps"
         if history.is_over(patience):
-            why = f" by training.early_stopping_patience={patience}"
+            larger = "training.early_stopping_patience"
+            why = f" by {larger}={patience}"
         print(
             f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
-            "To train on, resume it with more steps (training.steps)"
+            f"To train on, resume it with a larger {larger}"
         )
         return
     previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]

@@ -59,7 +59,8 @@ def test_a_run_resumes_by_its_folder_alone_and_with_more_steps(run, monkeypatch)
     assert [entry["step"] for entry in opened.history()] == [0, 4]
     monkeypatch.chdir(run.parent)
     finished = "the run run is finished, so run/model.keras is not changed"
-    assert finished in succeeds("train", "run", "--resume", "--run", run)
+    shown = succeeds("train", "run", "--resume", "--run", run)
+    assert finished in shown and "resume it with a larger training.steps\n" in shown
 
 
 def test_a_run_folder_in_place_of_a_recipe_needs_resume_and_no_other_run(run, tmp_path):

@@ -364,7 +364,9 @@ def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy
         capsys.readouterr().out
     )
     train(Run.open(copy.directory), resume=True)
-    assert "is finished by training.early_stopping_patience=1, so" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "is finished by training.early_stopping_patience=1, so" in shown
+    assert "resume it with a larger training.early_stopping_patience\n" in shown
     best = load_checkpoint_model(copy.checkpoints()[0])
     for own, other in zip(copy.model().weights, best.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
