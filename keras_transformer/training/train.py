@@ -385,11 +385,29 @@ def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
 
 
 def _load_initial_weights(run: Run, model: Any) -> None:
-    weights = run.model().get_weights()
+    initial = run.model()
+    weights = initial.get_weights()
     found, needed = ([weight.shape for weight in some] for some in (weights, model.weights))
     if found != needed:
         raise UserError(
             f"training.initial_run: the shapes of the weights in {run.model_path} do not match the "
             f"recipe's section `model`. Copy this section from {run.recipe_path}"
         )
+    trained, given = _settings_without_shapes(initial), _settings_without_shapes(model)
+    for name, value in given.items():
+        if trained[name] != value:
+            raise UserError(
+                f"training.initial_run: {run.model_path} was trained with {name}={trained[name]}, "
+                f"and the recipe has {name}={value}. Copy the section `model` from "
+                f"{run.recipe_path}"
+            )
     model.set_weights(weights)
+
+
+def _settings_without_shapes(model: Any) -> dict[str, Any]:
+    """Returns the settings that change the outputs of a model but no shape of its weights."""
+    others = {"name", "trainable", "dtype", "changes", "dropout_rate", "attention_dropout_rate"}
+    others |= {"num_decoder_layers", "d_k"}  # change shapes, and may be None
+    if not hasattr(getattr(model, "positions", None), "max_length"):
+        others.add("max_length")
+    return {name: value for name, value in model.get_config().items() if name not in others}

@@ -96,8 +96,7 @@ def test_leaves_a_complete_run_folder(whole):
 @pytest.mark.slow
 def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_path):
     first, _ = whole
-    tiny_run.write_text(tmp_path)
-    run = Run.create(tmp_path / "run", recipe_after(first, tmp_path))
+    run = run_after(first, tmp_path)
     train(run)
     for file in first.tokenizer_dir.iterdir():
         assert (run.tokenizer_dir / file.name).read_bytes() == file.read_bytes()
@@ -106,15 +105,30 @@ def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_pat
         np.testing.assert_allclose(to_numpy(moved), to_numpy(begun), atol=1e-4)
 
 
-def test_another_run_must_have_the_sizes_of_the_recipe(whole, tmp_path):
-    first, _ = whole
-    tiny_run.write_text(tmp_path)
-    recipe = recipe_after(first, tmp_path)
-    wider = recipe.model.model_copy(update={"d_ff": 8})
-    run = Run.create(tmp_path / "run", recipe.model_copy(update={"model": wider}))
-    with pytest.raises(UserError, match=r"training\.initial_run.*model\.keras"):
+def run_after(first, folder, **model_settings):
+    tiny_run.write_text(folder)
+    recipe = recipe_after(first, folder)
+    model = recipe.model.model_copy(update=model_settings)
+    return Run.create(folder / "run", recipe.model_copy(update={"model": model}))
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        ({"d_ff": 8}, r"shapes of the weights in .*model\.keras"),
+        ({"num_heads": 4}, r"model\.keras was trained with num_heads=2, .*recipe has num_heads=4"),
+        ({"activation": "gelu"}, "trained with activation=relu, .*recipe has activation=gelu"),
+    ],
+)
+def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, setting, message):
+    run = run_after(whole[0], tmp_path, **setting)
+    with pytest.raises(UserError, match=rf"training\.initial_run: .*{message}"):
         train(run)
     assert not run.store_dir.exists()
+
+
+def test_dropout_and_longest_sentence_of_another_run_may_differ(whole, tmp_path):
+    train(run_after(whole[0], tmp_path, dropout_rate=0.3, max_length=50))
 
 
 @pytest.mark.slow
