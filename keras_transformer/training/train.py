@@ -146,9 +146,9 @@ def check_settings(recipe: Recipe) -> None:
 
     Raises:
         UserError: If the model cannot be built or does not fit into memory. If `data.max_length` or
-            a length in `evaluation` is too large for the model. If the model does not support
-            gradient checkpointing or a coverage penalty. If the tokenizer for BLEU is not
-            installed.
+            a length in `evaluation` is too large for the model. If `training.r_drop` has no dropout
+            to compare. If the model does not support gradient checkpointing or a coverage penalty.
+            If the tokenizer for BLEU is not installed.
     """
     sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
     width, layers = sizes["d_model"], sizes.get("num_layers", 1)
@@ -171,6 +171,12 @@ def check_settings(recipe: Recipe) -> None:
             f"model: the model cannot be built for sequences of {length} tokens (data.max_length, "
             f"eos and padding): {error}"
         ) from None
+    rates = [model.get_config().get(f"{of}dropout_rate") for of in ("", "attention_")]
+    if recipe.training.r_drop and not any(rates):
+        raise UserError(
+            "training.r_drop compares the outputs under two dropout masks, so it has no effect "
+            f"without model.dropout_rate. Received: r_drop={recipe.training.r_drop:g}"
+        )
     try:
         SlicedLogitsTrainer(model, gradient_checkpointing=recipe.training.gradient_checkpointing)
     except ValueError as error:

@@ -25,6 +25,7 @@ from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER
 from keras_transformer.runs.run import Run
 from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
+from keras_transformer.training.train import check_settings
 
 
 def train_in_another_process(*arguments) -> subprocess.CompletedProcess:
@@ -361,6 +362,16 @@ def test_settings_are_checked_on_resume(copy):
     with pytest.raises(UserError, match="evaluation: .*max_length"):
         train(Run(copy.directory, copy.recipe.model_copy(update={"evaluation": search})), True)
     assert len(copy.history()) == 1
+
+
+def test_r_drop_without_dropout_is_refused(tmp_path):
+    recipe = tiny_run.recipe_for(tmp_path)
+    settings = {
+        "training": recipe.training.model_copy(update={"r_drop": 5.0}),
+        "model": recipe.model.model_copy(update={"dropout_rate": 0.0}),
+    }
+    with pytest.raises(UserError, match="no effect without model.dropout_rate.*r_drop=5"):
+        check_settings(recipe.model_copy(update=settings))
 
 
 def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy, capsys):

@@ -169,6 +169,12 @@ def start(recipe: Recipe) -> Distribution:
     not support the recipe's settings.
     """
     kind, backend = recipe.training.distribution, keras.config.backend()
+    shards = recipe.training.model_shards
+    if kind != "model_parallel" and shards > 1:
+        raise UserError(
+            "training.model_shards has no effect without training.distribution=model_parallel: set "
+            f"training.model_shards=1. Received: model_shards={shards}, distribution={kind}"
+        )
     if kind == "none":
         count = os.environ.get(_LAUNCHERS.get(backend, ""), "1")
         if count != "1" or (backend == "tensorflow" and "TF_CONFIG" in os.environ):
@@ -179,7 +185,7 @@ def start(recipe: Recipe) -> Distribution:
             )
         return Distribution()
     _check(recipe, backend)
-    return _start(backend, recipe.training.model_shards if kind == "model_parallel" else 1)
+    return _start(backend, shards)
 
 
 @functools.cache

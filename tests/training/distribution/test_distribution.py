@@ -54,6 +54,8 @@ def recipe_with(**training) -> Recipe:
         ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
         ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
         ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
+        ("torch", {"model_shards": 2}, "model_shards has no effect without"),
+        ("jax", {"distribution": "none", "model_shards": 2}, "model_shards=2, distribution=none"),
         (
             "jax",
             {"distribution": "model_parallel", "model_shards": 3},
