@@ -38,10 +38,12 @@ def find_run(directory: str | Path) -> Path:
         return _copy(shipped[str(directory)])
     if directory.is_file():
         reason = "it is a file. A recipe's run is in runs/ and has the recipe's name"
-    elif " " in str(directory) and not directory.exists():
+    elif directory.exists():
+        reason = "it holds no recipe.yaml"
+    elif " " in str(directory):
         reason = "it looks like a sentence. Write sentences to standard input or into a file"
     else:
-        reason = "it holds no recipe.yaml"
+        reason = "it does not exist"
     raise UserError(
         f"{directory} is no run folder: {reason}. The package has {', '.join(shipped) or 'no runs'}"
     )

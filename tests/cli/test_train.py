@@ -74,7 +74,7 @@ def test_a_run_folder_in_place_of_a_recipe_needs_resume_and_no_other_run(run, tm
 
 def test_resume_of_nothing_is_refused(recipe, data, tmp_path):
     message = fails("train", recipe, "--data-dir", data, "--run", tmp_path / "new", "--resume")
-    assert message.startswith(f"{tmp_path / 'new'} is no run folder: it holds no recipe.yaml")
+    assert message.startswith(f"{tmp_path / 'new'} is no run folder: it does not exist")
 
 
 def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypatch):
