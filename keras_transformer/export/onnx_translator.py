@@ -174,7 +174,7 @@ class OnnxTranslator:
         is_fitting = self.max_length is None or 1 <= self.max_length <= longest
         for name, is_valid, rule in (
             ("beam_size", 1 <= 2 * self.beam_size <= size, f"from 1 to half of the {size} tokens"),
-            ("length_penalty", self.length_penalty >= 0, "at least 0"),
+            ("length_penalty", 0 <= self.length_penalty <= 10, "from 0 to 10"),
             ("max_length", is_fitting, f"from 1 to the model's {longest}"),
             ("tokens_per_batch", self.tokens_per_batch >= 1, "at least 1"),
         ):

@@ -1,5 +1,6 @@
 """Exports a run as a small run folder for other users."""
 
+import itertools
 import json
 import shutil
 import zipfile
@@ -41,9 +42,10 @@ def export_shared_run(
     """Writes a copy of a run with all that evaluation and translation need.
 
     The copy has the recipe without folders of the user, the tokenizer and the finished model. If
-    the run has a folder `text`, the copy has its validation and test text. The copy has the scores
-    of the exported model on validation and test text, with the hash of the run's model file. It has
-    no training text, checkpoints and logs. Its model computes in float32, also if it was trained in
+    text files in different folders have the same name, these folders stay in the recipe. If the run
+    has a folder `text`, the copy has its validation and test text. The copy has the scores of the
+    exported model on validation and test text, with the hash of the run's model file. It has no
+    training text, checkpoints and logs. Its model computes in float32, also if it was trained in
     mixed precision.
 
     Example:
@@ -86,6 +88,8 @@ def export_shared_run(
         (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
         shutil.copytree(run.tokenizer_dir, partial / copy.tokenizer_dir.name)
         _copy_text(run.directory / "text", partial / "text")
+        if run.fingerprints_path.exists():
+            shutil.copy(run.fingerprints_path, partial)
         if scores:
             content = json.dumps(scores, indent=2) + "\n"
             (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
@@ -103,14 +107,27 @@ def export_shared_run(
 
 
 def _without_folders(recipe: Recipe) -> Recipe:
-    """Returns the recipe without folders of the user, which others do not have."""
+    """Returns the recipe without folders of the user, which others do not have.
+
+    If text files of the same name are in different folders, these folders stay.
+    """
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
     tree["training"].pop("initial_run", None)
-    for split in ("train", "validation", "test"):
-        for side, path in tree["data"].get(split, {}).items():
-            tree["data"][split][side] = Path(path).name
+    splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
+    names = _shortest_names({Path(path) for files in splits for path in files.values()})
+    for files in splits:
+        files.update({side: names[Path(path)] for side, path in files.items()})
     return Recipe.model_validate(tree)
+
+
+def _shortest_names(paths: set[Path]) -> dict[Path, str]:
+    """Returns the last parts of each path, as many as needed to tell the paths apart."""
+    for count in itertools.count(1):
+        names = {path: str(Path(*path.parts[-count:])) for path in paths}
+        if len(set(names.values())) == len(paths):
+            break
+    return names
 
 
 def _copy_text(source: Path, target: Path) -> None:

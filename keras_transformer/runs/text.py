@@ -143,17 +143,27 @@ class RunText:
 
     @contextmanager
     def training_store(self, tokenizer: "Tokenizer") -> "Iterator[TokenStore]":
-        """Yields the training text as token ids: the run's store, or a temporary one."""
+        """Yields the training text as token ids: the run's store, or a temporary one.
+
+        Raises:
+            UserError: If the text files are not those that the run was trained on.
+        """
         from keras_transformer.data.token_store import TokenStore
 
-        folder = self._run.store_dir / "train"
-        if folder.is_dir() and (fingerprint := self.fingerprints().get("train")):
+        folder, fingerprint = self._run.store_dir / "train", self.fingerprints().get("train")
+        if fingerprint and folder.is_dir():
             if (store := TokenStore(folder)).fingerprint == fingerprint:
                 yield store
                 return
         with tempfile.TemporaryDirectory() as temporary:
-            text = self.pairs("train")
-            yield TokenStore.build(temporary, text, tokenizer, self._run.recipe.data.max_length)
+            length = self._run.recipe.data.max_length
+            store = TokenStore.build(temporary, self.pairs("train"), tokenizer, length)
+            if fingerprint not in (None, store.fingerprint):
+                raise UserError(
+                    f"the training text is not that of {self._run.directory}: restore the text "
+                    "files of this run"
+                )
+            yield store
 
 
 def _training_pairs(held_out: "HeldOut") -> "Iterator[Pair]":

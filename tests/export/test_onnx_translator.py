@@ -143,6 +143,7 @@ def test_options_out_of_range_are_refused(folder):
         ({"beam_size": 0}, "from 1 to half of the 60 tokens. Received: beam_size=0"),
         ({"beam_size": 31}, "Received: beam_size=31"),
         ({"length_penalty": -1.0}, "Received: length_penalty=-1.0"),
+        ({"length_penalty": float("inf")}, "from 0 to 10. Received: length_penalty=inf"),
         ({"max_length": 10}, "from 1 to the model's 9. Received: max_length=10"),
         ({"tokens_per_batch": 0}, "at least 1. Received: tokens_per_batch=0"),
         ({"num_threads": -1}, "from 0 to 1024. Received: num_threads=-1"),

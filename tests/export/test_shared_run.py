@@ -9,6 +9,7 @@ from support.contract import randomize
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
+from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_shared_run
@@ -98,6 +99,15 @@ def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     assert (recipe.data.test.source, recipe.data.test.target) == ("test.tsv", None)
 
 
+def test_files_of_the_same_name_stay_different(run, tmp_path):
+    tree = run.recipe.model_dump(mode="json")
+    tree["data"]["test"] = {"source": "/home/me/en/t.txt", "target": "/home/me/de/t.txt"}
+    run = Run(run.directory, Recipe.model_validate(tree))
+    export_shared_run(run, tmp_path / "copy")
+    test = Run.open(tmp_path / "copy").recipe.data.test
+    assert (test.source, test.target) == ("en/t.txt", "de/t.txt")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_float16_weights_take_half_the_space_and_are_the_nearest(run, tmp_path, dtype):
     model_of(dtype).save(run.model_path)
@@ -157,3 +167,19 @@ def test_a_copy_has_no_text_to_learn_a_shortlist_from(run, tmp_path, capsys):
     with pytest.raises(UserError, match="no file text.en"):
         Run.open(tmp_path / "copy").shortlist()
     assert "Learning" not in capsys.readouterr().err
+
+
+def test_a_copy_learns_a_shortlist_from_the_same_text_alone(run, tmp_path, monkeypatch):
+    tokenizer, length = run.tokenizer(), run.recipe.data.max_length
+    store = TokenStore.build(tmp_path / "s", run.text.pairs("train"), tokenizer, length)
+    run.text.add_fingerprint("train", store.fingerprint)
+    export_shared_run(run, tmp_path / "copy")
+    copy = Run.open(tmp_path / "copy")
+    monkeypatch.chdir(run.recipe.data.directory)
+    with copy.text.training_store(tokenizer) as found:
+        assert found.fingerprint == store.fingerprint
+    with open("text.en", "a") as source, open("text.de", "a") as target:
+        print("a", file=source)
+        print("a", file=target)
+    with pytest.raises(UserError, match="training text is not that of .*copy"):
+        copy.shortlist()
