@@ -213,7 +213,10 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
-    tf.saved_model.save(graph.variables(), str(directory), signatures=graph.signatures())
+    options = tf.saved_model.SaveOptions(
+        experimental_custom_gradients=False
+    )  # A server has no use.
+    tf.saved_model.save(graph.variables(), str(directory), graph.signatures(), options)
     saved = saved_model_pb2.SavedModel()
     saved.ParseFromString((directory / "saved_model.pb").read_bytes())
     (meta_graph,) = saved.meta_graphs

@@ -8,25 +8,6 @@ from typing import Any
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
 
-# Core operations, which are in every tensorflow_model_server.
-CORE = frozenset(
-    """
-    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BiasAdd BroadcastArgs
-    BroadcastTo Cast ClipByValue ConcatV2 Const Cos Cumsum DisableCopyOnRead Equal Erf Exp
-    ExpandDims Fill Floor FloorDiv FloorMod GatherNd GatherV2 Greater GreaterEqual Identity If
-    IsFinite LeakyRelu Less LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum
-    Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual OnesLike Pack Pad PadV2
-    PartitionedCall Placeholder PlaceholderWithDefault Pow Prod RaggedGather RaggedRange
-    RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2
-    RightShift Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Sigmoid Sin Slice Softmax
-    Split SplitV Sqrt Square SquaredDifference Squeeze StatefulPartitionedCall StatelessIf
-    StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringJoin
-    Sub Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
-    TensorListStack TensorScatterUpdate Tile TopKV2 Transpose Unpack VarHandleOp Where While
-    ZerosLike
-    """.split()
-)
-
 # Operations of tensorflow-text that are in every tensorflow_model_server.
 SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 
@@ -74,8 +55,17 @@ def operations(graph_def: Any) -> list[str]:
 
 
 def check_operations(names: list[str]) -> None:
-    """Raises UserError if a stock tensorflow_model_server lacks one of the operations."""
-    if unknown := sorted(set(names) - CORE - SENTENCEPIECE):
+    """Raises UserError if a stock tensorflow_model_server lacks one of the operations.
+
+    The server has the core operations of TensorFlow, which `tf.raw_ops` lists, and those of
+    tensorflow-text for SentencePiece.
+
+    Source: https://www.tensorflow.org/tfx/serving/custom_op
+    """
+    import tensorflow as tf
+
+    others = set(names) - SENTENCEPIECE
+    if unknown := sorted(name for name in others if not hasattr(tf.raw_ops, name)):
         raise UserError(
             "the SavedModel needs operations that a stock tensorflow_model_server may not have: "
             f"{', '.join(unknown)}"

@@ -103,6 +103,40 @@ def test_a_run_is_exported_from_any_backend(run, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"no_repeat_ngram_size": 2, "num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"coverage_penalty": 0.3, "repetition_penalty": 1.5, "min_length": 3},
+        {"length_penalty_form": "power", "length_penalty": 1.0, "max_length": 7},
+    ],
+)
+def test_every_search_option_is_exported(run, options, tmp_path):
+    options = run.recipe.evaluation.search_options(**options)
+    export_run_saved_model(run.directory, tmp_path / "models", options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attention_pattern": "full", "position_encoding": "rotary"},
+        {"position_encoding": "t5", "norm_first": True},
+        {"attention_pattern": "local", "attention_window": 3, "activation": "gelu"},
+        {"attention_pattern": "strided", "attention_window": 3, "activation": "elu"},
+        {"attention_pattern": "fixed", "attention_window": 3, "activation": "softplus"},
+        {"position_encoding": "alibi", "activation": "mish", "normalization": "batch"},
+    ],
+)
+def test_every_setting_of_the_transformer_is_exported(run, settings, tmp_path):
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
+    model = Transformer(17, **sizes, **settings)
+    randomize(model)
+    model.save(run.model_path)
+    export_run_saved_model(run.directory, tmp_path / "models")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_every_architecture_is_exported(run, name, tmp_path):
     """The export compares itself with the model, and raises an error if they differ."""
