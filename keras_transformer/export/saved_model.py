@@ -33,12 +33,11 @@ from keras_transformer.export.source_model import (
     random_sentences,
     run_sentences,
 )
+from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.runs.run import Checkpoint, Run
 
-# For each compute dtype: scores count as equal if they differ by at most this number of nats.
-TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
-
+TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
 SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
 
 
@@ -65,6 +64,7 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
+    It computes in float32, also if the model was trained in mixed precision.
     The graph needs only operations that a stock `tensorflow_model_server` has. It sorts the
     sentences of a request by length and decodes a limited number of tokens at a time.
 
@@ -137,6 +137,7 @@ def export_saved_model(
     from keras_transformer.export.translation_graph import TranslationGraph
 
     check_model(model, tokenizer)
+    exact = in_float32(model)
     options = options or SearchOptions()
     directory = Path(directory)
     name = name or directory.resolve().name
@@ -144,12 +145,12 @@ def export_saved_model(
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
     version = directory / str(_next_version(directory))
     with atomic_write(version) as partial:
-        graph = TranslationGraph(model, tokenizer, options, max_beam_size, shortlist)
+        graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
         names, min_consumer = _save(graph, partial)
         write_warmup_requests(partial, name, _warmup(sentences))
         nbest = options.replace(n_best=options.beam_size)
-        translator = Translator(model, tokenizer, nbest, "truncate", shortlist=shortlist)
-        comparison = _compare(partial, translator, sentences, TOLERANCE[model.compute_dtype])
+        translator = Translator(exact, tokenizer, nbest, "truncate", shortlist=shortlist)
+        comparison = _compare(partial, translator, sentences)
     write_serving_files(directory, name)
     return SavedModelExport(version, names, min_consumer, str(comparison))
 
@@ -249,9 +250,7 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
     ]
 
 
-def _compare(
-    version: Path, translator: Translator, sentences: list[str], tolerance: float
-) -> Comparison:
+def _compare(version: Path, translator: Translator, sentences: list[str]) -> Comparison:
     """Runs the saved version in a new process, and compares its translations with the model's."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
@@ -262,7 +261,7 @@ def _compare(
             for row in zip(nbest["translations"], nbest["scores"], strict=True)
         ],
     )
-    return compare("SavedModel", translator, sentences, *answers, tolerance=tolerance)
+    return compare("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
 
 
 def _in_new_process(

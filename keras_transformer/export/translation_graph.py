@@ -368,10 +368,14 @@ class GraphTokenizer(tf.Module):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(name="tokenizer")
         with hidden_stderr():  # SentencePiece logs that the models do not normalize text.
-            source = tensorflow_text.SentencepieceTokenizer(tokenizer.source_model)
-            self._source = self._target = source
+            # The loader of TensorFlow 2 takes two tokenizers of the same name for the same.
+            self._source = self._target = tensorflow_text.SentencepieceTokenizer(
+                tokenizer.source_model, name="source_sentencepiece"
+            )
             if not tokenizer.joint:
-                self._target = tensorflow_text.SentencepieceTokenizer(tokenizer.target_model)
+                self._target = tensorflow_text.SentencepieceTokenizer(
+                    tokenizer.target_model, name="target_sentencepiece"
+                )
         self._pad_id = tokenizer.pad_id
         self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
         self._target_pieces = tokenizer.target_pieces

@@ -1,10 +1,14 @@
 """The export as a whole; what its signatures give is in test_translation_graph.py."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
-from support.contract import randomize
+from support.contract import randomize, to_numpy
 from support.seq2seq_models import SIZES
 from support.seq2seq_models import new_model as new_seq2seq_model
 from support.small_models import small_model
@@ -16,8 +20,12 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
+from keras_transformer.models.base import in_float32
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
+
+SIZES_OF_MODEL = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
+SENTENCES = ["a b c", "f e", "d"]
 
 
 def test_the_first_version_appears_whole_and_compared(exporting):
@@ -84,10 +92,44 @@ def run(tmp_path):
     run = Run.create(tmp_path / "run", recipe_for(tmp_path))
     pairs = list(run.text.pairs("train"))
     Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
-    model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
+    model = Transformer(17, **SIZES_OF_MODEL)
     randomize(model)
     model.save(run.model_path)
     return run
+
+
+on_tensorflow = pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow only")
+
+
+@on_tensorflow
+def test_a_model_in_mixed_precision_is_exported_in_float32(run, tmp_path):
+    mixed = Transformer(17, **SIZES_OF_MODEL, dtype="mixed_bfloat16")
+    randomize(mixed)
+    tokenizer, ids = run.tokenizer(), {"source_ids": [[5, 6, 3]], "target_ids": [[2, 7]]}
+    exported = export_saved_model(mixed, tokenizer, tmp_path / "model")
+    (found,) = run_signatures(exported.directory, [("encode_tokens", ids)])
+    expected = to_numpy(in_float32(mixed)({name: np.array(x) for name, x in ids.items()}))
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
+
+
+@on_tensorflow
+def test_two_vocabularies_stay_apart_in_each_loader(run, tmp_path):
+    pairs = [(source, target.upper()) for source, target in run.text.pairs("train")]
+    tokenizer = Tokenizer.train(pairs, vocabulary_size=14, joint=False)
+    model = Transformer(14, 14, **SIZES_OF_MODEL)
+    randomize(model)
+    version = export_saved_model(model, tokenizer, tmp_path / "model").directory
+    program = (
+        "import json, sys, tensorflow as tf, tensorflow_text; "
+        "model = tf.saved_model.load(sys.argv[1]).signatures['serving_default']; "
+        "texts = model(text=tf.constant(sys.argv[2:]))['translation'].numpy().tolist(); "
+        "print(json.dumps([text.decode() for text in texts]))"
+    )
+    command = [sys.executable, "-c", program, version, *SENTENCES]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == Translator(model, tokenizer).translate(SENTENCES)
+    assert any(text.isupper() for text in found)
 
 
 @pytest.mark.slow
@@ -129,8 +171,7 @@ def test_every_search_option_is_exported(run, options, tmp_path):
     ],
 )
 def test_every_setting_of_the_transformer_is_exported(run, settings, tmp_path):
-    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
-    model = Transformer(17, **sizes, **settings)
+    model = Transformer(17, **SIZES_OF_MODEL, **settings)
     randomize(model)
     model.save(run.model_path)
     export_run_saved_model(run.directory, tmp_path / "models")
