@@ -64,9 +64,9 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
-    It computes in float32, also if the model was trained in mixed precision.
-    The graph needs only operations that a stock `tensorflow_model_server` has. It sorts the
-    sentences of a request by length and decodes a limited number of tokens at a time.
+    It computes in float32, also if the model was trained in mixed precision. The graph needs only
+    operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
+    length and decodes a limited number of tokens at a time.
 
     The new version is first written under a temporary name. A process without Keras loads this
     version and translates a few sentences. If the translations and scores agree with those of
@@ -214,9 +214,8 @@ def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
-    options = tf.saved_model.SaveOptions(
-        experimental_custom_gradients=False
-    )  # A server has no use.
+    # A server computes no gradients.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(graph.variables(), str(directory), graph.signatures(), options)
     saved = saved_model_pb2.SavedModel()
     saved.ParseFromString((directory / "saved_model.pb").read_bytes())

@@ -184,7 +184,7 @@ class LanguageModel(ConfiguredModel):
         """
         batch, width = ops.shape(source_ids)
         if isinstance(width, int):
-            check_sizes(S=width)
+            check_sizes(prompt_length=width)
         self.positions.check_length(width - 1 + (max_length or 1))
         mask = padding_mask(source_ids, self.pad_id)
         columns = positions(width)

@@ -165,5 +165,5 @@ def test_padding_that_is_no_id_is_refused(pad_id):
 
 
 def test_prompts_without_tokens_are_refused():
-    with pytest.raises(ValueError, match="`S` must be an integer of at least 1. Received: S=0"):
+    with pytest.raises(ValueError, match="`prompt_length` must be an integer of at least 1"):
         small_model().init_cache(np.zeros((2, 0), "int32"), 4)
