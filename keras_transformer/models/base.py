@@ -10,6 +10,7 @@ import keras
 
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
+from keras_transformer.errors import check_sizes
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
 from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
@@ -206,7 +207,11 @@ def in_float32(model: Any) -> Any:
 
 
 def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:
-    """Raises `ValueError` if `pad_id` is not an integer from `minimum` to the last id."""
+    """Raises `ValueError` if `pad_id` is not an integer from `minimum` to the last id.
+
+    Also if the vocabulary has no ids.
+    """
+    check_sizes(vocabulary_size=vocabulary_size)
     if not isinstance(pad_id, Integral) or not minimum <= int(pad_id) < vocabulary_size:
         raise ValueError(
             f"`pad_id` must be an integer from {minimum} to {vocabulary_size - 1}. "
