@@ -21,8 +21,9 @@ def is_float(x: Any) -> bool:
 
 
 def as_array(x: Any) -> np.ndarray:
-    """Converts a tensor or variable to an array. All float dtypes become float32."""
-    return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float(x) else x))
+    """Converts a tensor, variable or array to an array. All float dtypes become float32."""
+    array = np.array(ops.convert_to_numpy(x))
+    return array.astype("float32") if is_float(x) else array
 
 
 @contextmanager

@@ -54,13 +54,13 @@ def model_of(*layers):
     )
 
 
-def assert_conforms(found, checks):
+def assert_conforms(found, checks, tolerance=1e-3):
     assert not found["failures"], found["text"]
     assert list(found["largest"]) == checks
     for row in found["largest"].values():
         assert len(row) == 3
-        assert all(difference <= tolerance for _, difference, tolerance, _ in row), found["text"]
-    assert all(found["largest"]["outputs"][i][2] < 1e-3 for i in range(3))
+        assert all(difference <= allowed for _, difference, allowed, _ in row), found["text"]
+    assert all(found["largest"]["outputs"][i][2] < tolerance for i in range(3))
 
 
 def run_script(script):
@@ -73,6 +73,13 @@ def test_a_transformer_conforms(once, variant):
     found = once(f"transformer-{variant}", check(lambda: new_model(variant, num_layers=1)))
     assert_conforms(found, ["outputs", "gradients", "training step", "search", "save and load"])
     assert "training=False" in found["text"]  # it has dropout
+
+
+@pytest.mark.slow
+def test_a_transformer_in_mixed_precision_conforms(once):
+    found = once("mixed", check(lambda: new_model(num_layers=1, dtype="mixed_bfloat16")))
+    checks = ["outputs", "gradients", "training step", "search", "save and load"]
+    assert_conforms(found, checks, tolerance=2.0)
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 import keras
 import numpy as np
+import pytest
 from support import custom_layers
 from support.contract import to_numpy
 
-from keras_transformer.portability.probe import LEARNING_RATE, Probe
+from keras_transformer.portability.probe import LEARNING_RATE, Probe, as_array
 
 
 def test_gradients_are_those_of_the_mean_of_outputs_times_random_numbers():
@@ -81,3 +82,12 @@ def test_a_structure_of_floats_and_integers_is_one_argument():
     upstream = np.random.default_rng(0).normal(size=(1, 2)) / 2
     assert name == "gradient 0 input_0"
     np.testing.assert_allclose(found[name], upstream * [[1, 0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_tensors_and_arrays_of_all_floats_become_float32(dtype):
+    tensor = keras.ops.cast([1.5, -2.0], dtype)
+    for x in (tensor, np.array(keras.ops.convert_to_numpy(tensor)), keras.Variable(tensor)):
+        found = as_array(x)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, [1.5, -2.0])
