@@ -374,7 +374,8 @@ class Training(_Section):
         5,
         gt=0,
         le=_MOST_STEPS,
-        description="Number of newest checkpoints to keep.",
+        description="Number of newest checkpoints to keep. With early stopping, "
+        "evaluation.average_last checkpoints with the lowest losses are kept too.",
         json_schema_extra=_MAY_CHANGE,
     )
     early_stopping_patience: int | None = Field(

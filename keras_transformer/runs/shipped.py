@@ -44,9 +44,20 @@ def find_run(directory: str | Path) -> Path:
         reason = "it looks like a sentence. Write sentences to standard input or into a file"
     else:
         reason = "it does not exist"
+        if similar := _similar_runs(directory):
+            reason += f"; did you mean {similar[0]}"
     raise UserError(
         f"{directory} is no run folder: {reason}. The package has {', '.join(shipped) or 'no runs'}"
     )
+
+
+def _similar_runs(directory: Path) -> list[str]:
+    """Returns run folders beside `directory` with similar names, the most similar first."""
+    import difflib
+
+    names = [path.parent.name for path in directory.parent.glob("*/recipe.yaml")]
+    close = difflib.get_close_matches(directory.name, names)
+    return [str(directory.parent / name) for name in close]
 
 
 def shipped_runs() -> dict[str, Path]:

@@ -106,6 +106,14 @@ def test_a_recipe_and_a_sentence_are_no_run_folders(tmp_path):
         Run.open("Where is the station?")
 
 
+def test_a_similar_run_beside_it_is_named(tmp_path):
+    run = tmp_path / "runs" / "english_en_de"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text("name: a\n")
+    with pytest.raises(UserError, match=f"it does not exist; did you mean {run}. The package"):
+        Run.open(tmp_path / "runs" / "english_de")
+
+
 @pytest.mark.parametrize("name", ["two", "package/one", "../package/two", "export"])
 def test_other_names_are_refused_with_the_names_that_exist(name):
     with pytest.raises(UserError, match=f"{name} is no run folder: .* The package has one$"):
