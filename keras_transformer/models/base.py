@@ -67,7 +67,14 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
 
     For each constructor argument, the subclass has an attribute of equal name. The argument may be
     a Keras model.
+
+    Raises:
+        TypeError: If a keyword argument is unknown.
     """
+
+    def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
+        check_keywords(self, kwargs)
+        super().__init__(inputs, outputs, **kwargs)
 
     def quantize(
         self, mode: Any = None, config: Any = None, filters: Any = None, **kwargs: Any
@@ -204,6 +211,14 @@ def in_float32(model: Any) -> Any:
         exact = type(model).from_config({**model.get_config(), "dtype": "float32"})
     exact.set_weights(model.get_weights())
     return exact
+
+
+def check_keywords(model: keras.Model, kwargs: dict[str, Any]) -> None:
+    """Raises `TypeError` for keyword arguments that a functional model of Keras would ignore."""
+    if unknown := sorted(kwargs.keys() - {"name", "trainable"}):
+        raise TypeError(
+            f"{type(model).__name__} has no argument of this name. Received: {', '.join(unknown)}"
+        )
 
 
 def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:

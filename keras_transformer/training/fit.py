@@ -447,8 +447,7 @@ def array_batches(
         ValueError: If the arrays have no rows or different numbers of rows, if `sample_weight` is
             given without `y`, or if `batch_size` is below 1.
     """
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
+    check_sizes(batch_size=batch_size)
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}
     if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):

@@ -46,8 +46,8 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         The learning rate, a float32 scalar.
 
     Raises:
-        ValueError: If both `d_model` and `peak` are given, if neither is given, or if
-            `warmup_steps` is below 1.
+        ValueError: If both `d_model` and `peak` are given, if neither is given, if
+            `warmup_steps` is below 1, or if the highest rate is negative, infinite or NaN.
 
     Source:
         Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3.
@@ -61,10 +61,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: float = 1.0,
     ) -> None:
         super().__init__()
-        if warmup_steps < 1:
-            raise ValueError(
-                f"`warmup_steps` must be at least 1. Received: warmup_steps={warmup_steps}"
-            )
+        check_sizes(warmup_steps=warmup_steps)
         if d_model is not None and peak is None:
             check_sizes(d_model=d_model)
             self._highest = scale * (d_model * warmup_steps) ** -0.5
@@ -74,6 +71,11 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(
                 "Exactly one of `d_model` and `peak` must be given. "
                 f"Received: d_model={d_model}, peak={peak}"
+            )
+        if not 0 <= self._highest < math.inf:
+            raise ValueError(
+                "The highest learning rate must be at least 0 and finite. "
+                f"Received: peak={peak}, scale={scale}"
             )
         self.d_model = d_model
         self.warmup_steps = warmup_steps

@@ -11,7 +11,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
-from keras_transformer.models.base import ChecksClassWeight
+from keras_transformer.models.base import ChecksClassWeight, check_keywords
 from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
@@ -67,6 +67,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
+        TypeError: If a keyword argument is unknown.
         ValueError: If `model` lacks one of the attributes above. If the reduction of `loss` is not
             a mean or a sum. If `loss` and `model` have
             different values of `pad_id`. If `logits_mebibytes` or `r_drop` is negative or infinite.
@@ -86,6 +87,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         distribution: Distribution | None = None,
         **kwargs: Any,
     ) -> None:
+        check_keywords(self, kwargs)
         if lacking := [x for x in ("states", "output_weights", "pad_id") if not hasattr(model, x)]:
             raise ValueError(
                 "`model` must have `states`, `output_weights()` and `pad_id`. "

@@ -120,6 +120,19 @@ def test_frozen_layers_stay_frozen_in_a_model_that_is_not_the_first_of_its_kind(
 
 
 @each_model
+def test_unknown_arguments_are_refused(name):
+    model = MODELS[name]()
+    config = {**model.get_config(), "dropuot_rate": 0.5}
+    with pytest.raises(TypeError, match=rf"{type(model).__name__} has no .*: dropuot_rate"):
+        type(model).from_config(config)
+
+
+def test_unknown_arguments_of_a_trainer_are_refused():
+    with pytest.raises(TypeError, match="SlicedLogitsTrainer has no .*: r_dropp"):
+        SlicedLogitsTrainer(MODELS["transformer"](), r_dropp=1.0)
+
+
+@each_model
 @pytest.mark.parametrize(
     "mode", ["int8", *(pytest.param(x, marks=pytest.mark.slow) for x in ("int4", "float8"))]
 )

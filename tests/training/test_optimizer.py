@@ -283,6 +283,9 @@ def test_takes_exactly_one_of_d_model_and_peak(arguments):
 def test_refuses_no_warmup():
     with pytest.raises(ValueError, match="Received: warmup_steps=0"):
         TransformerSchedule(d_model=8, warmup_steps=0)
+    for rates in ({"peak": -1.0}, {"peak": float("nan")}, {"peak": 1.0, "scale": float("inf")}):
+        with pytest.raises(ValueError, match="highest learning rate must be at least 0"):
+            TransformerSchedule(**rates)
 
 
 def test_overwriting_weights_amid_an_optimizer_step_is_refused():
