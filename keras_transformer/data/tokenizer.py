@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import sentencepiece
 
@@ -14,8 +14,9 @@ from keras_transformer._files import atomic_write, is_plain_name, read_json
 from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError
 
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
+ModelType = Literal["bpe", "unigram", "word"]
 
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY = "tokenizer.json"
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
@@ -64,7 +65,7 @@ class Tokenizer:
         cls,
         pairs: Iterable[Pair],
         vocabulary_size: int,
-        model_type: Literal["bpe", "unigram", "word"] = "bpe",
+        model_type: ModelType = "bpe",
         joint: bool = True,
         normalization: str = "nmt_nfkc",
     ) -> "Tokenizer":
@@ -88,11 +89,17 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
+            ValueError: If `model_type` is unknown.
             UserError: If the text is empty.
             VocabularySizeError: If `vocabulary_size` is too large for the words of the text, or
                 smaller than the number of different characters. This `UserError` has a possible
                 size in its message and in the attribute `bound`.
         """
+        if model_type not in get_args(ModelType):
+            raise ValueError(
+                f"`model_type` must be one of {', '.join(get_args(ModelType))}. "
+                f"Received: model_type={model_type!r}"
+            )
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         options["normalization_rule_name"] = normalization
         if joint:

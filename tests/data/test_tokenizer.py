@@ -213,6 +213,11 @@ def test_model_with_other_special_ids_is_refused(tmp_path):
         Tokenizer((tmp_path / "other.model").read_bytes())
 
 
+def test_other_kinds_of_pieces_are_refused():
+    with pytest.raises(ValueError, match="one of bpe, unigram, word. Received: model_type='char'"):
+        Tokenizer.train([("a b", "c d")], 20, model_type="char")
+
+
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_too_large_vocabulary_names_the_possible_size(model_type):
     with pytest.raises(UserError, match="Received: vocabulary_size=5000") as caught:
