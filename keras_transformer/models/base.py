@@ -207,10 +207,10 @@ def in_float32(model: Any) -> Any:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
-    config = model.get_config()
-    if "dtype" in config:  # otherwise the dtype is that of a model within the model
-        config["dtype"] = "float32"
     with without_tensorflow(), placeholder_weights(), loading_in_float32():
+        config = model.get_config()
+        if "dtype" in config:  # otherwise the dtype is that of a model within the model
+            config["dtype"] = "float32"
         exact = type(model).from_config(config)
     exact.set_weights(model.get_weights())
     return exact
