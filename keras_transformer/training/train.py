@@ -217,15 +217,17 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         )
         return
     previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
+    chosen = _chosen(run, history)
     print("Averaging checkpoints.", file=sys.stderr)
     average_checkpoints(
-        _chosen(run, history),
+        chosen,
         run.model_path,
         previous,
         tokenizer.fingerprint,
         newest,
         run.recipe.evaluation.average_last,
     )
+    print(f"{run.model_path} is the average of {_names(chosen)}")
 
 
 def _write_embeddings(run: Run, model: Any) -> None:
@@ -261,8 +263,10 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     """Returns the checkpoints to average into `model.keras`."""
     patience = run.recipe.training.early_stopping_patience
     count = run.recipe.evaluation.average_last
+    warmup_steps = run.recipe.training.warmup_steps
     if patience is None:
-        return _after_warmup(run.checkpoints()[-count:], run.recipe.training.warmup_steps)
+        paths = run.checkpoints()[-count:]
+        return _after_warmup(paths, warmup_steps, paths[-1])
     (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
     reason = "the last step"
     if history.is_over(patience):
@@ -272,16 +276,19 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
         f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
         f"with a validation loss of {loss:.4f} nats per token"
     )
-    return best_checkpoints(run.checkpoints(), history, count)
+    return _after_warmup(best_checkpoints(run.checkpoints(), history, count), warmup_steps, best)
 
 
-def _after_warmup(paths: list[Path], warmup_steps: int) -> list[Path]:
-    """Leaves out checkpoints of the warm-up, but never the newest checkpoint."""
-    early = [path for path in paths[:-1] if checkpoint_step(path) < warmup_steps]
+def _after_warmup(paths: list[Path], warmup_steps: int, kept: Path) -> list[Path]:
+    """Leaves out checkpoints of the warm-up, but never the checkpoint `kept`."""
+    early = [path for path in paths if checkpoint_step(path) < warmup_steps and path != kept]
     if early:
-        names = ", ".join(path.name for path in early)
-        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {names}")
-    return paths[len(early) :]
+        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {_names(early)}")
+    return [path for path in paths if path not in early]
+
+
+def _names(checkpoints: list[Path]) -> str:
+    return ", ".join(path.name for path in checkpoints)
 
 
 def _tokenizer(run: Run) -> Tokenizer:

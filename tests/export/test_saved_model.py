@@ -1,14 +1,11 @@
 """The export as a whole; what its signatures give is in test_translation_graph.py."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from support.contract import randomize, to_numpy
+from support.contract import randomize
 from support.seq2seq_models import SIZES
 from support.seq2seq_models import new_model as new_seq2seq_model
 from support.small_models import small_model
@@ -20,7 +17,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
-from keras_transformer.models.base import in_float32
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 
@@ -80,6 +76,17 @@ def test_it_is_written_on_tensorflow_alone(exporting, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_a_model_in_mixed_precision_is_exported_in_float32(exporting):
+    mixed = exporting.answers["mixed precision"]
+    np.testing.assert_allclose(mixed["found"], mixed["expected"], atol=1e-5)
+
+
+def test_two_vocabularies_stay_apart_in_each_loader(exporting):
+    texts = exporting.answers["two vocabularies"]
+    assert texts["found"] == texts["expected"]
+    assert any(text.isupper() for text in texts["found"])
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"is no run folder: it holds no recipe\.yaml"):
         export_run_saved_model(tmp_path)
@@ -96,40 +103,6 @@ def run(tmp_path):
     randomize(model)
     model.save(run.model_path)
     return run
-
-
-on_tensorflow = pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow only")
-
-
-@on_tensorflow
-def test_a_model_in_mixed_precision_is_exported_in_float32(run, tmp_path):
-    mixed = Transformer(17, **SIZES_OF_MODEL, dtype="mixed_bfloat16")
-    randomize(mixed)
-    tokenizer, ids = run.tokenizer(), {"source_ids": [[5, 6, 3]], "target_ids": [[2, 7]]}
-    exported = export_saved_model(mixed, tokenizer, tmp_path / "model")
-    (found,) = run_signatures(exported.directory, [("encode_tokens", ids)])
-    expected = to_numpy(in_float32(mixed)({name: np.array(x) for name, x in ids.items()}))
-    np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
-
-
-@on_tensorflow
-def test_two_vocabularies_stay_apart_in_each_loader(run, tmp_path):
-    pairs = [(source, target.upper()) for source, target in run.text.pairs("train")]
-    tokenizer = Tokenizer.train(pairs, vocabulary_size=14, joint=False)
-    model = Transformer(14, 14, **SIZES_OF_MODEL)
-    randomize(model)
-    version = export_saved_model(model, tokenizer, tmp_path / "model").directory
-    program = (
-        "import json, sys, tensorflow as tf, tensorflow_text; "
-        "model = tf.saved_model.load(sys.argv[1]).signatures['serving_default']; "
-        "texts = model(text=tf.constant(sys.argv[2:]))['translation'].numpy().tolist(); "
-        "print(json.dumps([text.decode() for text in texts]))"
-    )
-    command = [sys.executable, "-c", program, version, *SENTENCES]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == Translator(model, tokenizer).translate(SENTENCES)
-    assert any(text.isupper() for text in found)
 
 
 @pytest.mark.slow

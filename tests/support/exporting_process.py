@@ -20,16 +20,18 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer import SearchOptions, search
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.serving_files import operations
+from keras_transformer.export.serving_files import check_operations, operations
 from keras_transformer.export.translation_graph import (
     GraphTokenizer,
     map_length_chunks,
     shortlist_graph,
 )
 from keras_transformer.models import Transformer
+from keras_transformer.models.base import in_float32
 from support.contract import randomize
 from support.small_models import new_model
 
@@ -37,6 +39,7 @@ WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 PAIRS = [(word, word[::-1].upper()) for word in WORDS]
 SENTENCES = ["a bad cab", "", "fed a deaf face", " dab\u3000", "each fad add bead", "zzz 😀"]
 BEAM_SIZE, LONGEST = 3, 24
+SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 11, "max_length": LONGEST}
 
 TEXTS = [
     "",
@@ -151,6 +154,38 @@ def full_disk_answers(model, tokenizer, folder):
         saved_model._save = save
 
 
+def mixed_answers(tokenizer, folder):
+    """Logits of a model in mixed precision, by its export and by the model in float32."""
+    model = Transformer(40, **SIZES, dtype="mixed_bfloat16")
+    randomize(model)
+    exported = saved_model.export_saved_model(model, tokenizer, folder / "mixed")
+    ids = {"source_ids": [[5, 6, 3]], "target_ids": [[2, 7]]}
+    (found,) = run_signatures(exported.directory, [("encode_tokens", ids)])
+    expected = in_float32(model)({name: tf.constant(rows) for name, rows in ids.items()})
+    return {"found": found["logits"], "expected": expected.numpy().tolist()}
+
+
+def separate_answers(tokenizer, folder):
+    """Translations with a vocabulary for each side, by the export without a session, and ours."""
+    sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+    model = Transformer(*sizes, **SIZES)
+    randomize(model)
+    version = saved_model.export_saved_model(model, tokenizer, folder / "separate").directory
+    translate = tf.saved_model.load(str(version)).signatures["serving_default"]
+    found = translate(text=tf.constant(SENTENCES))["translation"].numpy().tolist()
+    expected = Translator(model, tokenizer).translate(SENTENCES)
+    return {"found": [text.decode() for text in found], "expected": expected}
+
+
+def lacking_answers():
+    """What is said of operations, of which a server has only two."""
+    names = ["XlaDynamicUpdateSlice", "MatMul", "RoundRobinTrimmer", "SentencepieceOp"]
+    try:
+        check_operations(names)
+    except UserError as error:
+        return str(error)
+
+
 def refused_answers(version):
     """The messages of requests for logits that fail."""
     loaded = tf.saved_model.load(str(version))
@@ -196,7 +231,7 @@ def main(folder: Path) -> None:
     keras.utils.set_random_seed(0)
     joint = Tokenizer.train(PAIRS, 40)
     separate = Tokenizer.train(PAIRS, 18, "unigram", joint=False, normalization="identity")
-    model = Transformer(40, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=LONGEST)
+    model = Transformer(40, **SIZES)
     randomize(model)
     model.save(folder / "model.keras")
     joint.save(folder / "tokenizer")
@@ -226,6 +261,9 @@ def main(folder: Path) -> None:
         "failing": failing_answers(model, joint, folder),
         "full disk": full_disk_answers(model, joint, folder),
         "refused": refused_answers(exported.directory),
+        "mixed precision": mixed_answers(joint, folder),
+        "two vocabularies": separate_answers(separate, folder),
+        "lacking": lacking_answers(),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 

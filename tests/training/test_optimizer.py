@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerSchedule
-from keras_transformer.training.optimizer import ema_as_weights, start_optimizer
+from keras_transformer.training.optimizer import ema_as_weights
 
 V, T = 7, 6
 
@@ -160,19 +160,6 @@ def test_a_fit_without_a_step_keeps_the_weights():
     before = model.get_weights()[0]
     model.fit(np.array([[np.inf, 4.0]], "float32"), np.zeros((1, 1)), verbose=0)
     np.testing.assert_array_equal(model.get_weights()[0], before)
-
-
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow only")
-def test_averages_begin_at_the_weights_of_replicas():
-    import tensorflow as tf
-
-    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
-        model = dense_of_two(TransformerAdam(0.1, use_ema=True))
-        start_optimizer(model)
-        np.testing.assert_array_equal(
-            variable_of(model.optimizer, "average"), model.get_weights()[0]
-        )
-        model.optimizer.finalize_variable_values(model.trainable_variables)
 
 
 def dense_of_two(optimizer):

@@ -319,6 +319,22 @@ def test_checkpoints_of_the_warmup_are_not_averaged(copy, capsys):
     assert "training.warmup_steps=5: step-00000004\n" in capsys.readouterr().out
 
 
+def test_early_stopping_leaves_out_the_warmup_but_for_the_best_checkpoint(copy, capsys):
+    state = copy.checkpoints()[-1] / "state.json"
+    content = json.loads(state.read_text())
+    content["validation_losses"] = {"2": 9.0, "4": 7.0, "5": 8.0}
+    state.write_text(json.dumps(content))
+    settings = {"warmup_steps": tiny_run.STEPS + 1, "early_stopping_patience": 1}
+    training = copy.recipe.training.model_copy(update=settings)
+    changed = Run(copy.directory, copy.recipe.model_copy(update={"training": training}))
+    changed.recipe_path.write_text(changed.recipe.to_yaml())
+    changed.model_path.unlink()
+    train(changed, resume=True)
+    shown = capsys.readouterr().out
+    assert "not averaged, because training.warmup_steps=6: step-00000005\n" in shown
+    assert f"{copy.model_path} is the average of step-00000004\n" in shown
+
+
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     average_checkpoints(copy.checkpoints()[:1], copy.model_path)
     content = copy.model_path.read_bytes()

@@ -16,6 +16,7 @@ from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, 
 from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.distribution.distribution import on_copy
+from keras_transformer.training.optimizer import start_optimizer
 
 TEXT = {"source": "text.en", "target": "text.de"}
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
@@ -100,6 +101,30 @@ def test_without_a_distribution_one_process_has_all():
     distribution = start(recipe_with())
     assert distribution.is_chief
     assert distribution.shard == (0, 1, 1)
+
+
+@contextmanager
+def one_replica():
+    distribution = start(recipe_with(distribution="data_parallel"))
+    try:
+        with distribution.making():
+            yield
+    finally:
+        if keras.config.backend() == "torch":
+            import torch
+
+            torch.distributed.destroy_process_group()
+
+
+def test_averages_begin_at_the_weights_of_a_replica():
+    with one_replica():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile(TransformerAdam(0.1, use_ema=True), loss="mse")
+        start_optimizer(model)
+        (average,) = (v for v in model.optimizer.variables if v.name.endswith("average"))
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        found = keras.ops.convert_to_numpy(average)
+    np.testing.assert_array_equal(found, model.get_weights()[0])
 
 
 class Worker(Distribution):
