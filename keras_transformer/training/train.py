@@ -171,7 +171,7 @@ def check_settings(recipe: Recipe) -> None:
             f"model: the model cannot be built for sequences of {length} tokens (data.max_length, "
             f"eos and padding): {error}"
         ) from None
-    rates = [model.get_config().get(f"{of}dropout_rate") for of in ("", "attention_")]
+    rates = [getattr(model, f"{of}dropout_rate", 0) for of in ("", "attention_")]
     if recipe.training.r_drop and not any(rates):
         raise UserError(
             "training.r_drop compares the outputs under two dropout masks, so it has no effect "
