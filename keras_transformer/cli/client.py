@@ -1,5 +1,6 @@
 """The command `client`."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ _int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the expo
 @output_option
 @click.option(
     "--address",
-    help="Address of the server. Default: http://localhost:8501, or localhost:8500 with gRPC.",
+    help="HOST:PORT of the server, or for REST also its URL. Default: localhost:8501 for REST, "
+    "localhost:8500 for gRPC.",
 )
 @click.option("--protocol", type=click.Choice(["rest", "grpc"]), default="rest")
 @click.option(
@@ -46,7 +48,8 @@ _int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the expo
 @click.option(
     "--max-length",
     type=_int32,
-    help="Maximum length of a translation in tokens. Default: the exported value.",
+    help="Maximum length of a translation in tokens, at least the exported minimum length. "
+    "Default: the exported value.",
 )
 @scores_option
 @click.option(
@@ -77,9 +80,10 @@ def command(
     """Translate with MODEL on a TensorFlow Serving server.
 
     MODEL is the name of the model on the server. The input, FILE or standard input, has one
-    sentence per line. Standard input is translated line by line. The score is the log-probability
-    in nats divided by the length penalty, plus the coverage penalty. For gRPC, run: pip install
-    'keras3-transformer[serving]'.
+    sentence per line. Standard input is translated line by line. The output has N lines for each
+    sentence, where N is --n-best. A line is empty if there are fewer translations. The score is the
+    log-probability in nats divided by the length penalty, plus the coverage penalty. For gRPC, run:
+    pip install 'keras3-transformer[serving]'.
 
     \b
     echo "twenty-six" | keras-transformer client quickstart
@@ -100,10 +104,12 @@ def command(
             score = f"{found.score:.4f}\t" if scores else ""
             return f"{score}{as_line(found.text)}\n"
 
+        nothing = Translation("", -math.inf)
         total = common.count_lines(read_lines(file) if file else (), file)
         translator = connect(model, **server)
         with common.progress_bar("translating", total, output) as bar, common.warning_lines():
             lines = read_lines(file) if file else read_standard_input()
             for found in translator.stream(lines, batch_size, n_best, **search):
-                write("".join(line(translation) for best in found for translation in best))
+                rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]
+                write("".join(line(translation) for row in rows for translation in row))
                 bar.update(len(found))

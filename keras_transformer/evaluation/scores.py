@@ -149,16 +149,23 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
         lines = list(read_lines(path))
     elif split is None:
         raise UserError(
-            "the baseline of a text that is not a split of RUN must be a file of translations. "
+            "the baseline of a text that is not a split of a run must be a file of translations. "
             f"Received: {path}"
         )
     else:
         run = Run.open(path)
+        if not run.model_path.exists() and run.checkpoints():
+            raise UserError(
+                f"the training of {path} has not finished. To compare with a checkpoint of it: "
+                f"{run.command('evaluate', f'--split {split} --checkpoint best')}, and then give "
+                f"the file in {run.hypotheses_dir} as --baseline"
+            )
         lines = run.scores.hypotheses(split)
         if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
             raise UserError(
-                f"{path} has another {split} text than RUN, so their scores can't be compared: "
-                f"translate RUN's text with {path}, and give the translations as --baseline"
+                f"{path} has another {split} text than the evaluated run, so their scores can't be "
+                f"compared. Translate the text of the evaluated run with {path}, and give the "
+                "translations as --baseline"
             )
     evaluator.check_aligned({str(path): lines})
     return lines

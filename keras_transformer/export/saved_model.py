@@ -97,7 +97,8 @@ def export_saved_model(
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
     request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`. If a request
-    has a `max_length` above `model.max_length`, the graph uses `model.max_length`.
+    has a `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
+    below `options.min_length`, the graph uses `options.min_length`.
 
     Example:
 

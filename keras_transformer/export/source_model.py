@@ -32,7 +32,8 @@ def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
         raise ValueError(f"`model` must be a Seq2Seq, such as Transformer. Received: model={model}")
     if any("quantization" in changes for changes in layer_changes(model).values()):
         raise ValueError(
-            "`model` must not be quantized; use the exporter's `quantization` instead. "
+            "`model` must not be quantized. Export the model as it was before `quantize`. "
+            "The exporters of ONNX and CTranslate2 have a quantization of their own. "
             f"Received: model={model}"
         )
     target_size = model.target_vocabulary_size or model.vocabulary_size

@@ -251,8 +251,9 @@ class TranslationGraph:
         if default is None:
             default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
             default = tf.maximum(default, self._options.min_length)
-        limits = tf.where(max_length < 0, default, tf.minimum(max_length, self._model.max_length))
-        return tf.where(source_lengths > 1, tf.maximum(limits, 1), 1)
+        given = tf.clip_by_value(max_length, self._options.min_length, self._model.max_length)
+        limits = tf.where(max_length < 0, default, given)
+        return tf.where(source_lengths > 1, limits, 1)
 
     def _decode(
         self,

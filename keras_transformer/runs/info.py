@@ -155,11 +155,12 @@ def _training(run: Run) -> dict[str, Any]:
 
 
 def _validation(run: Run) -> dict[str, Any]:
-    """Returns the last results, and the results with the lowest loss."""
+    """Returns the last results, and those with the lowest loss of a checkpoint that is kept."""
     found = _validations(run)
     if not found:
         return {"last": None, "best": None}
-    losses = {step: values["loss"] for step, values in found.items() if "loss" in values}
+    kept = {checkpoint_step(folder) for folder in run.checkpoints()} or found.keys()
+    losses = {step: found[step]["loss"] for step in kept if "loss" in found.get(step, ())}
     best = ValidationHistory(losses).best(1)
     both = {"last": max(found), "best": best[0] if best else None}
     return {

@@ -140,7 +140,8 @@ class Run:
         if self.recipe_path.exists():
             which, hint = "a run", "continue it with `Run.resume`, remove it,"
             if refused := self._refused(self._differences()):
-                which, hint = f"another run, and its recipe differs in {refused}", "remove it"
+                which = f"another run, and its recipe differs in {refused}"
+                hint = f"continue it with its own recipe ({self._resume}), remove it,"
             raise UserError(
                 f"{self.directory} already holds {which}: {hint} or choose another folder "
                 "(`directory`)"

@@ -89,7 +89,10 @@ class RunScores:
         from keras_transformer.data.corpus import read_lines
 
         if not self._run.model_path.exists():
-            raise self._run.unfinished()
+            raise UserError(
+                f"no translations of {self._run.model_path}, because the training has not "
+                f"finished. To finish it: {self._run.command('train', '--resume')}"
+            )
         path = self._hypotheses_path(split, None)
         evaluate = self._run.command("evaluate", f"--split {split}")
         if not path.exists():

@@ -52,9 +52,14 @@ def find_run(directory: str | Path) -> Path:
 
 
 def _similar_runs(directory: Path) -> list[str]:
-    """Returns run folders beside `directory` with similar names, the most similar first."""
+    """Returns run folders with similar names, the most similar first.
+
+    They are in `runs` if there is a run with exactly this name, otherwise beside `directory`.
+    """
     import difflib
 
+    if (Path("runs") / directory / "recipe.yaml").is_file():
+        return [str(Path("runs") / directory)]
     names = [path.parent.name for path in directory.parent.glob("*/recipe.yaml")]
     close = difflib.get_close_matches(directory.name, names)
     return [str(directory.parent / name) for name in close]

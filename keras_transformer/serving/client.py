@@ -55,8 +55,8 @@ def connect(
 
     Args:
         model: The model's name on the server.
-        address: `http://host:port` for REST, `host:port` for gRPC. Defaults to None,
-            which means `http://localhost:8501` for REST and `localhost:8500` for gRPC.
+        address: `host:port` of the server. For REST, it can begin with `http://` or `https://`.
+            Defaults to None, which means `localhost:8501` for REST and `localhost:8500` for gRPC.
         protocol: `"rest"` or `"grpc"`. gRPC needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None, which means the newest version.
         timeout: Maximum duration of a request in seconds, including connection and answer. The

@@ -88,6 +88,8 @@ class Endpoint(Protocol):
 class RestEndpoint:
     """Sends requests over HTTP and reuses connections. The address may also start with `https://`.
 
+    An address without a scheme gets `http://`.
+
     Source: https://www.tensorflow.org/tfx/serving/api_rest
     """
 
@@ -98,6 +100,8 @@ class RestEndpoint:
         version: int | None = None,
         timeout: float = 60.0,
     ) -> None:
+        if "://" not in address:
+            address = f"http://{address}"
         self.model, self.address, self.version = model, address, version
         self._timeout = timeout
         self._model_url = f"{address.rstrip('/')}/v1/models/{quote(model, safe='')}"

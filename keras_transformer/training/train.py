@@ -15,6 +15,7 @@ from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import bleu
+from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import architecture
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.recipe.token_budget import available_mebibytes
@@ -399,6 +400,11 @@ def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
 
 def _load_initial_weights(run: Run, model: Any) -> None:
     initial = run.model()
+    if any({"quantization", "lora_rank"} & own.keys() for own in layer_changes(initial).values()):
+        raise UserError(
+            f"training.initial_run: {run.model_path} is quantized or has LoRA, so a training "
+            "cannot begin with its weights. Give another run"
+        )
     weights = initial.get_weights()
     found, needed = ([weight.shape for weight in some] for some in (weights, model.weights))
     if found != needed:

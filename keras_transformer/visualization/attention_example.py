@@ -1,5 +1,6 @@
 """The attention of a model for one example, with the tokens that the weights belong to."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +108,9 @@ def translation_attention(
         "target_ids": np.array([target_ids], "int32"),
     }
     try:
-        maps = attention_maps(model, inputs)
+        with warnings.catch_warnings():  # Keras warns of a softmax over one token.
+            warnings.filterwarnings("ignore", message="You are using a softmax")
+            maps = attention_maps(model, inputs)
     except ValueError as error:
         raise UserError(str(error)) from None
     names = tokenizer.source_pieces, tokenizer.target_pieces

@@ -168,7 +168,8 @@ def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, m
     scored = run.scores.scored_model(None)
     run.scores.keep_hypotheses("test", ["one", "three"], ["eins", "drei"], scored)
     with pytest.raises(
-        UserError, match="has another test text than RUN.*give the translations as --baseline"
+        UserError,
+        match="has another test text than the evaluated run.*as --baseline",
     ):
         evaluation.read_baseline(run.directory, evaluator, "test")
 
@@ -181,3 +182,14 @@ def test_translations_of_an_earlier_text_are_no_baseline(tmp_path, monkeypatch):
         UserError, match=f"of another text .* again: .* {run.directory} --split test"
     ):
         evaluation.read_baseline(run.directory, evaluation.run_evaluator(run), "test")
+
+
+def test_a_run_that_has_not_finished_is_no_baseline_but_its_checkpoints_are(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV)
+    evaluator = evaluation.run_evaluator(run)
+    run.model_path.unlink()
+    with pytest.raises(UserError, match="no translations .* To finish it: .* --resume"):
+        evaluation.read_baseline(run.directory, evaluator, "test")
+    (run.checkpoints_dir / "step-00000001").mkdir(parents=True)
+    with pytest.raises(UserError, match="has not finished.* --checkpoint best, .*as --baseline"):
+        evaluation.read_baseline(run.directory, evaluator, "test")

@@ -121,6 +121,11 @@ def test_length_limits_and_penalties_are_those_of_the_row(exporting, outputs, mo
     assert found["translations"][0] == [hypothesis.text for hypothesis in expected]
 
 
+def test_a_maximum_below_the_exported_minimum_length_is_the_minimum(exporting):
+    texts = exporting.answers["least"]
+    assert texts["found"] == texts["expected"]
+
+
 def test_a_text_that_is_too_long_is_cut(exporting, outputs, model, tokenizer):
     """The beginning of 23 pieces of either text is the same."""
     long, shorter = exporting.answers["signatures"]["long"]["inputs"]["text"]

@@ -107,6 +107,13 @@ def test_scores_of_an_earlier_model_are_marked(unfinished):
     assert run_info(unfinished)["scores"][0]["is_current"]
 
 
+def test_the_best_result_is_that_of_a_checkpoint_that_is_kept(unfinished):
+    with TensorBoardWriter(unfinished / "logs") as writer:
+        writer.report(60, {"validation/loss": 0.5})
+    info = run_info(unfinished)
+    assert (info["validation"]["last"]["step"], info["validation"]["best"]["step"]) == (60, 20)
+
+
 def test_damage_of_any_kind_is_a_problem(unfinished):
     state = unfinished / "checkpoints" / "step-00000040" / "state.json"
     state.write_text(state.read_text().replace("17", "1e999"))

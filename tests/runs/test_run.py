@@ -35,7 +35,7 @@ def test_an_existing_run_is_not_begun_again(run, recipe):
         Run.create(run.directory, recipe)
     other = recipe.model_copy(update={"seed": 2})
     with pytest.raises(
-        UserError, match=r"another run, .* in seed \(1 and 2\): remove it or choose"
+        UserError, match=r"another run, .* in seed \(1 and 2\): continue it with its own recipe"
     ):
         Run.create(run.directory, other)
 

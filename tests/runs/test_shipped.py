@@ -26,6 +26,12 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
+def test_the_name_of_a_run_in_runs_proposes_its_path(package):
+    shutil.copytree(package / "one", "runs/mine")
+    with pytest.raises(UserError, match="mine is no run folder: .*did you mean runs/mine"):
+        find_run("mine")
+
+
 def test_runs_of_the_package_have_names(package):
     assert shipped_runs() == {"one": package / "one"}
 

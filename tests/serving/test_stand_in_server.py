@@ -133,15 +133,17 @@ def test_a_request_may_not_be_larger_than_a_batch(url):
 
 
 def test_the_command_translates_a_file_in_order(server, url, tmp_path):
-    lines = [f"{n} x" for n in range(30)]
+    lines = [f"{n} x" for n in range(29)] + [""]
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     arguments = ["client", "model", str(tmp_path / "in"), "--address", server.rest]
     arguments += ["--batch-size", "8"]
     result = CliRunner().invoke(main, [*arguments, "--output", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "out").read_text().splitlines() == [f"x {n}" for n in range(30)]
+    assert (tmp_path / "out").read_text().splitlines() == [*(f"x {n}" for n in range(29)), ""]
     result = CliRunner().invoke(main, [*arguments, "--n-best", "2", "--scores"])
-    assert result.stdout.splitlines()[:2] == ["-2.0000\tx 0", "-3.0000\tx 0 again"]
+    found = result.stdout.splitlines()
+    assert found[:2] == ["-2.0000\tx 0", "-3.0000\tx 0 again"]
+    assert len(found) == 60
 
 
 def test_the_command_loads_neither_keras_nor_tensorflow(server, url):

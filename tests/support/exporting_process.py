@@ -27,6 +27,7 @@ from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.serving_files import check_operations, operations
 from keras_transformer.export.translation_graph import (
     GraphTokenizer,
+    TranslationGraph,
     map_length_chunks,
     shortlist_graph,
 )
@@ -177,6 +178,15 @@ def separate_answers(tokenizer, folder):
     return {"found": [text.decode() for text in found], "expected": expected}
 
 
+def least_answers(model, tokenizer):
+    """Translations of a request with a smaller maximum than the exported minimum of 6 tokens."""
+    graph = TranslationGraph(model, tokenizer, SearchOptions(beam_size=2, min_length=6), 4)
+    found = graph.translate_nbest(tf.constant(SENTENCES), [-1], [-1.0], [3])["translations"]
+    options = SearchOptions(beam_size=2, min_length=6, max_length=6)
+    expected = Translator(model, tokenizer, options).translate(SENTENCES)
+    return {"found": [text.decode() for text in found[:, 0].numpy()], "expected": expected}
+
+
 def lacking_answers():
     """What is said of operations, of which a server has only two."""
     names = ["XlaDynamicUpdateSlice", "MatMul", "RoundRobinTrimmer", "SentencepieceOp"]
@@ -264,6 +274,7 @@ def main(folder: Path) -> None:
         "mixed precision": mixed_answers(joint, folder),
         "two vocabularies": separate_answers(separate, folder),
         "lacking": lacking_answers(),
+        "least": least_answers(model, joint),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 

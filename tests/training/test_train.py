@@ -128,6 +128,16 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, setting,
     assert not run.store_dir.exists()
 
 
+def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
+    (tmp_path / "next").mkdir()
+    first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
+    model = first.model()
+    next(x for x in model._flatten_layers() if hasattr(x, "enable_lora")).enable_lora(1)
+    model.save(first.model_path)
+    with pytest.raises(UserError, match=r"training\.initial_run: .* is quantized or has LoRA"):
+        train(run_after(first, tmp_path / "next"))
+
+
 def test_dropout_and_longest_sentence_of_another_run_may_differ(whole, tmp_path):
     train(run_after(whole[0], tmp_path, dropout_rate=0.3, max_length=50))
 

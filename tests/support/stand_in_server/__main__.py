@@ -39,8 +39,14 @@ def main() -> None:
     elif arguments.enable_batching:
         batching = BatchingParameters()
     model = Model(arguments.model_name, arguments.model_base_path.resolve(), batching)
-    rest_server = RestServer(model, arguments.host, arguments.rest_api_port)
-    grpc_server, grpc_port = start_grpc_server(model, arguments.host, arguments.port)
+    try:
+        rest_server = RestServer(model, arguments.host, arguments.rest_api_port)
+    except OSError as error:
+        sys.exit(f"port {arguments.rest_api_port}: {error.strerror}. See --rest_api_port")
+    try:
+        grpc_server, grpc_port = start_grpc_server(model, arguments.host, arguments.port)
+    except RuntimeError:
+        sys.exit(f"port {arguments.port} cannot be used. Another program may have it. See --port")
     ports = {"port": grpc_port, "rest_api_port": rest_server.server_address[1]}
     print(json.dumps(ports), flush=True)
     threading.Thread(target=model.watch, daemon=True).start()

@@ -18,7 +18,11 @@ from tensorflow_serving.apis import (
 
 THREADS = 64
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.so_reuseport", 0),
+]
 
 
 def start_grpc_server(model: Model, host: str, port: int) -> tuple[grpc.Server, int]:
