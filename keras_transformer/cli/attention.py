@@ -65,8 +65,14 @@ def command(
     from keras_transformer.runs.run import Run
     from keras_transformer.visualization.attention_example import translation_attention
     from keras_transformer.visualization.attention_page import attention_page
-    from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg
+    from keras_transformer.visualization.attention_picture import (
+        attention_svg,
+        check_png,
+        png_from_svg,
+    )
 
+    if suffix == ".png":
+        check_png()
     check_not_of_run(run, output=output)
     with output_path(output) as partial:
         translator = Run.open(run).translator(checkpoint=checkpoint)

@@ -59,7 +59,8 @@ def export_ctranslate2(
     log-probability of a hypothesis by n ** length_penalty (default 1), where n is the number of
     tokens without eos. For the same translations as `length_penalty=0` in this package, set
     `length_penalty=1e-9` and `min_decoding_length=0` in CTranslate2. Also use the same beam size
-    and maximum length. Then the translations differ only if hypotheses have equal scores. With
+    and maximum length. Then the translations differ only if hypotheses have equal scores, or if
+    the model gives padding or bos a considerable probability, as before training. With
     `length_penalty=0`, CTranslate2 would not stop after `beam_size` finished hypotheses. It would
     search until the most probable hypothesis is finished.
 

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import importlib.util
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -103,14 +104,19 @@ def png_from_svg(svg: str) -> bytes:
     Raises:
         UserError: If the package resvg_py is not installed.
     """
-    try:
-        import resvg_py
-    except ModuleNotFoundError:
+    check_png()
+    import resvg_py
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=3))
+
+
+def check_png() -> None:
+    """Raises `UserError` if the package resvg_py is not installed."""
+    if importlib.util.find_spec("resvg_py") is None:
         raise UserError(
             "PNG files need the package resvg_py: pip install 'keras3-transformer[visualization]', "
             "or write an SVG file"
-        ) from None
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=3))
+        )
 
 
 def _all_heads(example: AttentionExample, kinds: Sequence[AttentionKind]) -> str:

@@ -1,5 +1,7 @@
 """`keras-transformer attention`."""
 
+import sys
+
 import pytest
 from support.command_line import fails, succeeds
 
@@ -31,6 +33,12 @@ def test_wrong_output_is_refused_before_the_run_is_opened(tmp_path):
     assert "must end in .html, .svg or .png. Received: page.pdf" in message
     message = fails("attention", tmp_path / "none", "one", "--output", "a.html", "--layer", 1)
     assert "--layer is for .svg and .png files" in message
+
+
+def test_a_missing_library_is_told_before_the_run_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    message = fails("attention", tmp_path / "none", "one", "--output", "page.png")
+    assert "pip install 'keras3-transformer[visualization]'" in message
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_run_is_opened():
