@@ -91,7 +91,8 @@ class MultiHeadAttention(ConfiguredLayer):
         ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
         ValueError: If an `attention_pattern` is combined with a position encoding that has a
             `score_bias`.
-        ValueError: If the `position_encoding` has another number of heads.
+        ValueError: If the `position_encoding` has another number of heads, or rotates heads and
+            `d_k` is odd.
         ValueError: If `padding_mask` has another number of columns than there are keys.
 
     Source: Vaswani et al. 2017, §3.2.2.
@@ -138,6 +139,8 @@ class MultiHeadAttention(ConfiguredLayer):
         self.num_heads = num_heads
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = self.d_k if d_v is None else d_v
+        if position_encoding is not None:
+            position_encoding.check_head_width(self.d_k)
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias
         self.use_scale = use_scale

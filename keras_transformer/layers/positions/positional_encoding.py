@@ -104,6 +104,9 @@ class PositionalEncoding(ConfiguredLayer):
         # is longer than the maximum.
         return embeddings_shape
 
+    def check_head_width(self, d_k: int) -> None:
+        """Raises `ValueError` if `rotate` cannot rotate heads of the width `d_k`."""
+
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         """Rotates queries or keys by angles that depend on their positions.
 

@@ -32,10 +32,13 @@ class RotaryPositionalEncoding(PositionalEncoding):
     Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
     """
 
+    def check_head_width(self, d_k: int) -> None:
+        if d_k % 2:
+            raise ValueError(f"Heads must have an even width to be rotated. Received: d_k={d_k}")
+
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         width = heads.shape[-1]
-        if width % 2:
-            raise ValueError(f"Heads must have an even width to be rotated. Received: d_k={width}")
+        self.check_head_width(width)
         shape = ops.shape(heads)
         angles = sinusoid_angles(shape[-2], width, offset)
         pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
