@@ -1,5 +1,6 @@
 """Trains a translation model from a recipe."""
 
+import math
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +36,10 @@ from keras_transformer.training.validation import TranslationValidation
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000
+
+# Validation losses of averaged checkpoints that differ by more nats per token tell that training
+# has not levelled off.
+_STEEP = 0.1
 
 
 def train(
@@ -229,6 +234,12 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         run.recipe.evaluation.average_last,
     )
     print(f"{run.model_path} is the average of {_names(chosen)}")
+    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
+    if losses[0] - losses[-1] > _STEEP:
+        print(
+            f"The validation loss still fell from {losses[0]:.4g} to {losses[-1]:.4g} over these "
+            f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
+        )
 
 
 def _write_embeddings(run: Run, model: Any) -> None:

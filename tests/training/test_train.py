@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -343,6 +344,17 @@ def test_early_stopping_leaves_out_the_warmup_but_for_the_best_checkpoint(copy, 
     shown = capsys.readouterr().out
     assert "not averaged, because training.warmup_steps=6: step-00000005\n" in shown
     assert f"{copy.model_path} is the average of step-00000004\n" in shown
+
+
+def test_an_average_of_a_training_that_was_too_short_is_told(copy, capsys):
+    state = copy.checkpoints()[-1] / "state.json"
+    content = json.loads(state.read_text())
+    for first, is_told in ((9.0, True), (7.05, False)):
+        state.write_text(json.dumps({**content, "validation_losses": {"4": first, "5": 7.0}}))
+        copy.model_path.unlink()
+        train(copy, resume=True)
+        told = f"fell from 9 to 7 over these checkpoints. .* average {copy.directory} --last 1"
+        assert bool(re.search(told, capsys.readouterr().out)) == is_told
 
 
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
