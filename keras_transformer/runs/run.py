@@ -378,10 +378,12 @@ class Run:
                 f"{self._resume}"
             )
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
+        todo = f"To finish it: {self._resume}"
+        if self.is_training():
+            todo = "Another process is training: wait for its end"
         return UserError(
-            f"no model {self.model_path}, because the training has not finished. To finish it: "
-            f"{self._resume}. Or choose a checkpoint with `checkpoint`: best, last or one of the "
-            f"steps {steps}"
+            f"no model {self.model_path}, because the training has not finished. {todo}. Or choose "
+            f"a checkpoint with `checkpoint`: best, last or one of the steps {steps}"
         )
 
     def is_training(self) -> bool:

@@ -216,6 +216,9 @@ def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run, recipe, tmp_
         assert run.is_training()
         with pytest.raises(UserError, match="no checkpoint yet. Another process is training"):
             raise run.unfinished()
+        (run.checkpoints_dir / "step-00000001").mkdir(parents=True)
+        with pytest.raises(UserError, match="Another process is training: wait .* the steps 1"):
+            raise run.unfinished()
     assert not run.is_training()
     with training_lock(run.directory), training_lock(run.directory):
         assert run.recipe_path.exists()
