@@ -82,8 +82,7 @@ class CompiledFunctions:
             raise ValueError(f"The backend must be one of {list(BACKENDS)}. Received: {backend!r}")
         compilers = _COMPILERS_FOR_ANY_SHAPE if any_shape else _COMPILERS
         self._model, self._functions, self._compile = model, functions, compilers[backend]
-        parts = getattr(model, "models", [model])  # the models of an `Ensemble`
-        layers = [layer for part in parts for layer in getattr(part, "_flatten_layers", list)()]
+        layers = _layers(model)
         self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
         self._lock = threading.Lock()
         self._state: list[tuple[bool, bool]] | None = None
@@ -108,6 +107,13 @@ class CompiledFunctions:
                     for function, donated in self._functions
                 ]
             return self._compiled
+
+
+def _layers(model: Any) -> list[Any]:
+    """Returns the layers of a model, or of the models of an `Ensemble`, which may be ensembles."""
+    if hasattr(model, "models"):
+        return [layer for part in model.models for layer in _layers(part)]
+    return list(getattr(model, "_flatten_layers", list)())
 
 
 class Recompiling:

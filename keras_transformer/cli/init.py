@@ -35,6 +35,9 @@ def _language_option(side: str) -> Callable[[Any], Any]:
     )
 
 
+_LONGEST_EXAMPLE = 100  # characters of the sentence in the command that is proposed
+
+
 @click.command("init")
 @click.argument("source", type=existing_file)
 @click.argument("target", type=existing_file, required=False)
@@ -168,10 +171,8 @@ training    at most {recipe.steps:,} steps of {batch:,} target tokens, {recipe.p
 def _next_commands(output: Path, name: str, report: "CorpusReport") -> str:
     path = f"./{output}" if str(output).startswith("-") else str(output)
     recipe, run = shlex.quote(path), shlex.quote(f"runs/{name}")
-    sentence = next(
-        (x for x, _ in report.sample if x.isprintable() and x[0] != "-" and not {*"\\'"} & {*x}),
-        "...",
-    )
+    sentences = (x for x, _ in report.sample if len(x) <= _LONGEST_EXAMPLE and x.isprintable())
+    sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
     return f"""Wrote {output}. Next:
 
 keras-transformer train {recipe}

@@ -378,13 +378,17 @@ class Run:
                 f"{self._resume}"
             )
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
-        todo = f"To finish it: {self._resume}"
-        if self.is_training():
-            todo = "Another process is training: wait for its end"
         return UserError(
-            f"no model {self.model_path}, because the training has not finished. {todo}. Or choose "
-            f"a checkpoint with `checkpoint`: best, last or one of the steps {steps}"
+            f"no model {self.model_path}, because the training has not finished. "
+            f"{self.how_to_finish()}. Or choose a checkpoint with `checkpoint`: best, last or one "
+            f"of the steps {steps}"
         )
+
+    def how_to_finish(self) -> str:
+        """Returns a sentence without its full stop, to show to the user of an unfinished run."""
+        if self.is_training():
+            return "Another process is training: wait for its end"
+        return f"To finish it: {self._resume}"
 
     def is_training(self) -> bool:
         """Returns whether a process trains in the folder now."""

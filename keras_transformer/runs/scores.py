@@ -91,7 +91,7 @@ class RunScores:
         if not self._run.model_path.exists():
             raise UserError(
                 f"no translations of {self._run.model_path}, because the training has not "
-                f"finished. To finish it: {self._run.command('train', '--resume')}"
+                f"finished. {self._run.how_to_finish()}"
             )
         path = self._hypotheses_path(split, None)
         evaluate = self._run.command("evaluate", f"--split {split}")

@@ -56,6 +56,10 @@ class _Reported(NamedTuple):
     def is_finished(self) -> bool:
         return bool((self.info["training"] or {}).get("is_finished"))
 
+    @property
+    def is_running(self) -> bool:
+        return bool((self.info["training"] or {}).get("is_running"))
+
     def command(self, arguments: str) -> str:
         name, *options = arguments.split()
         folder = shlex.quote(str(self.run.directory))
@@ -126,7 +130,9 @@ def _overview(runs: Sequence[_Reported]) -> list[Html]:
     parts = [table(["", *(one.name for one in runs)], rows)]
     for one in runs:
         parts += [note(problem) for problem in one.info["problems"]]
-        if not one.is_finished:
+        if one.is_running:
+            parts.append(note(f"Another process trains {one.name} now."))
+        elif not one.is_finished:
             command = one.command("train --resume")
             parts.append(
                 note(f"The training of {one.name} has not finished. Continue it:", command)
@@ -180,7 +186,8 @@ def _training(runs: Sequence[_Reported]) -> list[Html]:
     for one in runs:
         if not one.scalars:
             text = f"{one.name} has no logs. Only a training writes logs"
-            command = None if one.is_finished else one.command("train --resume")
+            can_resume = not (one.is_finished or one.is_running)
+            command = one.command("train --resume") if can_resume else None
             parts.append(note(f"{text}{':' if command else '.'}", command))
         elif rows := _validation_rows(one):
             heads = ["step", *(name for name in _validations(one))]

@@ -105,11 +105,13 @@ def test_no_models_are_refused():
         Ensemble([])
 
 
-def test_a_compiled_search_notices_that_a_model_is_quantized():
-    ensemble = Ensemble([transformer(0), transformer(1)])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_compiled_search_notices_that_a_model_is_quantized(is_nested):
+    last = transformer(1)
+    ensemble = Ensemble([transformer(0), Ensemble([last]) if is_nested else last])
     compiled = compile_function(searched, ensemble)
     before = to_numpy(compiled(SOURCES))
-    ensemble.models[1].quantize("int8")
+    last.quantize("int8")
     expected = to_numpy(searched(ensemble, SOURCES))
     np.testing.assert_allclose(to_numpy(compiled(SOURCES)), expected, atol=1e-4)
     assert np.abs(before - expected).max() > 1e-3
