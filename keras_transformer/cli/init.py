@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from keras_transformer.recipe.new_recipe import NewRecipe, Text
 
 
+_LONGEST_EXAMPLE = 100  # characters of the sentence in the command that is proposed
+
+
 class _Language(click.ParamType):
     name = "code"
 
@@ -33,9 +36,6 @@ def _language_option(side: str) -> Callable[[Any], Any]:
         type=_Language(),
         help=f"ISO 639-1 code of the {side} language. Default: read from the file names.",
     )
-
-
-_LONGEST_EXAMPLE = 100  # characters of the sentence in the command that is proposed
 
 
 @click.command("init")

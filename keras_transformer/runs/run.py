@@ -204,8 +204,9 @@ class Run:
         changes = self._differences()
         if refused := self._refused(changes):
             raise UserError(
-                f"{self.directory} cannot resume with these changes; start a new run for them. The "
-                f"recipes of the run and of the command differ in {refused}"
+                f"{self.directory} cannot resume with these changes; start a new run for them, or "
+                f"resume without them: {self._resume}. The recipes of the run and of the command "
+                f"differ in {refused}"
             )
         return changes
 

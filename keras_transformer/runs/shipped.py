@@ -45,7 +45,7 @@ def find_run(directory: str | Path) -> Path:
     else:
         reason = "it does not exist"
         if similar := _similar_runs(directory):
-            reason += f"; did you mean {similar[0]}"
+            reason += f" (did you mean {similar[0]}?)"
     raise UserError(
         f"{directory} is no run folder: {reason}. The package has {', '.join(shipped) or 'no runs'}"
     )

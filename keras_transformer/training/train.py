@@ -234,10 +234,10 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         run.recipe.evaluation.average_last,
     )
     print(f"{run.model_path} is the average of {_names(chosen)}")
-    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
-    if losses[0] - losses[-1] > _STEEP:
+    first, last = (history.losses.get(checkpoint_step(chosen[i]), math.nan) for i in (0, -1))
+    if chosen[-1] == newest and first - last > _STEEP:
         print(
-            f"The validation loss still fell from {losses[0]:.4g} to {losses[-1]:.4g} over these "
+            f"The validation loss still fell from {first:.4g} to {last:.4g} over these "
             f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
         )
 

@@ -70,6 +70,14 @@ def test_the_table_has_what_was_found(folder):
         assert row.split() in rows, row
 
 
+def test_the_proposed_sentence_is_short(folder):
+    for language in ("en", "de"):
+        path = folder / f"my.corpus.{language}"
+        path.write_text(f"{'a b ' * 10_000}\n{path.read_text('utf-8')}", "utf-8")
+    shown = succeeds("init", "my.corpus.en", "my.corpus.de")
+    assert max(map(len, shown.splitlines())) < 200
+
+
 def test_every_file_name_gives_a_name_that_a_recipe_may_have(folder):
     shown = succeeds("init", "my.corpus.en", "my.corpus.de", "--output", "-½ köln².yaml")
     assert "keras-transformer train './-½ köln².yaml'" in shown

@@ -116,7 +116,9 @@ def test_a_similar_run_beside_it_is_named(tmp_path):
     run = tmp_path / "runs" / "english_en_de"
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_text("name: a\n")
-    with pytest.raises(UserError, match=f"it does not exist; did you mean {run}. The package"):
+    with pytest.raises(
+        UserError, match=rf"it does not exist \(did you mean {run}\?\). The package"
+    ):
         Run.open(tmp_path / "runs" / "english_de")
 
 

@@ -357,6 +357,19 @@ def test_an_average_of_a_training_that_was_too_short_is_told(copy, capsys):
         assert bool(re.search(told, capsys.readouterr().out)) == is_told
 
 
+def test_the_newest_checkpoint_is_not_proposed_if_early_stopping_chose_earlier_ones(copy, capsys):
+    state = copy.checkpoints()[-1] / "state.json"
+    content = json.loads(state.read_text())
+    losses = {"2": 9.0, "4": 7.0, "5": 9.5}
+    state.write_text(json.dumps({**content, "validation_losses": losses}))
+    copy.model_path.unlink()
+    training = copy.recipe.training.model_copy(update={"early_stopping_patience": 1})
+    train(Run(copy.directory, copy.recipe.model_copy(update={"training": training})), resume=True)
+    shown = capsys.readouterr().out
+    assert f"{copy.model_path} is the average of step-00000002, step-00000004\n" in shown
+    assert "still fell" not in shown
+
+
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     average_checkpoints(copy.checkpoints()[:1], copy.model_path)
     content = copy.model_path.read_bytes()
