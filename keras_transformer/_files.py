@@ -197,6 +197,15 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return config
 
 
+def is_keras_file(path: str | Path) -> bool:
+    """Returns whether `read_config` can read the file `path`."""
+    try:
+        read_config(path)
+    except UserError:
+        return False
+    return True
+
+
 def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
     """Returns the error for a `.keras` file that cannot be read, with the reason in one line."""
     reason = " ".join(str(error).split())[:200]

@@ -158,9 +158,11 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before any command loads TensorFlow
     if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
         os.environ.pop("KERAS_HOME", None)
+    context = click.get_current_context()
+    context.with_resource(common.warning_lines())
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
     common.choose_backend()
-    if click.get_current_context().invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
+    if context.invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
         shorten_import_of_keras()
     if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.
         sys.meta_path.insert(0, ImportHook("tensorflow", hidden_stderr))

@@ -54,7 +54,7 @@ _int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the expo
 @scores_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=60.0,
     help="Maximum duration of a request in seconds.",
 )
@@ -107,7 +107,7 @@ def command(
         nothing = Translation("", -math.inf)
         total = common.count_lines(read_lines(file) if file else (), file)
         translator = connect(model, **server)
-        with common.progress_bar("translating", total, output) as bar, common.warning_lines():
+        with common.progress_bar("translating", total, output) as bar:
             lines = read_lines(file) if file else read_standard_input()
             for found in translator.stream(lines, batch_size, n_best, **search):
                 rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]

@@ -20,6 +20,8 @@ from keras_transformer.errors import UserError
 class FiniteRange(click.FloatRange):
     """A `click.FloatRange` that rejects infinity and NaN."""
 
+    name = "number"  # for the message "'x' is not a valid number."
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):

@@ -20,7 +20,6 @@ from keras_transformer.cli.common import (
     existing_file,
     run_folder,
     shortlist_option,
-    warning_lines,
 )
 from keras_transformer.cli.search_options import (
     best_search_options,
@@ -220,8 +219,7 @@ def _report(
     if other is not None:
         for test in tests or ("bootstrap",):
             click.echo(f"Comparing with {baseline}: {test} test", err=True)
-            with warning_lines():
-                comparisons += (found := evaluator.compare(hypotheses, other, test))
+            comparisons += (found := evaluator.compare(hypotheses, other, test))
             click.echo("\n" + report.comparison_table(found, str(baseline)))
     buckets = evaluator.length_buckets(hypotheses) if length_buckets else []
     if buckets:

@@ -68,6 +68,5 @@ def command(run: Path, **arguments: Any) -> None:
     opened = Run.open(run)
     search = take_options(arguments, SearchOptions)
     checked(opened.recipe.evaluation.search_options, **search)
-    click.echo("Exporting the model, and comparing the export with the model.", err=True)
     exported = export_run(opened, **arguments, **search)
     click.echo(f"{exported.directory}: {exported.comparison}")

@@ -11,6 +11,7 @@ import click
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from keras_transformer.cli.common import FiniteRange
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
@@ -50,7 +51,7 @@ def _type(field: FieldInfo) -> click.ParamType:
         if hasattr(x, key)
     }
     minimum, maximum = bounds.get("ge", bounds.get("gt")), bounds.get("le")
-    range_type = click.FloatRange if annotation is float else click.IntRange
+    range_type = FiniteRange if annotation is float else click.IntRange
     return range_type(min=minimum, max=maximum, min_open="gt" in bounds)
 
 

@@ -136,7 +136,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
         del options["sample"]
         if is_session:
             common.greet(runs[0].recipe.data.source_language)
-        with common.progress_bar("translating", total, output) as bar, common.warning_lines():
+        with common.progress_bar("translating", total, output) as bar:
             lines = read_source(file, *files)
             options |= {"progress": bar.update, "one_by_one": is_session}
             for text in translate_lines(translator, lines, **options):

@@ -3,6 +3,7 @@
 Checks the options before the slow import of Keras.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -98,6 +99,7 @@ def export_run(
         if format != "saved_model":
             check_is_free(directory)
         run.model_place(checkpoint)
+        print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
         if format == "saved_model":
             return _export_saved_model(run, output, options, shortlist, checkpoint)
         comparison = _export(run, format, directory, weights, checkpoint, options)

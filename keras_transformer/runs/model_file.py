@@ -1,5 +1,6 @@
 """Reads .keras files: the model, and the texts that the package keeps beside it in the archive."""
 
+import traceback
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,8 @@ def load_model(path: str | Path) -> Any:
         with placeholder_weights():
             return keras.saving.load_model(path, compile=False)
     except Exception as error:  # zipfile, json, h5py and Keras raise different errors
+        # The frames hold an open h5py file, which would crash the process at its end.
+        traceback.clear_frames(error.__traceback__)
         raise damaged_keras_file(path, error) from error
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import atomic_write, read_entries, read_text, remove
+from keras_transformer._files import (
+    atomic_write,
+    is_keras_file,
+    read_entries,
+    read_text,
+    remove,
+)
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
@@ -327,7 +334,7 @@ class Run:
         """
         path = self.model_place(checkpoint)
         if checkpoint is None:
-            model = load_model(path)
+            model = self._finished_model()
         else:
             from keras_transformer._backend.compilation_cache import use_compilation_cache
             from keras_transformer.training.checkpoint import load_checkpoint_model
@@ -341,6 +348,25 @@ class Run:
             )
         if self.tokenizer_dir.is_dir():
             self._check_tokenizer(model, path)
+        return model
+
+    def _finished_model(self) -> Any:
+        try:
+            model = load_model(self.model_path)
+        except UserError as error:
+            if not self.checkpoints():
+                raise
+            raise UserError(
+                f"{error}. To make the model again from the checkpoints, remove this file. Then: "
+                f"{self._resume}"
+            ) from error
+        if not self.has_current_model():
+            step = checkpoint_step(self.checkpoints()[-1])
+            warnings.warn(
+                f"{self.model_path} is older than the newest checkpoint, step {step:,}. To use "
+                "that, set `checkpoint` to last",
+                stacklevel=3,
+            )
         return model
 
     def inference_model(self, checkpoint: Checkpoint | None = None) -> Any:
@@ -515,11 +541,12 @@ class Run:
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and is not older than the newest checkpoint.
 
-        Models of older releases do not tell. For them, the times of the files decide.
+        Models of older releases do not tell. For them, the times of the files decide. If there are
+        checkpoints, a damaged file counts as missing, because they can replace it.
         """
         paths = self.checkpoints()
-        if not paths or not self.model_path.is_file():
-            return self.model_path.is_file()
+        if not paths or not is_keras_file(self.model_path):
+            return not paths and self.model_path.is_file()
         state = paths[-1] / "state.json"
         if digest := read_member(self.model_path, CHECKPOINT_MEMBER):
             return f'"{digest}"' in read_text(state)

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer._files import atomic_write, read_config, sha256_of
+from keras_transformer._files import atomic_write, is_keras_file, read_config, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.layers.placeholder_weights import placeholder_weights
@@ -194,8 +194,8 @@ def average_checkpoints(
     Args:
         paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
-        previous: If the file `output` exists, the old file is copied to this path. Defaults to
-            None, which means no copy.
+        previous: If `output` is already a `.keras` file that is not damaged, it is copied to this
+            path. Defaults to None, which means no copy.
         tokenizer: The `Tokenizer.fingerprint` to store in `output`. `Run.model` raises an error if
             the run's tokenizer has another fingerprint. Defaults to None, which stores no
             fingerprint.
@@ -245,7 +245,7 @@ def average_checkpoints(
                 archive.writestr(CHECKPOINT_MEMBER, digest)
             if average_last:
                 archive.writestr(AVERAGE_LAST_MEMBER, str(average_last))
-        if previous and Path(output).exists():
+        if previous and is_keras_file(output):
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)
 

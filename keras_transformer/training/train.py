@@ -206,7 +206,9 @@ def _record(run: Run) -> None:
             f"{backend}"
         )
     for key, (before, after) in changes.items():
-        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
+        unread = key == "data.directory" and (run.directory / "text").is_dir()
+        note = f"; the run reads its copy of the text in {run.directory / 'text'}" if unread else ""
+        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}{note}")
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
@@ -224,7 +226,8 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         return
     previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
     chosen = _chosen(run, history)
-    print("Averaging checkpoints.", file=sys.stderr)
+    if len(chosen) > 1:
+        print("Averaging checkpoints.", file=sys.stderr)
     average_checkpoints(
         chosen,
         run.model_path,
@@ -233,7 +236,8 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         newest,
         run.recipe.evaluation.average_last,
     )
-    print(f"{run.model_path} is the average of {_names(chosen)}")
+    average = "average" if len(chosen) > 1 else "model"
+    print(f"{run.model_path} is the {average} of {_names(chosen)}")
     first, last = (history.losses.get(checkpoint_step(chosen[i]), math.nan) for i in (0, -1))
     if chosen[-1] == newest and first - last > _STEEP:
         print(

@@ -69,3 +69,4 @@ finally:
     command = [sys.executable, "-c", code, "export", run, "--format", *options.split()]
     child = subprocess.run(command, capture_output=True, text=True)
     assert child.returncode == 2 and message in child.stderr, child.stderr[-2000:]
+    assert "Exporting" not in child.stderr

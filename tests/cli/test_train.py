@@ -28,7 +28,7 @@ def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
     progress = [line for line in lines if line.startswith("training: ")]
     assert progress[0].startswith("training: 0/4, ")
     named = [line for line in lines if line not in progress]
-    assert named == ["Training the tokenizer.", "Averaging checkpoints."]
+    assert named == ["Training the tokenizer."]
 
 
 def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished, run):

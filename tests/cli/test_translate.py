@@ -7,6 +7,7 @@ import pty
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +33,7 @@ def test_translate_gives_one_line_a_line(run):
 
 SHOUT = """
 import sys
+import zipfile
 from keras_transformer import cli
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.runs.run import Run
@@ -153,6 +155,18 @@ def test_unknown_characters_of_prefixes_and_words_are_refused(run, tmp_path):
     words.write_text("\nzwei\tz☃ei\n", "utf-8")
     assert "Received: 'z☃ei'" in fails("translate", run, source, "--required", words)
     assert r"Received: 'zwei\tz☃ei'" in fails("translate", run, source, "--prefix", words)
+
+
+def test_damaged_weights_do_not_crash_the_process_at_its_end(run):
+    path = run / "model.keras"
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo("model.weights.h5")
+    content = bytearray(path.read_bytes())
+    content[place.header_offset + place.file_size // 2] ^= 255
+    path.write_bytes(content)
+    command = [sys.executable, "-m", "keras_transformer", "translate", run]
+    process = subprocess.run(command, capture_output=True, text=True, input="one\n")
+    assert process.returncode == 2 and "Bad CRC-32" in process.stderr, process.stderr
 
 
 def test_an_unfinished_run_translates_with_a_checkpoint(run):

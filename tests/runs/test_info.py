@@ -144,6 +144,14 @@ def test_an_unfinished_run(unfinished):
     json.dumps(info)
 
 
+def test_a_damaged_model_is_to_be_made_again_from_the_checkpoints(unfinished):
+    (unfinished / "model.keras").write_bytes(b"damaged")
+    info = run_info(unfinished)
+    assert "File is not a zip file" in info["problems"][0]
+    assert not info["training"]["is_finished"]
+    assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
+
+
 def test_a_run_in_training_is_not_to_be_resumed(unfinished):
     with locked_by_another_process(unfinished):
         info = run_info(unfinished)

@@ -1,6 +1,8 @@
 """The run folder."""
 
+import os
 import shutil
+import warnings
 import zipfile
 
 import keras
@@ -180,6 +182,26 @@ def test_a_damaged_model_does_not_stop_the_use_of_a_checkpoint(unfinished):
     before = unfinished.model("last").count_params()
     unfinished.model_path.write_bytes(b"damaged")
     assert unfinished.model("last").count_params() == before
+
+
+def test_a_damaged_model_can_be_made_again_from_the_checkpoints(unfinished):
+    unfinished.model_path.write_bytes(b"damaged")
+    message = f"remove this file. Then: keras-transformer train {unfinished.directory} --resume$"
+    with pytest.raises(UserError, match=message):
+        unfinished.model()
+    shutil.rmtree(unfinished.checkpoints_dir)
+    with pytest.raises(UserError, match="model.keras is not a complete .* not a zip file$"):
+        unfinished.model()
+
+
+def test_a_model_that_is_older_than_the_newest_checkpoint_is_told(unfinished):
+    tiny_model().save(unfinished.model_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unfinished.model()
+    os.utime(unfinished.model_path, (0, 0))
+    with pytest.warns(UserWarning, match="model.keras is older than .* step 8. To use .* to last$"):
+        unfinished.model()
 
 
 def test_ctranslate2_refuses_a_checkpoint(unfinished):

@@ -308,6 +308,15 @@ def test_the_older_file_is_kept_until_the_new_one_is_there(tmp_path, monkeypatch
     assert previous.read_bytes() == content != old.read_bytes()
 
 
+def test_a_damaged_file_is_not_kept_instead_of_an_older_one(tmp_path):
+    old, previous = tmp_path / "model.keras", tmp_path / "model.previous.keras"
+    old.write_bytes(b"damaged")
+    previous.write_bytes(b"an older model")
+    average_checkpoints([checkpoint_of(tmp_path, 1, 1.0)], old, previous)
+    assert previous.read_bytes() == b"an older model"
+    assert keras.saving.load_model(old).count_params()
+
+
 def test_refuses_different_models(tmp_path):
     paths = [checkpoint_of(tmp_path, 1, 1.0), checkpoint_of(tmp_path, 2, 1.0, 2.0)]
     with pytest.raises(UserError, match="step-00000001 and .*step-00000002 .* different models"):

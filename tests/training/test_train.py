@@ -318,6 +318,16 @@ def test_a_copy_without_the_times_of_files_is_finished(copy, capsys):
     assert f"{copy.model_path} is not changed" in capsys.readouterr().out
 
 
+def test_a_damaged_model_is_made_again(copy, capsys):
+    content = copy.model().get_weights()
+    copy.model_path.write_bytes(copy.model_path.read_bytes()[:-99])
+    train(copy, resume=True)
+    for weight, expected in zip(copy.model().get_weights(), content, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert capsys.readouterr().err.endswith("Averaging checkpoints.\n")
+    assert not (copy.directory / "model.previous.keras").exists()
+
+
 def test_checkpoints_of_the_warmup_are_not_averaged(copy, capsys):
     last = copy.model(checkpoint="last").get_weights()
     training = copy.recipe.training.model_copy(update={"warmup_steps": tiny_run.STEPS})
@@ -343,7 +353,7 @@ def test_early_stopping_leaves_out_the_warmup_but_for_the_best_checkpoint(copy, 
     train(changed, resume=True)
     shown = capsys.readouterr().out
     assert "not averaged, because training.warmup_steps=6: step-00000005\n" in shown
-    assert f"{copy.model_path} is the average of step-00000004\n" in shown
+    assert f"{copy.model_path} is the model of step-00000004\n" in shown
 
 
 def test_an_average_of_a_training_that_was_too_short_is_told(copy, capsys):
@@ -398,6 +408,19 @@ def test_changes_are_recorded_from_the_step_of_the_newest_checkpoint(copy, capsy
     assert (changed["step"], changed["backend"]) == (tiny_run.STEPS, backend)
     assert changed["changes"]["training.logits_mebibytes"] == [16, 1]
     assert Run.open(copy.directory).recipe.training == training
+
+
+def test_a_changed_folder_that_is_not_read_is_told(copy, capsys):
+    kept = copy.directory / "text"
+    for is_kept in (False, True):
+        folder = copy.directory.parent / f"moved-{is_kept}"
+        shutil.copytree(copy.recipe.data.directory, folder, ignore=lambda *_: ["run"])
+        if is_kept:
+            kept.mkdir()
+        data = copy.recipe.data.model_copy(update={"directory": folder})
+        train(Run(copy.directory, copy.recipe.model_copy(update={"data": data})), resume=True)
+        note = f"; the run reads its copy of the text in {kept}" if is_kept else ""
+        assert f" and is now '{folder}'{note}\n" in capsys.readouterr().out
 
 
 def test_a_changed_backend_is_told(copy, capsys):

@@ -28,10 +28,13 @@ It prints its ports as one line of JSON once it listens. The model may still be 
 
 def main() -> None:
     arguments = _arguments()
-    from support.stand_in_server.batching import BatchingParameters
-    from support.stand_in_server.grpc_server import start_grpc_server
-    from support.stand_in_server.rest_server import RestServer
-    from support.stand_in_server.servable import Model
+    try:
+        from support.stand_in_server.batching import BatchingParameters
+        from support.stand_in_server.grpc_server import start_grpc_server
+        from support.stand_in_server.rest_server import RestServer
+        from support.stand_in_server.servable import Model
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error}. Install: pip install 'keras3-transformer[serving,tensorflow]'")
 
     batching = None
     if arguments.batching_parameters_file:
