@@ -39,7 +39,7 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
 
     import tensorflow as tf
 
-    iterator = iter(batches)
+    iterator = map(keras.tree.lists_to_tuples, batches)  # TensorFlow takes a list for one array.
     first = next(iterator)
     varying = _varying_axes(model)
 

@@ -70,6 +70,7 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
 
     Raises:
         TypeError: If a keyword argument is unknown.
+        ValueError: If the shape of an input in a call is not that of the model.
     """
 
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
@@ -150,6 +151,9 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
                 "Use `type(model).from_config(model.get_config())`, or "
                 f"`copy.deepcopy` for a copy with the same weights. Received: model={self.name}"
             )
+        for given, expected in zip(keras.tree.flatten(inputs), self.inputs, strict=True):
+            if given is not None:
+                _check_shape(given, expected)
         return super()._run_through_graph(inputs, **options)
 
     def get_config(self) -> dict[str, Any]:
@@ -174,6 +178,16 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
             model = cls(**config)
         apply_layer_changes(model, changes)
         return model
+
+
+def _check_shape(given: Any, expected: Any) -> None:
+    """Raises `ValueError` if the shapes differ. Keras accepts 1 as the size of any last axis."""
+    for size, needed in zip(given.shape, expected.shape, strict=True):
+        if None not in (size, needed) and size != needed:
+            raise ValueError(
+                f"`{expected.name}` must have the shape {expected.shape}, where None is any size. "
+                f"Received: shape={tuple(given.shape)}"
+            )
 
 
 def _serialized(value: Any) -> Any:

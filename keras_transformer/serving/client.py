@@ -24,6 +24,7 @@ _HINT = (
     ". Start a server, for example with `docker compose up` in the folder of the exported "
     "SavedModel, or give the `address` of one"
 )
+_PATIENCE = ". Wait and try again, or set `retries` to a larger number"
 _LONGEST_TIMEOUT = 24 * 60 * 60  # seconds
 
 
@@ -191,7 +192,7 @@ class ServingClient:
             try:
                 return self._endpoint.predict(signature, inputs)
             except NotFoundError as error:
-                trouble = self._why_not_found(str(error))
+                trouble, hint = self._why_not_found(str(error)), _PATIENCE
             except TemporaryError as error:
                 trouble = str(error)
                 hint = _HINT if isinstance(error, UnreachableError) else ""

@@ -124,6 +124,16 @@ def test_series_of_another_length_are_refused():
         new_encoder().patches_of(np.ones((3, 2 * P * SIZE)))
 
 
+@pytest.mark.parametrize("batch", [SERIES, SERIES + 1])
+def test_another_number_of_series_is_refused(batch):
+    """Keras accepts 1 as the size of a last axis, and a batch of C rows would be mixed."""
+    model, past = Forecaster(new_encoder(), HORIZON, SERIES), past_of()
+    one = np.resize(past, (batch, past.shape[1], 1))
+    for use in (model, model.predict):
+        with pytest.raises(ValueError, match=r"`past` must have .*, 4\), .*shape=\(\d, \d+, 1\)"):
+            use(one)
+
+
 def test_other_encoders_are_refused():
     for new in (lambda x: Forecaster(x, 3, 2), MaskedPatchModel, SkipGramWindowModel):
         with pytest.raises(ValueError, match="must be a `TimeSeriesEncoder`. Received: encoder=1"):

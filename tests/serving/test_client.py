@@ -149,6 +149,13 @@ def test_a_model_that_is_loading_is_waited_for(pauses):
     assert found == [Translation("A", -1.0)]
 
 
+@pytest.mark.filterwarnings("ignore:.*next attempt")
+def test_a_model_that_loads_for_long_is_to_be_waited_for_longer(pauses):
+    endpoint = Scripted(*[AWAY] * 2, NOT_FOUND, states=[VersionState(1, "LOADING", "")])
+    with pytest.raises(UserError, match=r"still loading .* or set `retries` to a larger number$"):
+        ServingClient(endpoint, retries=2).translate(["a"])
+
+
 @pytest.mark.parametrize(
     ("states", "version", "message"),
     [
