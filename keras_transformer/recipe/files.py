@@ -40,7 +40,11 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a recipe must map keys to values. Received: {tree!r}")
+        received = "an empty file" if tree is None else f"{tree!r:.60}"
+        raise UserError(
+            f"{path}: a recipe must map keys to values. `keras-transformer init` makes a recipe "
+            f"from text files. Received: {received}"
+        )
     for override in overrides:
         _apply(override, tree)
     try:
@@ -148,7 +152,7 @@ def _explain(details: Any) -> str:
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "value_error":
         return f"{key}: {message}" if key else message
-    return f"{key}: {message}. Received: {key}={details['input']!r}"
+    return f"{key}: {message}. Received: {key}={details['input']!r:.200}"
 
 
 def _nearest_keys(unknown: str) -> list[str]:

@@ -58,9 +58,14 @@ def test_unreadable_yaml_is_refused_in_one_line(path):
 
 
 def test_something_other_than_a_mapping_is_refused(path):
-    path.write_text("- name")
-    with pytest.raises(UserError, match="a recipe must map keys"):
-        load_recipe(path)
+    for text, received in (
+        ("- name", r"\['name'\]"),
+        ("", "an empty file"),
+        ("a " * 99, "'[a ]{59}"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"a recipe must map keys .* Received: {received}$"):
+            load_recipe(path)
 
 
 def test_unknown_recipe_names_the_known_ones():
