@@ -1,6 +1,8 @@
 """The command `client`."""
 
+import itertools
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,7 @@ def command(
     if beam_size is not None and n_best > beam_size:
         raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
     with common.writer(output) as write:
-        from keras_transformer.data.corpus import read_lines, read_standard_input
+        from keras_transformer.data.corpus import read_lines
         from keras_transformer.serving import Translation, connect
 
         def line(found: Translation) -> str:
@@ -108,8 +110,19 @@ def command(
         total = common.count_lines(read_lines(file) if file else (), file)
         translator = connect(model, **server)
         with common.progress_bar("translating", total, output) as bar:
-            lines = read_lines(file) if file else read_standard_input()
-            for found in translator.stream(lines, batch_size, n_best, **search):
+            answers = (translator.stream(x, batch_size, n_best, **search) for x in _parts(file))
+            for found in itertools.chain.from_iterable(answers):
                 rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]
                 write("".join(line(translation) for row in rows for translation in row))
                 bar.update(len(found))
+
+
+def _parts(file: Path | None) -> Iterator[Iterable[str]]:
+    """Yields all lines of the input. Yields each line that a user types as a part of its own."""
+    from keras_transformer.data.corpus import read_lines, read_standard_input
+
+    if common.is_session(file):
+        common.greet()
+        yield from ([line] for line in common.prompted_lines())
+    else:
+        yield read_lines(file) if file else read_standard_input()

@@ -196,13 +196,10 @@ def is_session(file: Path | None) -> bool:
     return file is None and sys.stdin.isatty()
 
 
-def greet(language: str) -> None:
+def greet(language: str | None = None) -> None:
     """Tells a user what to type, before `prompted_lines`. `language` is that of the source."""
-    from keras_transformer._progress import compiling
-
-    hint = f"Type one sentence at a time, in the source language ({language}). Ctrl-D ends."
-    if compiling():
-        hint += " The first translation takes longer, because the search is compiled."
+    known = f" ({language})" if language else ""
+    hint = f"Type one sentence at a time, in the source language{known}. Ctrl-D ends."
     click.echo(hint, err=True)
 
 

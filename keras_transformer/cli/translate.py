@@ -112,6 +112,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     """
+    from keras_transformer._progress import compiling
     from keras_transformer.runs.run import Run
 
     samples = options["sample"] or options["mbr"]
@@ -136,6 +137,9 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
         del options["sample"]
         if is_session:
             common.greet(runs[0].recipe.data.source_language)
+            if compiling():
+                hint = "The first translation takes longer, because the search is compiled."
+                click.echo(hint, err=True)
         with common.progress_bar("translating", total, output) as bar:
             lines = read_source(file, *files)
             options |= {"progress": bar.update, "one_by_one": is_session}

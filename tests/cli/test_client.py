@@ -4,6 +4,7 @@ import pytest
 from support.command_line import fails, invoke, succeeds
 
 from keras_transformer import serving
+from keras_transformer.cli import common
 from keras_transformer.serving import ServingClient
 
 
@@ -29,6 +30,17 @@ def test_each_line_gives_a_line(monkeypatch, tmp_path):
     source.write_text("a\nb")
     succeeds("client", "m", source, "--scores", "--output", output)
     assert output.read_text() == "-0.5000\tA\n-0.5000\tB\n"
+
+
+def test_a_user_is_asked_for_each_sentence(monkeypatch):
+    serve(monkeypatch, str.upper)
+    monkeypatch.setattr(common, "is_session", lambda file: file is None)
+    result = invoke("client", "m", input="a\nb\n")
+    assert result.stdout == "A\nB\n"
+    hint, *prompts = result.stderr.splitlines()
+    assert hint == "Type one sentence at a time, in the source language. Ctrl-D ends."
+    assert prompts == ["> > > "]
+    assert result.output.splitlines()[1:] == ["> A", "> B", "> "]
 
 
 def test_a_line_end_in_an_answer_adds_no_line(monkeypatch):
