@@ -111,8 +111,8 @@ def export_run(
 def _check_options(format: Format, given: dict[str, Any]) -> None:
     if refused := sorted(given.keys() - _OPTIONS[format]):
         raise UserError(
-            f"the format {format} accepts only the options {_listed(_OPTIONS[format])}. "
-            f"Received: {_listed(refused)}"
+            f"the format {format} does not support {_listed(refused)}. Besides `output` and "
+            f"`checkpoint`, it supports only {_listed(_OPTIONS[format])}"
         )
     quantization = given.get("quantization", "float32")
     if format != "saved_model" and quantization not in QUANTIZATIONS[format]:

@@ -121,6 +121,8 @@ def _count(model: Path) -> int:
 def _vocabulary(run: Run) -> dict[str, Any] | None:
     path = run.tokenizer_dir / "tokenizer.json"
     if not path.exists():
+        if _model_file(run):
+            raise UserError(f"{path} is missing. Without its tokenizer, the model cannot be used")
         if run.recipe is None:  # It is damaged.
             return None
         settings = run.recipe.tokenizer
@@ -199,13 +201,16 @@ def _scores(run: Run) -> list[dict[str, Any]]:
 
 
 def _json(path: Path) -> Any:
-    with path.open("rb") as file:
-        return read_json(file, _MOST_JSON_BYTES)
+    try:
+        with path.open("rb") as file:
+            return read_json(file, _MOST_JSON_BYTES)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def _next_commands(info: dict[str, Any]) -> list[str]:
     run, training = shlex.quote(info["run"]), info["training"] or {}
-    if info["recipe"] is None:
+    if info["recipe"] is None or info["vocabulary"] is None:
         return []
     if not training.get("is_finished"):
         commands = [] if training.get("is_running") else [f"train {run} --resume"]

@@ -35,7 +35,8 @@ def test_options_reach_the_exporter_and_the_comparison_is_shown(run, monkeypatch
 def test_an_option_of_another_format_is_refused(run):
     message = fails("export", run, "--format", "ctranslate2", "--beam-size", 3)
     assert message == (
-        "the format ctranslate2 accepts only the options --quantization. Received: --beam-size"
+        "the format ctranslate2 does not support --beam-size. Besides --output and --checkpoint, "
+        "it supports only --quantization"
     )
 
 
@@ -50,7 +51,7 @@ def test_the_types_of_weights_are_those_of_the_exporters():
     [
         ("onnx --quantization int3", "float32, int8. Received: --quantization 'int3'"),
         ("run --quantization int8", "float32, float16. Received: --quantization 'int8'"),
-        ("saved_model --quantization int8", "Received: --quantization"),
+        ("saved_model --quantization int8", "does not support --quantization"),
         ("saved_model --beam-size 17", "at most 16. Received: --beam-size 17"),
         ("onnx --coverage-penalty 1", "Received: --coverage-penalty 1.0"),
         ("onnx --output .", ". is not empty"),

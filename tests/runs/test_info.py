@@ -124,6 +124,19 @@ def test_damage_of_any_kind_is_a_problem(unfinished):
     assert len(info["problems"]) == 2 and info["parameters"] is None
 
 
+def test_a_damaged_state_is_named(unfinished):
+    state = unfinished / "checkpoints" / "step-00000040" / "state.json"
+    state.write_text("")
+    assert all(str(state.parent) in problem for problem in run_info(unfinished)["problems"])
+
+
+def test_a_missing_tokenizer_is_a_problem(finished):
+    shutil.rmtree(finished / "tokenizer")
+    info = run_info(finished)
+    assert f"{finished / 'tokenizer' / 'tokenizer.json'} is missing" in info["problems"][0]
+    assert info["next"] == []
+
+
 def test_an_unfinished_run(unfinished):
     info = run_info(unfinished)
     assert info["problems"] == []

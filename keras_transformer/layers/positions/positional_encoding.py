@@ -95,6 +95,9 @@ class PositionalEncoding(ConfiguredLayer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+        # Attention layers use other methods than `call`, so Keras would not build the encoding, and
+        # would refuse to quantize a model with it.
+        self.built = type(self).build is keras.layers.Layer.build
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         return embeddings

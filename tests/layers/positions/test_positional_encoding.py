@@ -8,6 +8,7 @@ from support.contract import assert_layer_contract, randomize, to_numpy
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
     BinaryPositionalEncoding,
+    EncoderLayer,
     IndexPositionalEncoding,
     LearnedPositionalEncoding,
     NormalizedIndexPositionalEncoding,
@@ -146,3 +147,14 @@ def test_only_some_have_a_bias_or_a_longest_position(encoding):
 def test_a_maximum_length_of_0_is_refused(name):
     with pytest.raises(ValueError, match="`max_length` must be an integer of at least 1"):
         new_position_encoding(name, {"max_length": 0})
+
+
+@pytest.mark.parametrize("make", [RotaryPositionalEncoding, lambda: RelativePositionBias(2)])
+def test_an_own_model_whose_attention_has_positions_can_be_quantized(make):
+    x = keras.Input((None, 8))
+    model = keras.Model(x, EncoderLayer(8, 2, 12, position_encoding=make())(x))
+    inputs = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
+    expected = to_numpy(model(inputs))
+    model.quantize("int8")
+    assert model.layers[-1].self_attention.query_projection.quantization_mode == "int8"
+    assert 0 < abs(to_numpy(model(inputs)) - expected).max() < 0.1
