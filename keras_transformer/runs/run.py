@@ -312,6 +312,8 @@ class Run:
     def model_place(self, checkpoint: Checkpoint | None = None) -> Path:
         """Returns the file of the finished model, or the folder of a checkpoint.
 
+        Warns if the finished model is older than the newest checkpoint.
+
         Raises:
             UserError: If there is no such model. The message has a command that helps.
         """
@@ -319,6 +321,13 @@ class Run:
             return self.checkpoint(checkpoint)
         if not self.model_path.is_file():
             raise self.unfinished()
+        if is_keras_file(self.model_path) and not self.has_current_model():
+            step = checkpoint_step(self.checkpoints()[-1])
+            warnings.warn(
+                f"{self.model_path} is older than the newest checkpoint, step {step:,}. To "
+                f"translate with that: {self.command('translate', '--checkpoint last')}",
+                stacklevel=1,  # so that it is shown once
+            )
         return self.model_path
 
     def model(self, checkpoint: Checkpoint | None = None) -> Any:
@@ -352,7 +361,7 @@ class Run:
 
     def _finished_model(self) -> Any:
         try:
-            model = load_model(self.model_path)
+            return load_model(self.model_path)
         except UserError as error:
             if not self.checkpoints():
                 raise
@@ -360,14 +369,6 @@ class Run:
                 f"{error}. To make the model again from the checkpoints, remove this file. Then: "
                 f"{self._resume}"
             ) from error
-        if not self.has_current_model():
-            step = checkpoint_step(self.checkpoints()[-1])
-            warnings.warn(
-                f"{self.model_path} is older than the newest checkpoint, step {step:,}. To use "
-                "that, set `checkpoint` to last",
-                stacklevel=3,
-            )
-        return model
 
     def inference_model(self, checkpoint: Checkpoint | None = None) -> Any:
         """Loads the same model as `model`, to translate or to score with.

@@ -200,8 +200,9 @@ def test_a_model_that_is_older_than_the_newest_checkpoint_is_told(unfinished):
         warnings.simplefilter("error")
         unfinished.model()
     os.utime(unfinished.model_path, (0, 0))
-    with pytest.warns(UserWarning, match="model.keras is older than .* step 8. To use .* to last$"):
-        unfinished.model()
+    for use in (unfinished.model, unfinished.model_place):
+        with pytest.warns(UserWarning, match="is older than .* step 8. To .* --checkpoint last$"):
+            use()
 
 
 def test_ctranslate2_refuses_a_checkpoint(unfinished):
