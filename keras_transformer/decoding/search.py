@@ -7,6 +7,7 @@ next stage then has the smaller batch.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import keras
@@ -95,13 +96,25 @@ def search(
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
-    if isinstance(max_length, int):
-        check_sizes(max_length=max_length)
+    max_length = _checked_length(max_length)
     if beam_size is not None and request.beam_sizes is None:
         raise ValueError("`beam_size` requires `request.beam_sizes`.")
     if rules and request.shortlist is not None:
         raise ValueError(f"`rules` can't be combined with a shortlist. Received: rules={rules}")
     return _run(model, request, max_length, strategy=strategy)
+
+
+def _checked_length(max_length: Any) -> Any:
+    """Returns an int, or a tensor of int32. Raises `ValueError` for other numbers."""
+    if isinstance(max_length, Integral):
+        check_sizes(max_length=max_length)
+        return int(max_length)
+    dtype = keras.backend.standardize_dtype(getattr(max_length, "dtype", "float32"))
+    if "int" not in dtype:
+        raise ValueError(
+            f"`max_length` must be an integer or a tensor of integers. Received: {max_length}"
+        )
+    return ops.cast(max_length, "int32")
 
 
 def make_strategy(

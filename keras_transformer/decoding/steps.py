@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.hypothesis import IMPOSSIBLE
@@ -14,6 +15,12 @@ BLOCK = 64
 
 # The module `token_rules` describes the call arguments and the result.
 TokenRule = Callable[[Any, Any, Any], Any]
+
+
+def _array(items: Any) -> np.ndarray:
+    """Returns lists as an array. NumPy takes floats for lists without numbers."""
+    array = np.asarray(items)
+    return array if array.size else array.astype("int32")
 
 
 class Request(NamedTuple):
@@ -67,9 +74,13 @@ class Request(NamedTuple):
         if ops.ndim(self.source_ids) > 2:
             floats.add("source_ids")
         constraints = ("prefix_ids", "forbidden_ids", "required_ids")
-        given = {name: x for name, x in self._asdict().items() if x is not None}
+        given = {
+            name: x if hasattr(x, "dtype") else _array(x)
+            for name, x in self._asdict().items()
+            if x is not None
+        }
         for name in given.keys() - floats:
-            dtype = getattr(given[name], "dtype", "int32")
+            dtype = given[name].dtype
             if "float" in keras.backend.standardize_dtype(dtype):
                 raise ValueError(f"`{name}` must be integers. Received: dtype={dtype}")
         tensors = {

@@ -265,8 +265,18 @@ def test_what_a_search_cannot_do_is_refused():
         search(model, source_ids.astype("float32"), max_length=4)
     with pytest.raises(ValueError, match="`max_length` must be an integer of at least 1"):
         search(model, source_ids, max_length=0)
+    with pytest.raises(ValueError, match="`source_ids` must be integers. Received: dtype=float64"):
+        search(model, [[5.7, 6.7]], max_length=6)
+    with pytest.raises(ValueError, match="`max_length` must be an integer .* Received: 6.5"):
+        search(model, source_ids, max_length=6.5)
     with pytest.raises(TypeError, match="must be SearchOptions or SamplingOptions"):
         search(model, source_ids, max_length=4, options={"beam_size": 2})
+
+
+def test_a_length_may_be_an_integer_of_numpy():
+    model, source_ids = PrefixModel(V), sources()[:2]
+    found, expected = (search(model, source_ids, max_length=n) for n in (np.int64(6), 6))
+    np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
 
 
 def test_a_number_of_beams_that_would_be_ignored_is_refused():
