@@ -10,14 +10,15 @@ from contextlib import contextmanager
 def hidden_stderr() -> Iterator[None]:
     """Hides output to stderr (file descriptor 2), including output of C++ code and of processes.
 
-    If the `with` block raises an exception, the hidden output is written to stderr.
+    If the `with` block raises an error, the hidden output is written to stderr, but not if the user
+    interrupts it.
     """
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             hidden.seek(0)
             os.write(stderr, hidden.read())
             raise

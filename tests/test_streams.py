@@ -22,3 +22,10 @@ def test_after_an_error_the_output_is_shown(capfd):
         os.write(2, b"from a library\n")
         raise ValueError
     assert capfd.readouterr().err == "from a library\n"
+
+
+def test_after_an_interrupt_the_output_stays_hidden(capfd):
+    with pytest.raises(KeyboardInterrupt), hidden_stderr():
+        os.write(2, b"from a library\n")
+        raise KeyboardInterrupt
+    assert capfd.readouterr().err == ""

@@ -293,8 +293,12 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
 
 @contextmanager
 def warning_lines() -> Iterator[None]:
-    """Shows each warning on stderr without the file and line of the code that caused it."""
+    """Shows each warning on stderr without the file and line of the code that caused it.
+
+    Keras's warning of a softmax over one value is hidden: a sentence may have one token.
+    """
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using a softmax")
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         yield
 

@@ -53,7 +53,10 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
 
         `_output_spec` takes the arguments of `call` that it needs, by their names. Without it,
         Keras traces `call`, which doubles the time to load a model on TensorFlow.
+
+        Keras calls the product of a symbolic tensor and a number sparse. Here, all are dense.
         """
+        args, kwargs = keras.tree.map_structure(_dense, (args, kwargs))
         owner: Any = next(x for x in type(self).__mro__ if "call" in vars(x))
         if "_output_spec" in vars(owner):
             call = inspect.signature(owner.call).bind(self, *args, **kwargs)
@@ -71,6 +74,12 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
         super().build_from_config(config)
         apply_layer_changes(self, config.get("changes", {}))
         apply_own_changes(self, config.get("own_changes", {}))
+
+
+def _dense(x: Any) -> Any:
+    if isinstance(x, keras.KerasTensor) and x.sparse:
+        return keras.KerasTensor(x.shape, x.dtype, name=x.name)
+    return x
 
 
 def argument_names(classes: Sequence[type]) -> list[str]:

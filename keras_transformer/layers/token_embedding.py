@@ -45,6 +45,10 @@ class TokenEmbedding(ConfiguredLayer):
     Returns:
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
+    Raises:
+        ValueError: If the ids are not integers. `keras.Input` and `keras.Sequential` without an
+            input make floats of them, which half precision would round to other ids.
+
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
 
@@ -119,11 +123,13 @@ class TokenEmbedding(ConfiguredLayer):
         self.embeddings.assign(matrix)
 
     def _output_spec(self, inputs: Any, reverse: bool) -> Any:
+        _check_ids(inputs, reverse)
         shape = inputs.shape[:-1] if reverse else inputs.shape
         width = self.vocabulary_size if reverse else self.d_model
         return keras.KerasTensor((*shape, width), self.compute_dtype)
 
     def call(self, inputs: Any, reverse: bool = False) -> Any:
+        _check_ids(inputs, reverse)
         if reverse:
             return self._project(inputs)
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
@@ -167,3 +173,12 @@ class TokenEmbedding(ConfiguredLayer):
         )
         weight.assign(values)
         return weight
+
+
+def _check_ids(inputs: Any, reverse: bool) -> None:
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    if not reverse and "int" not in dtype:
+        raise ValueError(
+            "`inputs` must be ids of an integer dtype. In a model, declare them as "
+            f'`keras.Input((None,), dtype="int32")`. Received: dtype={dtype}'
+        )

@@ -9,8 +9,11 @@ from support.small_models import inputs_of, new_model
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
+    Encoder,
     EncoderLayer,
+    FeedForward,
     LocalAttention,
+    MultiHeadAttention,
     RotaryPositionalEncoding,
     TokenEmbedding,
 )
@@ -69,6 +72,18 @@ def test_config_of_a_stack_holds_objects_as_configs():
     clone = Decoder.from_config(config)
     assert clone.attention_pattern == LocalAttention(3)
     assert isinstance(clone.position_encoding, RotaryPositionalEncoding)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Encoder(1, 7, 1, 9), EncoderLayer(7, 1, 9), MultiHeadAttention(7, 1), FeedForward(7, 9)],
+    ids=["encoder", "encoder_layer", "attention", "feed_forward"],
+)
+def test_a_layer_follows_a_product_with_a_number(layer):
+    """On TensorFlow, Keras 3.15 calls such a product sparse."""
+    x = keras.Input((None, 7))
+    model = keras.Model(x, layer(x * 2.0))
+    np.testing.assert_allclose(to_numpy(model(X)), to_numpy(layer(2.0 * X)), atol=1e-5)
 
 
 def test_contract_of_dense(tmp_path):

@@ -124,3 +124,19 @@ def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     x = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_ids_that_became_floats_are_refused(policy):
+    """In bfloat16, 257 is 256."""
+    layer, ids = TokenEmbedding(300, 4, dtype=policy), np.array([[257]])
+    floats = keras.Input((None,))
+    for use in (
+        lambda: layer(ids.astype("float32")),
+        lambda: layer(floats),
+        lambda: keras.Sequential([layer])(ids),
+    ):
+        with pytest.raises(ValueError, match="`inputs` must be ids of an integer dtype"):
+            use()
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
+    np.testing.assert_array_equal(to_numpy(model(ids)), to_numpy(layer(ids)))

@@ -44,8 +44,10 @@ class TensorFlowReplicas(Distribution):
         trainer._distribute_strategy = None
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any]:
-        step = self._tf.function(self._in_all_replicas(trainer.train_step), reduce_retracing=True)
-        return lambda iterator: step(next(iterator))
+        step = self._in_all_replicas(trainer.train_step)
+        # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
+        # mattered, a resumed training would round differently.
+        return self._tf.function(lambda iterator: step(next(iterator)))
 
     def assign_seed(self, state: Any, seed: int) -> None:
         for replica, part in enumerate(state.value.values, start=self.shard.begin):
