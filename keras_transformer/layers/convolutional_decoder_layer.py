@@ -112,6 +112,7 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         query = (self.query_projection(convolved) + embeddings) * HALF_VARIANCE
         length = ops.full((1, 1), ops.shape(key)[1], dtype="int32")
         if mask is not None:
+            mask = ops.cast(mask, "bool")
             length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
             mask = mask[:, None]
         context, weights = scaled_dot_product_attention(

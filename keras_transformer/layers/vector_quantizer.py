@@ -117,5 +117,5 @@ def _mean(values: Any, mask: Any) -> Any:
     """Returns the mean of the values where `mask` is True, or of all values without a mask."""
     if mask is None:
         return ops.mean(values)
-    weights = ops.broadcast_to(ops.cast(mask, values.dtype), ops.shape(values))
+    weights = ops.broadcast_to(ops.cast(ops.cast(mask, "bool"), values.dtype), ops.shape(values))
     return ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))

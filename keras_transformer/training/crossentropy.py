@@ -1,5 +1,6 @@
 """Computes the cross-entropy over real tokens, with label smoothing (§5.4)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -44,7 +45,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         sum in nats. With `reduction=None`, the result is a float32 tensor (B, T) in nats.
 
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not supported.
+        ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not supported. If the
+            labels have another shape than (B, T).
 
     Source:
         Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, §7.
@@ -72,7 +74,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        y_true = ops.convert_to_tensor(y_true)
+        y_true = checked_labels(y_true, y_pred.shape[:-1])
         weights = token_weights(y_true, self.pad_id, sample_weight)
         y_true = ops.where(weights != 0, y_true, self.pad_id)  # NaN times 0 would be NaN
         return super().__call__(y_true, y_pred, weights)
@@ -84,6 +86,23 @@ class MaskedCrossentropy(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         own = {"label_smoothing": self.label_smoothing, "pad_id": self.pad_id}
         return {**own, "reduction": self.reduction, "name": self.name}
+
+
+def checked_labels(labels: Any, shape: Sequence[int | None]) -> Any:
+    """Returns int32 labels. Raises `ValueError` if there is not one label for each token.
+
+    In an unsigned dtype, a `pad_id` of -1 would be the largest label. `shape` is that of the
+    tokens; a size may be None.
+    """
+    labels = ops.cast(labels, "int32")
+    found, expected = tuple(labels.shape), tuple(shape)
+    sizes = zip(found, expected, strict=False)
+    if len(found) != len(expected) or any(None not in pair and len({*pair}) > 1 for pair in sizes):
+        raise ValueError(
+            "`y_true` must have one label for each token, and so the shape "
+            f"{expected}. Received: shape={found}"
+        )
+    return labels
 
 
 def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: float = 0.0) -> Any:
@@ -116,7 +135,7 @@ def _label_logits(logits: Any, labels: Any) -> Any:
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
-    """Returns the weight of each token, a float32 tensor (B, T).
+    """Returns the weight of each token, a float32 tensor (B, T). `labels` are int32.
 
     Padding has the weight 0. The weights of other tokens are `sample_weight`, of shape (B, T) or
     (B,). If `sample_weight` is None, these weights are 1.

@@ -5,7 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.crossentropy import token_crossentropy, token_weights
+from keras_transformer.training.crossentropy import (
+    checked_labels,
+    token_crossentropy,
+    token_weights,
+)
 
 
 class TokenMean(keras.metrics.Metric):
@@ -27,8 +31,8 @@ class TokenMean(keras.metrics.Metric):
         raise NotImplementedError
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        y_true = ops.cast(y_true, "int32")
         y_pred = ops.stop_gradient(ops.convert_to_tensor(y_pred))
+        y_true = checked_labels(y_true, y_pred.shape[:-1])
         weights = token_weights(y_true, self.pad_id, sample_weight)
         y_true = ops.where(weights != 0, y_true, self.pad_id)  # NaN times 0 would be NaN
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))

@@ -12,7 +12,11 @@ from keras_transformer._backend.gradient_checkpointing import (
     gradient_checkpointing,
 )
 from keras_transformer.models.base import ChecksClassWeight, check_keywords
-from keras_transformer.training.crossentropy import MaskedCrossentropy, token_weights
+from keras_transformer.training.crossentropy import (
+    MaskedCrossentropy,
+    checked_labels,
+    token_weights,
+)
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
 
@@ -189,11 +193,13 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
+        # With R-Drop, `y_pred` has each row twice.
+        y = checked_labels(y, (None, *y_pred.shape[1:-1]))
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
-            ops.reshape(ops.cast(y, "int32"), (-1,)),
+            ops.reshape(y, (-1,)),
             ops.reshape(weights, (-1,)),
             slice_size=self.slice_size,
             label_smoothing=self.token_loss.label_smoothing,

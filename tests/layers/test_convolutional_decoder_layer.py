@@ -50,6 +50,11 @@ def test_without_a_mask_all_keys_count(layer, inputs):
     np.testing.assert_allclose(to_numpy(layer(**inputs)), to_numpy(layer(**every)), atol=1e-6)
 
 
+def test_all_but_zero_in_a_mask_is_a_token(layer, inputs):
+    ids = {**inputs, "memory_padding_mask": 7 * inputs["memory_padding_mask"].astype("int32")}
+    np.testing.assert_allclose(to_numpy(layer(**ids)), to_numpy(layer(**inputs)), atol=1e-6)
+
+
 def test_steps_equal_the_call(layer, inputs):
     whole = to_numpy(layer(**inputs))
     x, embeddings, *memory = map(keras.ops.convert_to_tensor, inputs.values())

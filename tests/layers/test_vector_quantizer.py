@@ -96,6 +96,8 @@ def test_padding_counts_in_no_loss(layer, x):
     mask = np.arange(T) < np.array([[3], [T]])
     layer(x, mask=mask)
     masked = [float(loss) for loss in layer.losses]
+    layer(x, mask=5 * mask.astype("int32"))
+    np.testing.assert_allclose(masked, [float(loss) for loss in layer.losses], rtol=1e-6)
     layer(np.concatenate([x[0, :3], x[1]])[None])
     np.testing.assert_allclose(masked, [float(loss) for loss in layer.losses], rtol=1e-6)
 

@@ -95,6 +95,24 @@ def test_pad_id_says_what_padding_is(labels, logits):
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_labels_of_bytes_may_be_255(dtype):
+    """As a byte, a `pad_id` of -1 would be 255."""
+    labels = np.array([[255, 254, 255]])
+    logits = np.random.default_rng(0).normal(size=(1, 3, 256)).astype("float32")
+    for made in (MaskedCrossentropy(pad_id=-1), Perplexity(pad_id=-1)):
+        found, expected = value(made, labels.astype(dtype), logits), value(made, labels, logits)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(B, 1), (1, T), (B, T, 1), (B,), (B, T - 1)])
+def test_one_label_a_row_is_refused(labels, logits, shape):
+    few = np.resize(labels, shape)
+    for made in (MaskedCrossentropy(), MaskedAccuracy(), Perplexity()):
+        with pytest.raises(ValueError, match=r"`y_true` must have one label .* shape \(3, 5\)"):
+            made(few, logits)
+
+
 @pytest.mark.parametrize("label", [V, -1])
 def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(labels, logits, label):
     loss, perplexity, weights = MaskedCrossentropy(), Perplexity(), np.ones((B, T), "float32")

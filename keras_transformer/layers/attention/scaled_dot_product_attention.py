@@ -32,6 +32,8 @@ def padding_mask(ids: Any, pad_id: int = 0) -> Any:
     Returns:
         A bool tensor of shape `(B, S)`, True where `ids` is a real token.
     """
+    if keras.backend.standardize_dtype(getattr(ids, "dtype", "int32")).startswith("uint"):
+        ids = ops.cast(ids, "int32")  # as an unsigned integer, -1 would be a large number
     return ops.not_equal(ids, pad_id)
 
 

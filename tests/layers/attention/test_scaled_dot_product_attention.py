@@ -29,6 +29,10 @@ def test_any_id_can_be_padding():
     np.testing.assert_array_equal(mask, [[True, False]])
 
 
+def test_a_byte_is_never_the_padding_minus_1():
+    assert to_numpy(padding_mask(np.array([[255, 0]], "uint8"), -1)).all()
+
+
 def test_causal_mask_shows_oneself_and_the_past():
     mask = to_numpy(causal_mask(3))
     np.testing.assert_array_equal(
