@@ -56,10 +56,13 @@ class _Lines:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._last = ""
 
     def write(self, text: str) -> None:
-        if line := text.strip():
+        line = text.strip()
+        if line and line != self._last:
             self._file.write(f"{line}\n")
+            self._last = line
 
     def flush(self) -> None:
         self._file.flush()

@@ -146,7 +146,10 @@ class Characters:
 
 PAD_ID = -1
 path = options.data_dir / "tinyshakespeare" / "input.txt"
-text = (path if path.is_file() else download("input.txt", URL, SHA256)).read_text("utf-8")
+try:
+    text = (path if path.is_file() else download("input.txt", URL, SHA256)).read_text("utf-8")
+except (UserError, OSError) as error:
+    raise SystemExit(f"Error: {error}") from None
 tokenizer = Characters(text)
 ids = np.array(tokenizer.encode(text), "int32")
 train_ids, validation_ids = np.split(ids, [len(ids) * 9 // 10])

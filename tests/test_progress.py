@@ -43,6 +43,11 @@ def test_a_log_file_gets_a_line_every_30_seconds(seconds, monkeypatch):
     assert lines[-1] == "walking: 800/800, 01:40 elapsed, 00:00 left, step 799"
 
 
+def test_no_line_is_written_twice(seconds, monkeypatch):
+    lines = show(io.StringIO(), seconds, monkeypatch, duration=160, steps=4).splitlines()
+    assert len(lines) == 4 and lines[-1] == "walking: 4/4, 02:40 elapsed, 00:00 left, step 3"
+
+
 def test_short_work_writes_no_line_into_a_log_file(seconds, monkeypatch):
     assert show(io.StringIO(), seconds, monkeypatch, duration=29, steps=1000) == ""
 

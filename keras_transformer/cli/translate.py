@@ -129,7 +129,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     common.check_not_of_run(run, output=output)
     with common.writer(output) as write:
         total = common.count_lines(read_source(file, *files), *inputs)
-        is_session = common.is_session(file)
+        is_session, engine = common.is_session(file), options["engine"]
         if is_session:
             click.echo(f"Loading {run}.", err=True)
         runs = [Run.open(path) for path in (run, *options.pop("others"))]
@@ -137,7 +137,7 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
         del options["sample"]
         if is_session:
             common.greet(runs[0].recipe.data.source_language)
-            if compiling():
+            if engine == "keras" and compiling():
                 hint = "The first translation takes longer, because the search is compiled."
                 click.echo(hint, err=True)
         with common.progress_bar("translating", total, output) as bar:

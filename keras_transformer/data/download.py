@@ -49,7 +49,8 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
             _fetch_verified(url, path, sha256)
     except Exception as error:  # requests, urllib3 and the system raise different types
         message = (
-            f"{url} cannot be fetched (for local files, set data.directory of the recipe): {error}"
+            f"{url} cannot be fetched (for local files, use --data-dir, or set data.directory of "
+            f"the recipe): {error}"
         )
         raise UserError(" ".join(message.split())) from error
     return path

@@ -137,5 +137,9 @@ class Perplexity(TokenMean):
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
         return token_crossentropy(y_true, y_pred, self.pad_id)
 
+    def crossentropy(self) -> Any:
+        """Returns the mean cross-entropy in nats, also where its exponential overflows."""
+        return super().result()
+
     def result(self) -> Any:
-        return ops.exp(super().result())
+        return ops.exp(self.crossentropy())

@@ -238,8 +238,9 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
     )
     average = "average" if len(chosen) > 1 else "model"
     print(f"{run.model_path} is the {average} of {_names(chosen)}")
-    first, last = (history.losses.get(checkpoint_step(chosen[i]), math.nan) for i in (0, -1))
-    if chosen[-1] == newest and first - last > _STEEP:
+    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
+    first, last = losses[0], losses[-1]
+    if chosen[-1] == newest and last == min(losses) and first - last > _STEEP:
         print(
             f"The validation loss still fell from {first:.4g} to {last:.4g} over these "
             f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"

@@ -1,7 +1,6 @@
 """Validates a translation model during training."""
 
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -42,7 +41,8 @@ class TranslationValidation:
 
     def __call__(self, trainer: Any, step: int) -> dict[str, Any]:
         found = self._evaluate(trainer, step)
-        return {**found, "loss": math.log(found["perplexity"]), **self._translations(trainer.model)}
+        loss = float(trainer.perplexity.crossentropy())
+        return {**found, "loss": loss, **self._translations(trainer.model)}
 
     def _translations(self, model: Any) -> dict[str, Any]:
         if not self.pairs:

@@ -83,6 +83,12 @@ def test_is_the_geometric_mean_over_tokens_of_all_batches():
     np.testing.assert_allclose(float(metric.result()), 64**0.25, rtol=1e-6)
 
 
+def test_the_crossentropy_is_finite_where_its_exponential_is_not():
+    metric = Perplexity()
+    metric.update_state(np.array([[1, 1]]), np.array([[[500.0, 0.0], [400.0, 0.0]]], "float32"))
+    assert float(metric.result()) == np.inf and float(metric.crossentropy()) == 450
+
+
 def test_padding_changes_nothing():
     metric, padded = Perplexity(), Perplexity()
     logits = np.random.default_rng(0).normal(size=(1, 3, 5)).astype("float32")

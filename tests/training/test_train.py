@@ -367,6 +367,19 @@ def test_an_average_of_a_training_that_was_too_short_is_told(copy, capsys):
         assert bool(re.search(told, capsys.readouterr().out)) == is_told
 
 
+def test_the_newest_checkpoint_is_not_proposed_if_an_earlier_one_is_better(copy, capsys):
+    state = copy.checkpoints()[-1] / "state.json"
+    content = json.loads(state.read_text())
+    evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 3})
+    changed = Run(copy.directory, copy.recipe.model_copy(update={"evaluation": evaluation}))
+    for middle, is_told in ((7.5, True), (6.5, False)):
+        losses = {"2": 9.0, "4": middle, "5": 7.0}
+        state.write_text(json.dumps({**content, "validation_losses": losses}))
+        copy.model_path.unlink()
+        train(changed, resume=True)
+        assert ("fell from 9 to 7" in capsys.readouterr().out) == is_told
+
+
 def test_the_newest_checkpoint_is_not_proposed_if_early_stopping_chose_earlier_ones(copy, capsys):
     state = copy.checkpoints()[-1] / "state.json"
     content = json.loads(state.read_text())

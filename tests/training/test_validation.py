@@ -35,7 +35,9 @@ def validate(translate, run, monkeypatch, attention=lambda *_: attention_example
     monkeypatch.setattr(validation, "Translator", lambda *_, **__: translator)
     monkeypatch.setattr(validation, "translation_attention", attention)
     trainer = SimpleNamespace(
-        model=None, evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.e**2}
+        model=None,
+        evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.inf},
+        perplexity=SimpleNamespace(crossentropy=lambda: 500.0),
     )
     batch = ({"source_ids": np.zeros((1, 1), "int32")}, np.zeros((1, 1), "int32"))
     return TranslationValidation(run, WORDS, [batch])(trainer, 7)
@@ -47,8 +49,8 @@ def test_perfect_translations_score_100_and_only_the_first_sentences_count(run, 
     assert found["bleu"] == pytest.approx(100)
 
 
-def test_the_loss_is_that_of_the_perplexity(run, monkeypatch):
-    assert validate(lambda sentences: sentences, run, monkeypatch)["loss"] == pytest.approx(2)
+def test_the_loss_is_that_of_the_perplexity_even_if_it_is_infinite(run, monkeypatch):
+    assert validate(lambda sentences: sentences, run, monkeypatch)["loss"] == 500
 
 
 def test_shows_source_reference_and_translation(run, monkeypatch):
