@@ -1,6 +1,7 @@
 """Defines the exception for problems that the user can fix, and checks that many modules need."""
 
 import re
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -34,6 +35,13 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")
+
+
+def agree(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
+    """Returns whether two shapes may be equal. None stands for any size."""
+    return len(shape) == len(expected) and all(
+        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, expected, strict=True)
+    )
 
 
 def check_integers(**arrays: Any) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import CorpusError
-from keras_transformer.errors import UserError, check_integers, check_sizes, is_out_of_memory
+from keras_transformer.errors import UserError, agree, check_integers, check_sizes, is_out_of_memory
 
 
 def test_errors_of_text_are_the_users_to_mend():
@@ -30,3 +30,8 @@ def test_integers_are_of_any_size_and_an_empty_array_has_any_dtype():
     check_integers(ids=np.zeros(2, "uint8"), none=np.zeros(0))
     with pytest.raises(ValueError, match="`ids` must be integers. Received: dtype=float64"):
         check_integers(ids=np.zeros(1))
+
+
+def test_shapes_agree_if_no_known_size_differs():
+    assert agree((2, None, 3), (None, 4, 3)) and agree((), ())
+    assert not agree((2, 1), (2, 3)) and not agree((2,), (2, 3)) and not agree((2, 3), (2,))

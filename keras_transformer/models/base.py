@@ -10,7 +10,7 @@ import keras
 
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.errors import check_sizes
+from keras_transformer.errors import agree, check_sizes
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
 from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
@@ -182,12 +182,11 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
 
 def _check_shape(given: Any, expected: Any) -> None:
     """Raises `ValueError` if the shapes differ. Keras accepts 1 as the size of any last axis."""
-    for size, needed in zip(given.shape, expected.shape, strict=True):
-        if None not in (size, needed) and size != needed:
-            raise ValueError(
-                f"`{expected.name}` must have the shape {expected.shape}, where None is any size. "
-                f"Received: shape={tuple(given.shape)}"
-            )
+    if not agree(given.shape, expected.shape):
+        raise ValueError(
+            f"`{expected.name}` must have the shape {expected.shape}, where None is any size. "
+            f"Received: shape={tuple(given.shape)}"
+        )
 
 
 def _serialized(value: Any) -> Any:

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import custom_gradient, sequential_loop
+from keras_transformer.errors import agree
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -95,12 +96,10 @@ def checked_labels(labels: Any, shape: Sequence[int | None]) -> Any:
     tokens; a size may be None.
     """
     labels = ops.cast(labels, "int32")
-    found, expected = tuple(labels.shape), tuple(shape)
-    sizes = zip(found, expected, strict=False)
-    if len(found) != len(expected) or any(None not in pair and len({*pair}) > 1 for pair in sizes):
+    if not agree(labels.shape, shape):
         raise ValueError(
-            "`y_true` must have one label for each token, and so the shape "
-            f"{expected}. Received: shape={found}"
+            f"`y_true` must have one label for each token, and so the shape {tuple(shape)}. "
+            f"Received: shape={tuple(labels.shape)}"
         )
     return labels
 
