@@ -8,7 +8,8 @@ from keras import ops
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.decoding.buckets import pair_batches
-from keras_transformer.errors import UserError
+from keras_transformer.decoding.steps import as_ids
+from keras_transformer.errors import UserError, agree
 
 
 class PairScores(NamedTuple):
@@ -44,15 +45,27 @@ def score_pairs(
     Returns:
         `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability as in the
         search, except for rounding errors. But a repetition penalty, beam groups and a shortlist
-        change the log-probabilities of beam search.
+        change the log-probabilities of beam search. A label outside the vocabulary that is not
+        padding gives NaN.
+
+    Raises:
+        ValueError: If ids or labels are floats, or if the labels have another shape than (B, T).
     """
     if pad_id is None:
         pad_id = getattr(model, "pad_id", 0)
-    labels = ops.convert_to_tensor(labels, dtype="int32")
+    labels = as_ids("labels", labels)
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    inputs = {name: ops.convert_to_tensor(ids, dtype="int32") for name, ids in inputs.items()}
+    inputs = {name: as_ids(name, ids) for name, ids in inputs.items()}
     logits = ops.cast(model(inputs, training=False), "float32")
-    of_labels = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    if not agree(labels.shape, logits.shape[:-1]):
+        raise ValueError(
+            f"`labels` must have the shape {tuple(logits.shape[:-1])} of the target ids. "
+            f"Received: shape={tuple(labels.shape)}"
+        )
+    is_known = (labels >= 0) & (labels < ops.shape(logits)[-1])
+    indices = ops.where(is_known, labels, 0)[..., None]
+    of_labels = ops.take_along_axis(logits, indices, axis=-1)[..., 0]
+    of_labels = ops.where(is_known, of_labels, float("nan"))
     is_token = labels != pad_id
     log_probabilities = ops.where(is_token, of_labels - ops.logsumexp(logits, axis=-1), 0.0)
     return PairScores(

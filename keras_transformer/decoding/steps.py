@@ -17,10 +17,19 @@ BLOCK = 64
 TokenRule = Callable[[Any, Any, Any], Any]
 
 
-def _array(items: Any) -> np.ndarray:
-    """Returns lists as an array. NumPy takes floats for lists without numbers."""
-    array = np.asarray(items)
-    return array if array.size else array.astype("int32")
+def as_ids(name: str, ids: Any) -> Any:
+    """Returns ids, which may be in lists, as an int32 tensor.
+
+    Raises:
+        ValueError: If the ids are floats.
+    """
+    if not hasattr(ids, "dtype"):
+        ids = np.asarray(ids)
+        if not ids.size:  # NumPy takes floats for lists without numbers.
+            ids = ids.astype("int32")
+    if "float" in keras.backend.standardize_dtype(ids.dtype):
+        raise ValueError(f"`{name}` must be integers. Received: dtype={ids.dtype}")
+    return ops.convert_to_tensor(ids, dtype="int32")
 
 
 class Request(NamedTuple):
@@ -74,18 +83,10 @@ class Request(NamedTuple):
         if ops.ndim(self.source_ids) > 2:
             floats.add("source_ids")
         constraints = ("prefix_ids", "forbidden_ids", "required_ids")
-        given = {
-            name: x if hasattr(x, "dtype") else _array(x)
+        tensors = {
+            name: ops.convert_to_tensor(x, dtype="float32") if name in floats else as_ids(name, x)
             for name, x in self._asdict().items()
             if x is not None
-        }
-        for name in given.keys() - floats:
-            dtype = given[name].dtype
-            if "float" in keras.backend.standardize_dtype(dtype):
-                raise ValueError(f"`{name}` must be integers. Received: dtype={dtype}")
-        tensors = {
-            name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
-            for name, x in given.items()
         }
         for name in constraints:
             if name in tensors and 0 in tensors[name].shape[1:]:

@@ -132,6 +132,7 @@ class TokenEmbedding(ConfiguredLayer):
         _check_ids(inputs, reverse)
         if reverse:
             return self._project(inputs)
+        inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)

@@ -103,9 +103,12 @@ class VectorQuantizer(ConfiguredLayer):
             codes: int tensor `(...)`, from 0 to `num_codes` - 1.
 
         Raises:
-            ValueError: If the layer has not been built.
+            ValueError: If the layer has not been built, or the codes are not integers.
         """
-        return ops.take(self._float32_codebook(), codes, axis=0)
+        codebook, codes = self._float32_codebook(), ops.convert_to_tensor(codes)
+        if "int" not in keras.backend.standardize_dtype(codes.dtype):
+            raise ValueError(f"`codes` must be integers. Received: dtype={codes.dtype}")
+        return ops.take(codebook, ops.cast(codes, "int32"), axis=0)
 
     def _float32_codebook(self) -> Any:
         if not self.built:

@@ -22,18 +22,19 @@ _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
 class ChecksClassWeight:
-    """Mixin of models that refuses `class_weight` if a row of labels has a class for each token.
+    """Mixin of models that refuses `class_weight` if a row of labels is not of one class.
 
     Keras would choose one class for each row.
     """
 
     outputs: list[Any]
+    rows_have_classes = True  # if an output is (B, C)
 
     def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
         """Trains the model (see `keras.Model.fit`).
 
         Raises:
-            ValueError: If there is a `class_weight`, but an output is `(B, T, C)`.
+            ValueError: If there is a `class_weight`, but rows of labels have no class.
         """
         self._check_class_weight(class_weight)
         return super().fit(*args, class_weight=class_weight, **kwargs)  # type: ignore
@@ -49,16 +50,17 @@ class ChecksClassWeight:
         """Trains the model on one batch (see `keras.Model.train_on_batch`).
 
         Raises:
-            ValueError: If there is a `class_weight`, but an output is `(B, T, C)`.
+            ValueError: If there is a `class_weight`, but rows of labels have no class.
         """
         self._check_class_weight(class_weight)
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)  # type: ignore
 
     def _check_class_weight(self, class_weight: Any) -> None:
-        if class_weight is not None and any(len(output.shape) > 2 for output in self.outputs):
+        has_classes = self.rows_have_classes and all(len(x.shape) <= 2 for x in self.outputs)
+        if class_weight is not None and not has_classes:
             raise ValueError(
-                "`class_weight` must be None, because a row of labels has a class for each token. "
-                f"Weight tokens by `sample_weight` (B, T). Received: class_weight={class_weight}"
+                "`class_weight` must be None, because a row of labels has no class of its own. "
+                f"Weight labels by `sample_weight` (B, T). Received: class_weight={class_weight}"
             )
 
 

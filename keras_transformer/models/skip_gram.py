@@ -49,6 +49,8 @@ class SkipGram(ConfiguredModel):
     Compositionality". The initial values are those of the authors' program word2vec.
     """
 
+    rows_have_classes = False
+
     def __init__(
         self, vocabulary_size: int, d_model: int = 128, dtype: Any = None, **kwargs: Any
     ) -> None:

@@ -261,6 +261,8 @@ class SkipGramWindowModel(ConfiguredModel):
     Contrastive Predictive Coding, for the loss.
     """
 
+    rows_have_classes = False
+
     def __init__(self, encoder: TimeSeriesEncoder, **kwargs: Any) -> None:
         policy = _policy_of(encoder)
         shape = encoder.num_patches, encoder.patch_size

@@ -138,13 +138,21 @@ def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
 
     Padding has the weight 0. The weights of other tokens are `sample_weight`, of shape (B, T) or
     (B,). If `sample_weight` is None, these weights are 1.
+
+    Raises:
+        ValueError: If `sample_weight` has another number of axes.
     """
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
         return mask
     sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) == 1:
+    if len(sample_weight.shape) == 1 < len(labels.shape):
         sample_weight = ops.expand_dims(sample_weight, -1)
+    if len(sample_weight.shape) != len(labels.shape):
+        raise ValueError(
+            "`sample_weight` must have a weight for each token (B, T) or for each row (B,). "
+            f"Received: shape={tuple(sample_weight.shape)}"
+        )
     return mask * sample_weight
 
 

@@ -78,6 +78,27 @@ class HalfPrecisionModel:
         return ops.zeros((*ops.shape(inputs["target_ids"]), 1), "bfloat16") + self.logits
 
 
+def test_labels_that_are_not_those_of_the_target_are_refused():
+    model = new_model(num_layers=1)
+    inputs = inputs_of(model)
+    labels = labels_of(inputs["target_ids"])
+    for few in (labels[:, :1], labels[:1], labels[..., None]):
+        with pytest.raises(ValueError, match="`labels` must have the shape .* of the target ids"):
+            score_pairs(model, *inputs.values(), few)
+    with pytest.raises(ValueError, match="`labels` must be integers. Received: dtype=float64"):
+        score_pairs(model, *inputs.values(), labels + 0.7)
+
+
+@pytest.mark.parametrize("label", [-5, V])
+def test_a_label_outside_the_vocabulary_gives_nan(label):
+    model = new_model(num_layers=1)
+    inputs = inputs_of(model)
+    labels = labels_of(inputs["target_ids"])
+    labels[1, 0] = label
+    found = to_numpy(score_pairs(model, *inputs.values(), labels).log_probabilities)
+    assert np.isnan(found).tolist() == [row == 1 for row in range(len(labels))]
+
+
 def test_half_precision_is_normalized_in_float32():
     model = HalfPrecisionModel()
     target_ids = np.full((2, 3), BOS)

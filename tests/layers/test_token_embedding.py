@@ -116,6 +116,13 @@ def test_vectors_need_ids(layer):
         layer.set_vectors([True, False], np.ones((2, D)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int64"])
+def test_ids_of_any_integers_are_looked_up(layer, dtype):
+    ids = np.array([[0, 5, V - 1]])
+    expected = to_numpy(layer(ids.astype("int32")))
+    np.testing.assert_array_equal(to_numpy(layer(ids.astype(dtype))), expected)
+
+
 def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
     ids = keras.Input((3,), dtype="int32")
     model = keras.Model(ids, TokenEmbedding(7, 4)(ids))

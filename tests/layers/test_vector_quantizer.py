@@ -124,3 +124,11 @@ def test_a_mask_of_one_column_hides_whole_rows(layer, x):
 def test_a_layer_without_codebook_refuses_codes():
     with pytest.raises(ValueError, match="`build` first"):
         VectorQuantizer(K).decode(np.zeros((1,), "int32"))
+
+
+def test_codes_may_be_bytes_but_not_floats(layer, x):
+    codes = to_numpy(layer.encode(x))
+    expected = to_numpy(layer.decode(codes))
+    np.testing.assert_array_equal(to_numpy(layer.decode(codes.astype("uint8"))), expected)
+    with pytest.raises(ValueError, match="`codes` must be integers"):
+        layer.decode(codes + 0.9)

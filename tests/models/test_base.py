@@ -194,6 +194,11 @@ def test_class_weights_are_for_one_class_a_row():
         for train in (trained.fit, trained.train_on_batch):
             with pytest.raises(ValueError, match="`class_weight` must be None"):
                 train(ids, ids, class_weight={1: 2.0})
+    skip_gram = SkipGram(13, 4)
+    skip_gram.compile("sgd", "mse")
+    pairs = {"centers": np.array([1, 2]), "contexts": np.array([[3, 4], [5, 6]])}
+    with pytest.raises(ValueError, match="`class_weight` must be None"):
+        skip_gram.fit(pairs, np.array([[1, 0], [1, 0]]), class_weight={0: 5.0, 1: 1.0})
     vision, pictures = MODELS["vision"](), np.ones((2, 4, 4, 1), "float32")
     vision.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     labels = np.array([0, 1])

@@ -105,6 +105,13 @@ def test_labels_of_bytes_may_be_255(dtype):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(B, T, 1), (B, 1, 1), ()])
+def test_weights_with_other_axes_are_refused(labels, logits, shape):
+    for made in (MaskedCrossentropy(), MaskedAccuracy(), Perplexity()):
+        with pytest.raises(ValueError, match="`sample_weight` must have a weight for each token"):
+            made(labels, logits, np.ones(shape, "float32"))
+
+
 @pytest.mark.parametrize("shape", [(B, 1), (1, T), (B, T, 1), (B,), (B, T - 1)])
 def test_one_label_a_row_is_refused(labels, logits, shape):
     few = np.resize(labels, shape)
