@@ -200,7 +200,13 @@ class Decoder(Encoder):
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
         return_attention_weights: bool = False,
+        mask: Any = None,
+        x_mask: Any = None,
+        memory_mask: Any = None,
     ) -> Any:
+        if padding_mask is None:  # Keras sets the last three arguments, as for `DecoderLayer`.
+            padding_mask = mask if x_mask is None else x_mask
+        memory_padding_mask = memory_mask if memory_padding_mask is None else memory_padding_mask
         inputs = {
             "memory": memory,
             "padding_mask": padding_mask,

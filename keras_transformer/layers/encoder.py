@@ -244,7 +244,8 @@ class Encoder(ConfiguredLayer):
             self.norm.build(x_shape)
         self.built = True
 
-    def call(self, x: Any, padding_mask: Any = None) -> Any:
+    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
+        padding_mask = mask if padding_mask is None else padding_mask
         for layer in self.layers:
             x = layer(x, padding_mask=padding_mask)
         return self._normalize(x, padding_mask)

@@ -1,12 +1,20 @@
 """The left half of Figure 1."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import DecoderLayer, Encoder, EncoderLayer, RotaryPositionalEncoding
+from keras_transformer.layers import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    RotaryPositionalEncoding,
+)
 
 B, S, H, D, F = 2, 7, 3, 12, 11
 
@@ -176,6 +184,18 @@ def test_a_mask_that_the_input_carries_goes_through_the_stack(padding_mask):
     masked = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(stack(embedding(ids))))
     mean = [row[real].mean(axis=0) for row, real in zip(found, padding_mask, strict=True)]
     np.testing.assert_allclose(to_numpy(masked(tokens)), mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [Encoder, partial(Decoder, use_memory=False)])
+def test_time_distributed_hands_on_the_mask_of_each_sentence(make):
+    """Keras passes a layer within `TimeDistributed` only the argument `mask`."""
+    stack = make(2, D, num_heads=2, d_ff=5)
+    documents = np.random.default_rng(0).normal(size=(2, 3, 4, D)).astype("float32")
+    mask = np.arange(4) < np.array([[[4], [1], [2]], [[3], [4], [2]]])
+    found = to_numpy(keras.layers.TimeDistributed(stack)(documents, mask=mask))
+    for i, j in np.ndindex(2, 3):
+        expected = stack(documents[i, j][None], padding_mask=mask[i, j][None])
+        np.testing.assert_allclose(found[i, j], to_numpy(expected)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
