@@ -189,3 +189,14 @@ def of_unknown_shape(tensor: Any) -> Any:
     sizes = tensor.shape.as_list()
     shape = [size if size and axis else None for axis, size in enumerate(sizes)]
     return tf.compat.v1.placeholder_with_default(tensor, shape)
+
+
+def label_logits(logits: Any, labels: Any) -> Any:
+    """Returns the logit of each label (...), and NaN for labels outside the vocabulary.
+
+    Without NaN, backends would differ: PyTorch raises an error, and JAX reads another logit.
+    """
+    known = (labels >= 0) & (labels < ops.shape(logits)[-1])
+    indices = ops.expand_dims(ops.where(known, labels, 0), -1)
+    found = ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1)
+    return ops.where(known, found, float("nan"))

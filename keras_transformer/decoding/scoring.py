@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
+from keras_transformer._backend.operations import label_logits
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.decoding.buckets import pair_batches
 from keras_transformer.decoding.steps import as_ids
@@ -62,10 +63,7 @@ def score_pairs(
             f"`labels` must have the shape {tuple(logits.shape[:-1])} of the target ids. "
             f"Received: shape={tuple(labels.shape)}"
         )
-    is_known = (labels >= 0) & (labels < ops.shape(logits)[-1])
-    indices = ops.where(is_known, labels, 0)[..., None]
-    of_labels = ops.take_along_axis(logits, indices, axis=-1)[..., 0]
-    of_labels = ops.where(is_known, of_labels, float("nan"))
+    of_labels = label_logits(logits, labels)
     is_token = labels != pad_id
     log_probabilities = ops.where(is_token, of_labels - ops.logsumexp(logits, axis=-1), 0.0)
     return PairScores(

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import custom_gradient, sequential_loop
+from keras_transformer._backend.operations import custom_gradient, label_logits, sequential_loop
 from keras_transformer.errors import agree
 
 
@@ -115,22 +115,11 @@ def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: f
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
     labels = ops.where(ops.equal(labels, pad_id), 0, labels)
-    expected = _label_logits(logits, labels)
+    expected = label_logits(logits, labels)
     if label_smoothing:
         mean = ops.mean(logits, axis=-1)
         expected = (1.0 - label_smoothing) * expected + label_smoothing * mean
     return ops.logsumexp(logits, axis=-1) - expected
-
-
-def _label_logits(logits: Any, labels: Any) -> Any:
-    """Returns the logit of each label (...), and NaN for labels outside the vocabulary.
-
-    Without NaN, backends would differ: PyTorch raises an error, and JAX reads another logit.
-    """
-    known = (labels >= 0) & (labels < ops.shape(logits)[-1])
-    indices = ops.expand_dims(ops.where(known, labels, 0), -1)
-    found = ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1)
-    return ops.where(known, found, float("nan"))
 
 
 def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
@@ -279,7 +268,7 @@ def _sums(
     exponentials = ops.exp(logits - largest)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     normalizer = (largest + ops.log(total))[:, 0]
-    of_label = _label_logits(logits, labels)
+    of_label = label_logits(logits, labels)
     mean_logit = ops.matmul(ops.cast(states, "float32"), mean_embedding)
     loss = normalizer - (1.0 - label_smoothing) * of_label - label_smoothing * mean_logit
     spread = label_smoothing / embeddings.shape[0]
