@@ -49,3 +49,13 @@ def check_integers(**arrays: Any) -> None:
     for name, array in arrays.items():
         if array.size and array.dtype.kind not in "iu":
             raise ValueError(f"`{name}` must be integers. Received: dtype={array.dtype}")
+
+
+def check_range(least: int, end: int, **arrays: Any) -> None:
+    """Raises `ValueError` if a value of a NumPy array is below `least`, or not below `end`."""
+    for name, array in arrays.items():
+        if array.size and (array.min() < least or array.max() >= end):
+            raise ValueError(
+                f"`{name}` must be from {least} to {end - 1}. "
+                f"Received: values from {array.min()} to {array.max()}"
+            )

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import CorpusError
-from keras_transformer.errors import UserError, agree, check_integers, check_sizes, is_out_of_memory
+from keras_transformer.errors import (
+    UserError,
+    agree,
+    check_integers,
+    check_range,
+    check_sizes,
+    is_out_of_memory,
+)
 
 
 def test_errors_of_text_are_the_users_to_mend():
@@ -30,6 +37,13 @@ def test_integers_are_of_any_size_and_an_empty_array_has_any_dtype():
     check_integers(ids=np.zeros(2, "uint8"), none=np.zeros(0))
     with pytest.raises(ValueError, match="`ids` must be integers. Received: dtype=float64"):
         check_integers(ids=np.zeros(1))
+
+
+def test_the_range_of_values_is_checked_in_their_own_dtype():
+    check_range(-1, 5, ids=np.array([-1, 4]), none=np.zeros(0))
+    for wrong in ([5], [-2], np.array([2**32], "uint64")):
+        with pytest.raises(ValueError, match="`ids` must be from -1 to 4. Received: values from"):
+            check_range(-1, 5, ids=np.asarray(wrong))
 
 
 def test_shapes_agree_if_no_known_size_differs():

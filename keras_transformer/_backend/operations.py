@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
@@ -189,6 +190,22 @@ def of_unknown_shape(tensor: Any) -> Any:
     sizes = tensor.shape.as_list()
     shape = [size if size and axis else None for axis, size in enumerate(sizes)]
     return tf.compat.v1.placeholder_with_default(tensor, shape)
+
+
+def known_values(x: Any) -> np.ndarray | None:
+    """Returns the values of a tensor, or None for None and where a program is being compiled."""
+    if x is None:
+        return None
+    backend = keras.config.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return None if tf.is_symbolic_tensor(x) else ops.convert_to_numpy(x)
+    if backend == "jax":
+        import jax
+
+        return None if isinstance(x, jax.core.Tracer) else ops.convert_to_numpy(x)
+    return ops.convert_to_numpy(x)
 
 
 def label_logits(logits: Any, labels: Any) -> Any:

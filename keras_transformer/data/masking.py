@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from keras_transformer.errors import check_integers
+from keras_transformer.errors import check_integers, check_range
 
 
 def mask_tokens(
@@ -50,12 +50,14 @@ def mask_tokens(
 
     Raises:
         ValueError: If `rate` is out of range, if no id is left for random tokens, or if
-            `token_ids` are not integers.
+            `token_ids` are not integers `(B, S)`, or an id is outside the vocabulary.
 
     Source: Devlin et al. 2019; for new masks in each pass, Liu et al. 2019 (RoBERTa).
     """
     if not 0.0 < rate <= 1.0:
         raise ValueError(f"`rate` must be above 0 and at most 1. Received: rate={rate}")
+    check_integers(mask_id=np.asarray(mask_id))
+    check_range(0, vocabulary_size, mask_id=np.asarray(mask_id))
     special = [*special_ids, pad_id, mask_id]
     ordinary = np.setdiff1d(np.arange(vocabulary_size), special)
     if not len(ordinary):
@@ -65,6 +67,9 @@ def mask_tokens(
         )
     token_ids = np.asarray(token_ids)
     check_integers(token_ids=token_ids)
+    if token_ids.ndim != 2:
+        raise ValueError(f"`token_ids` must have two axes. Received: shape={token_ids.shape}")
+    check_range(0, vocabulary_size, token_ids=token_ids[token_ids != pad_id])
     token_ids = token_ids.astype("int32")
     most = max(1, round(rate * token_ids.shape[1]))
     may_choose = ~np.isin(token_ids, special)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from keras_transformer.errors import check_integers, check_sizes
+from keras_transformer.errors import check_integers, check_range, check_sizes
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 
@@ -51,13 +51,9 @@ def skip_gram_batches(
         raise ValueError("`sentences` must not be empty.")
     if not subsampling > 0:
         raise ValueError(f"`subsampling` must be above 0. Received: subsampling={subsampling}")
-    words = np.concatenate([_word_ids(sentence) for sentence in sentences])
-    if words.min(initial=0) < 0 or words.max(initial=0) >= vocabulary_size:
-        raise ValueError(
-            f"Ids must be from 0 to {vocabulary_size - 1}. "
-            f"Received: ids from {words.min()} to {words.max()}"
-        )
-    owners = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
+    parts = [_word_ids(sentence, vocabulary_size) for sentence in sentences]
+    words = np.concatenate(parts)
+    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     counts = np.bincount(words, minlength=vocabulary_size)
     keep = np.sqrt(subsampling * len(words) / np.maximum(counts, 1))[words]
     bounds = np.cumsum(counts**0.75)
@@ -89,9 +85,10 @@ def skip_gram_batches(
     return stream
 
 
-def _word_ids(sentence: Sequence[int]) -> np.ndarray:
+def _word_ids(sentence: Sequence[int], vocabulary_size: int) -> np.ndarray:
     ids = np.asarray(sentence)
     check_integers(sentences=ids)
+    check_range(0, vocabulary_size, sentences=ids)
     return ids.astype("int32")
 
 

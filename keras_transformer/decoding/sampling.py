@@ -80,7 +80,7 @@ class Sampling:
         return self.options.num_samples
 
     def check(self, request: Request, max_length: int) -> None:
-        """Raises a ValueError if the request has a field that sampling does not support."""
+        """Raises a ValueError if sampling does not support a field or a number in it."""
         for name in ("required_ids", "beam_sizes", "length_penalties"):
             if getattr(request, name) is not None:
                 raise ValueError(f"`{name}` is for beam search, not for sampling.")
@@ -91,6 +91,7 @@ class Sampling:
                 f"random_numbers.shape={None if numbers is None else tuple(numbers.shape)}, "
                 f"num_samples={self.num_beams}, max_length={max_length}"
             )
+        request.check_numbers(self.num_beams)
 
     def start(self, request: Request, max_length: int) -> SampleState:
         """Returns the state before the first token, with room for `max_length` tokens."""

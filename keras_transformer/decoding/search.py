@@ -91,8 +91,9 @@ def search(
 
     Raises:
         ValueError: If the request has a field that this kind of search does not support, has floats
-            instead of ids, or lacks `beam_sizes` that `beam_size` requires. If `max_length` is
-            below 1. If there is a coverage penalty but the model has no attention.
+            instead of ids, or lacks `beam_sizes` that `beam_size` requires. If a number of the
+            request is out of range, except in a compiled function, where only shapes are known. If
+            `max_length` is below 1. If there is a coverage penalty but the model has no attention.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)

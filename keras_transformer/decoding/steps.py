@@ -8,7 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.operations import known_values
 from keras_transformer.decoding.hypothesis import IMPOSSIBLE
+from keras_transformer.errors import check_range
 
 # Number of tokens in a block of `top_k_tokens`.
 BLOCK = 64
@@ -95,6 +97,22 @@ class Request(NamedTuple):
         limits = [tensors["max_lengths"]] if "max_lengths" in tensors else []
         limits += [ops.full((batch,), x, dtype="int32") for x in max_lengths if x is not None]
         return Request(**{**tensors, "max_lengths": functools.reduce(ops.minimum, limits)})
+
+    def check_numbers(self, num_beams: Any) -> None:
+        """Raises `ValueError` if a number is out of range, unless only its shape is known.
+
+        The fields are tensors. `num_beams` is the search's number of beams, an int or a tensor.
+        """
+        limits = {"max_lengths": 2**31 - 1, "beam_sizes": known_values(num_beams)}
+        for name, most in limits.items():
+            values = known_values(getattr(self, name))
+            if values is not None and most is not None:
+                check_range(1, int(most) + 1, **{name: values})
+        penalties = known_values(self.length_penalties)
+        if penalties is not None and not np.isfinite(penalties).all():
+            raise ValueError(
+                f"`length_penalties` must be finite. Received: length_penalties={penalties}"
+            )
 
 
 class SearchResult(NamedTuple):

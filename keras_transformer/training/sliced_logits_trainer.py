@@ -193,6 +193,8 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
+        if y is None:
+            raise ValueError("`SlicedLogitsTrainer` needs labels: `fit(inputs, labels)`.")
         # With R-Drop, `y_pred` has each row twice.
         y = checked_labels(y, (None, *y_pred.shape[1:-1]))
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)

@@ -144,11 +144,24 @@ def head_entropy(weights: np.ndarray, query_mask: np.ndarray | None = None) -> n
 
     Returns:
         float64 array `(B, H)`.
+
+    Raises:
+        ValueError: If `weights` or `query_mask` has another shape.
     """
     weights = np.asarray(weights, "float64")
+    if weights.ndim != 4:
+        raise ValueError(
+            f"`weights` must have the shape (B, H, T, S). Received: shape={weights.shape}"
+        )
     logarithms = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
     entropies = -(weights * logarithms).sum(axis=-1)
     if query_mask is None:
         return entropies.mean(axis=-1)
-    is_query = np.asarray(query_mask, bool)[:, None, :]
+    query_mask = np.asarray(query_mask, bool)
+    if query_mask.shape != (len(weights), weights.shape[2]):
+        raise ValueError(
+            f"`query_mask` must have the shape (B, T) = {(len(weights), weights.shape[2])}. "
+            f"Received: shape={query_mask.shape}"
+        )
+    is_query = query_mask[:, None, :]
     return np.where(is_query, entropies, 0.0).sum(axis=-1) / is_query.sum(axis=-1)

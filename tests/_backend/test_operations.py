@@ -8,9 +8,11 @@ from support.contract import to_numpy
 from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import (
     custom_gradient,
     fused_attention,
+    known_values,
     of_unknown_shape,
     scale_and_shift,
     sequential_loop,
@@ -136,3 +138,17 @@ def test_unknown_shapes_keep_values_and_free_sizes():
 
         graph = tf.function(of_unknown_shape).get_concrete_function(tf.constant(x))
         assert graph.output_shapes.as_list() == [None, None, 3]
+
+
+def test_values_are_known_outside_of_a_compiled_program():
+    seen = []
+
+    def negative(model, x):
+        seen.append(known_values(x))
+        return -x
+
+    assert known_values(None) is None
+    assert known_values(ops.convert_to_tensor([1, 2])).tolist() == [1, 2]
+    compiled = compile_function(negative, keras.Sequential())
+    assert to_numpy(compiled(np.array([3, 4]))).tolist() == [-3, -4]
+    assert seen[0] is None or ON_PYTORCH

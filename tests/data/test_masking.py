@@ -79,3 +79,17 @@ def test_wrong_arguments_are_refused():
         mask_tokens([[4]], generator, vocabulary_size=5, mask_id=4)
     with pytest.raises(ValueError, match="`token_ids` must be integers. Received: dtype=float64"):
         mask_tokens([[5.5]], generator, V, MASK_ID)
+    with pytest.raises(ValueError, match="`token_ids` must have two axes. Received: shape=.3,"):
+        mask_tokens([5, 6, 7], generator, V, MASK_ID)
+    for ids in ([[5, V]], [[5, -1]], np.array([[2**32 + 5]], "uint64")):
+        with pytest.raises(ValueError, match="`token_ids` must be from 0 to 49. Received: values"):
+            mask_tokens(ids, generator, V, MASK_ID)
+    for mask_id, problem in ((V, "from 0 to 49"), (-1, "from 0 to 49"), (28.5, "integers")):
+        with pytest.raises(ValueError, match=f"`mask_id` must be {problem}"):
+            mask_tokens([[5]], generator, V, mask_id)
+
+
+def test_padding_may_be_outside_the_vocabulary():
+    inputs, labels = mask_tokens([[5, -1]], np.random.default_rng(0), V, MASK_ID, pad_id=-1)
+    assert labels.tolist() == [[5]]
+    assert inputs["token_ids"][0, 1] == -1

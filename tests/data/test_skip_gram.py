@@ -67,8 +67,12 @@ def test_too_few_pairs_for_a_batch_are_refused():
 
 
 def test_ids_and_sizes_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="Ids must be from 0 to 8. Received: ids from 0 to 9"):
+    with pytest.raises(
+        ValueError, match="`sentences` must be from 0 to 8. Received: values from 0 to 9"
+    ):
         skip_gram_batches([[0, 9]], 9, batch_size=1)
+    with pytest.raises(ValueError, match="Received: values from 4294967299 to 4294967299"):
+        skip_gram_batches(np.array([[2**32 + 3]], "uint64"), 9, batch_size=1)
     with pytest.raises(ValueError, match="`window` must be an integer of at least 1"):
         skip_gram_batches([[0, 1]], 9, batch_size=1, window=0)
     with pytest.raises(

@@ -273,6 +273,34 @@ def test_what_a_search_cannot_do_is_refused():
         search(model, source_ids, max_length=4, options={"beam_size": 2})
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"beam_sizes": [1, 3]},
+        {"beam_sizes": [0, 1]},
+        {"max_lengths": [3, 0]},
+        {"length_penalties": [1.0, float("nan")]},
+        {"length_penalties": [1.0, float("inf")]},
+    ],
+    ids=str,
+)
+def test_numbers_of_a_request_out_of_range_are_refused(numbers):
+    model, source_ids = PrefixModel(V), sources()[:2]
+    (name,) = numbers
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        search(
+            model, Request(source_ids, **numbers), max_length=4, options=SearchOptions(beam_size=2)
+        )
+
+
+def test_lengths_of_samples_out_of_range_are_refused():
+    request = Request(
+        sources()[:2], max_lengths=[0, 2], random_numbers=np.zeros((2, 1, 4), "float32")
+    )
+    with pytest.raises(ValueError, match="`max_lengths` must be from 1 to"):
+        search(PrefixModel(V), request, max_length=4, options=SamplingOptions())
+
+
 def test_a_length_may_be_an_integer_of_numpy():
     model, source_ids = PrefixModel(V), sources()[:2]
     found, expected = (search(model, source_ids, max_length=n) for n in (np.int64(6), 6))

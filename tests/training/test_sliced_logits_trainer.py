@@ -237,6 +237,13 @@ def test_float16_scales_the_loss():
     assert losses[-1] < losses[0]
 
 
+def test_training_without_labels_is_refused():
+    trainer = new_trainer()
+    trainer.compile("sgd")
+    with pytest.raises(ValueError, match="needs labels"):
+        trainer.fit(inputs_of(trainer.model), verbose=0)
+
+
 def test_loss_must_be_a_mean_or_a_sum():
     with pytest.raises(ValueError, match=r"loss\.reduction=None"):
         SlicedLogitsTrainer(new_model(), MaskedCrossentropy(reduction=None))

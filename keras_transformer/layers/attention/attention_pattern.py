@@ -180,7 +180,7 @@ def key_marks(key: Any, padding_mask: Any) -> Any:
     check_mask_length(padding_mask, key.shape[2])
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
-    return ops.cast(padding_mask, "int32")[:, None, :, None]
+    return _ones_and_zeros(padding_mask)[:, None, :, None]
 
 
 def masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
@@ -201,8 +201,13 @@ def sequence_start(padding_mask: Any) -> Any:
 
     `padding_mask` has the shape `(..., S)`.
     """
-    seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
+    seen = ops.cumsum(_ones_and_zeros(padding_mask), axis=-1)
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
+
+
+def _ones_and_zeros(mask: Any) -> Any:
+    # Through bool, because a mask of integers may have other numbers than 1 for True.
+    return ops.cast(ops.cast(mask, "bool"), "int32")
 
 
 def check_mask_length(padding_mask: Any, num_keys: Any) -> None:

@@ -91,6 +91,15 @@ def test_the_result_is_that_of_all_scores_masked(pattern, x):
 
 
 @ALL
+def test_a_mask_may_have_other_numbers_than_1_for_true(pattern, x):
+    layer = make_layer(pattern)
+    padding_mask = np.arange(T) >= np.array([[0], [2]])
+    found = layer(x, padding_mask=-padding_mask.astype("int8"))
+    expected = layer(x, padding_mask=padding_mask)
+    np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
+
+
+@ALL
 def test_padding_before_a_sequence_changes_nothing(pattern, x):
     layer = make_layer(pattern)
     padded = np.concatenate([x[:, -2:], x], axis=1)
