@@ -160,12 +160,13 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     """Reads a list of JSON objects. Returns an empty list if the file does not exist."""
     if not path.exists():
         return []
+    advice = "Repair or move it: without it, a new list is begun"
     try:
         entries = json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {error}. {advice}") from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f"{path} must contain a list of objects. Received: another type")
+        raise UserError(f"{path} must contain a list of objects. {advice}")
     return entries
 
 

@@ -25,7 +25,7 @@ class _Language(click.ParamType):
     name = "code"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.fullmatch(r"[A-Za-z][\w-]{1,34}", value, re.ASCII):
+        if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,31})?", value, re.ASCII):
             self.fail(f"{value!r} is not a language code such as en or pt-BR.", param, ctx)
         return value
 

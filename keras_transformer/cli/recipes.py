@@ -23,9 +23,10 @@ def command(name: str | None) -> None:
     keras-transformer recipes quickstart
     keras-transformer recipes quickstart > my_recipe.yaml
     """
-    from keras_transformer.recipe.files import find_recipe, recipe_files
+    from keras_transformer.recipe.files import find_recipe, load_recipe, recipe_files
 
     if name is not None:
+        load_recipe(name)  # refuses a file that is no recipe
         click.echo(find_recipe(name).read_bytes(), nl=False)
         return
     formatter = click.HelpFormatter(max_width=100)

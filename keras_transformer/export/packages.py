@@ -11,11 +11,16 @@ _NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+def missing_packages(format: str) -> list[str]:
+    """Returns the packages that the export format needs and that are not installed."""
+    _, packages = _NEEDED[format]
+    return [name for name in packages if not find_spec(name)]
+
+
 def check_installed(format: str) -> None:
     """Raises ImportError if a package that the export format needs is not installed."""
-    extra, packages = _NEEDED[format]
-    missing = [name for name in packages if not find_spec(name)]
-    if missing:
+    extra, _ = _NEEDED[format]
+    if missing := missing_packages(format):
         raise ImportError(
             f"the format {format} needs {' and '.join(missing)}: "
             f"pip install 'keras3-transformer[{extra}]'"

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.export.packages import missing_packages
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
@@ -217,8 +218,11 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
         if training.get("checkpoints"):
             commands.append(f"translate {run} --checkpoint best")
     else:
-        export = f"export {run} --format saved_model"
-        if Path("saved_models", Path(info["run"]).name, "recipe.yaml").exists():
+        formats = (x for x in ("saved_model", "ctranslate2", "onnx") if not missing_packages(x))
+        format = next(formats, "run")
+        export = f"export {run} --format {format}"
+        place = Path("saved_models", Path(info["run"]).name, "recipe.yaml")
+        if format == "saved_model" and place.exists():
             export += " --output exported"  # The default output is a run folder.
         commands = [f"translate {run}", export]
         scores = (score for score in info["scores"] or () if not score.get("checkpoint"))

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keras_transformer._files import atomic_write
 from keras_transformer.errors import UserError
@@ -43,7 +43,15 @@ class RunText:
         """Returns the source and target file of a split, or its TSV file and None.
 
         Generates, splits or downloads the files if needed.
+
+        Raises:
+            ValueError: If there is no such split.
+            UserError: If the text is missing, or cannot be read or downloaded.
         """
+        if split not in get_args(Split):
+            raise ValueError(
+                f"`split` must be one of {list(get_args(Split))}. Received: split={split!r}"
+            )
         if not self.is_kept:
             return self.files_of_recipe(split)
         folder = self._run.directory / "text"

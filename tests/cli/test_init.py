@@ -99,8 +99,9 @@ def test_languages_come_from_names_or_options(folder):
     succeeds("init", *arguments)
     recipe = load_recipe("o.yaml")
     assert (recipe.name, recipe.data.target_language) == ("o", "ko")
-    result = invoke("init", "my.corpus.en", "my.corpus.de", "--target-language", "../x")
-    assert result.exit_code == 2 and "language code" in result.stderr
+    for wrong in ("../x", "german"):
+        result = invoke("init", "my.corpus.en", "my.corpus.de", "--target-language", wrong)
+        assert result.exit_code == 2 and f"'{wrong}' is not a language code" in result.stderr
 
 
 def test_an_existing_file_is_not_overwritten(folder):

@@ -172,6 +172,12 @@ def test_a_run_in_training_is_not_to_be_resumed(unfinished):
     assert info["next"] == [f"keras-transformer translate {unfinished} --checkpoint best"]
 
 
+def test_the_export_is_in_a_format_whose_packages_are_installed(finished, monkeypatch):
+    needed = {"saved_model": ["tensorflow"], "ctranslate2": [], "onnx": []}
+    monkeypatch.setattr("keras_transformer.runs.info.missing_packages", needed.get)
+    assert run_info(finished)["next"][-1].endswith(f"export {finished} --format ctranslate2")
+
+
 def test_an_export_of_a_run_in_saved_models_has_another_folder(finished, monkeypatch):
     shutil.copytree(finished, finished.parent / "saved_models" / "mine")
     monkeypatch.chdir(finished.parent)

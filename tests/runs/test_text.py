@@ -27,6 +27,11 @@ def test_pairs_are_those_of_a_tsv_or_of_two_files(run, tmp_path):
     assert list(run.text.pairs("test")) * 2 == [*run.text.pairs("test"), *run.text.pairs("test")]
 
 
+def test_an_unknown_split_is_refused(run):
+    with pytest.raises(ValueError, match=r"\['train', 'validation', 'test'\]. .* split='tets'"):
+        run.text.pairs("tets")
+
+
 def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):
     (tmp_path / "data" / "test.de").unlink()
     with pytest.raises(UserError, match="no file .*test.de.*--data-dir"):
