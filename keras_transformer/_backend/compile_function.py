@@ -53,8 +53,13 @@ def prefers_float32() -> bool:
     This is the case for TensorFlow and JAX on a CPU. PyTorch on a CPU with instructions for
     bfloat16 takes less time in bfloat16 if the matrices are large.
     """
-    if not compiles_each_shape():
-        return False
+    return compiles_each_shape() and is_on_cpu()
+
+
+def is_on_cpu() -> bool:
+    """Returns whether the backend computes on CPUs only."""
+    if keras.config.backend() == "torch":
+        return keras.ops.zeros(()).device.type == "cpu"
     return all(name.startswith("cpu") for name in keras.distribution.list_devices())
 
 

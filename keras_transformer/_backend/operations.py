@@ -156,8 +156,8 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
 
     Args:
         count: Number of iterations, an int or an int32 tensor.
-        body: Function of the index (int32 tensor) and the loop's tensors. It returns the loop's new
-            tensors.
+        body: Function of the index (on PyTorch an int, otherwise an int32 tensor) and the loop's
+            tensors. It returns the loop's new tensors.
         begin: The loop's tensors before the first iteration.
 
     Returns:
@@ -170,8 +170,13 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     def is_left(index: Any, *_: Any) -> Any:
         return index < count
 
+    if keras.config.backend() == "torch":
+        carried = tuple(begin)
+        for index in range(int(count)):  # A tensor as index would make Python wait for the GPU.
+            carried = tuple(body(index, *carried))
+        return carried
     state = (ops.convert_to_tensor(0, "int32"), *begin)
-    if keras.config.backend() != "tensorflow":
+    if keras.config.backend() == "jax":
         return tuple(ops.while_loop(is_left, iterate, state)[1:])
     import tensorflow as tf
 
@@ -190,6 +195,24 @@ def of_unknown_shape(tensor: Any) -> Any:
     sizes = tensor.shape.as_list()
     shape = [size if size and axis else None for axis, size in enumerate(sizes)]
     return tf.compat.v1.placeholder_with_default(tensor, shape)
+
+
+def scalar(value: float, dtype: Any) -> Any:
+    """Returns a 0-d tensor, which PyTorch makes on its device.
+
+    Numbers among the arguments of `keras.ops` are copied to the device, and each copy makes Python
+    wait until a GPU has finished all that it was given before.
+    """
+    return ops.zeros((), dtype) + value
+
+
+def global_norm(tensors: Sequence[Any]) -> Any:
+    """Returns the square root of the sum of all squares of float32 tensors."""
+    if keras.config.backend() == "torch":
+        import torch
+
+        return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
+    return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
 
 
 def known_values(x: Any) -> np.ndarray | None:
@@ -214,6 +237,6 @@ def label_logits(logits: Any, labels: Any) -> Any:
     Without NaN, backends would differ: PyTorch raises an error, and JAX reads another logit.
     """
     known = (labels >= 0) & (labels < ops.shape(logits)[-1])
-    indices = ops.expand_dims(ops.where(known, labels, 0), -1)
+    indices = ops.expand_dims(ops.where(known, labels, scalar(0, labels.dtype)), -1)
     found = ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1)
-    return ops.where(known, found, float("nan"))
+    return ops.where(known, found, scalar(float("nan"), logits.dtype))

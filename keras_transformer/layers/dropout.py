@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.operations import scalar
+
 # Multiplication by this odd number, about 2 ** 32 / golden ratio, moves close indices apart.
 STRIDE = 0x9E3779B1
 FACTORS = (0x7FEB352D, 0x846CA68B)
@@ -63,11 +65,18 @@ class Dropout(keras.layers.Dropout):
         if not training or self.rate == 0:
             return inputs
         is_kept = keep_mask(self.next_seed(), self.rate, ops.shape(inputs))
-        return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
+        return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), scalar(0, inputs.dtype))
 
     def next_seed(self) -> Any:
-        """Returns an int32 seed `(2,)`: `fixed_seed` if it is set, otherwise two new numbers."""
-        seed = self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
+        """Returns an int32 seed `(2,)`: `fixed_seed` if it is set, otherwise two new numbers.
+
+        The numbers are those of `seed_generator.next()`, which copies a constant to the device.
+        """
+        if self.fixed_seed is not None:
+            return ops.cast(self.fixed_seed, "int32")
+        state = self.seed_generator.state
+        seed = state.value * 1  # a copy, because `assign` changes the tensor on PyTorch
+        state.assign(seed + ops.arange(2, dtype=state.dtype))
         return ops.cast(seed, "int32")
 
     def get_config(self) -> dict[str, Any]:
@@ -85,7 +94,9 @@ def keep_mask(seed: Any, rate: float, shape: Any) -> Any:
 def _random_bits(seed: Any, count: Any) -> Any:
     """Computes `count` pseudorandom int32 numbers from an int32 `seed` `(2,)`."""
     # Mixes the seed first; otherwise, neighbouring seeds would give similar masks.
-    keys = _mix(seed * _int32(STRIDE) + ops.convert_to_tensor(OFFSETS, "int32"))
+    first, second = OFFSETS
+    offsets = ops.arange(2, dtype="int32") * (second - first) + first
+    keys = _mix(seed * _int32(STRIDE) + offsets)
     indices = (ops.arange(count, dtype="int32") + keys[0]) * _int32(STRIDE)
     return _mix(ops.bitwise_xor(indices, keys[1]))
 
@@ -107,4 +118,6 @@ def _shift_right(x: Any, count: int) -> Any:
 
     PyTorch cannot shift unsigned 32-bit integers.
     """
+    if keras.config.backend() == "torch":  # see `scalar`
+        return (x >> count) & (2 ** (32 - count) - 1)
     return ops.bitwise_and(ops.right_shift(x, count), 2 ** (32 - count) - 1)

@@ -338,12 +338,12 @@ class Training(_Section):
         description="Whether XLA compiles the training step. With auto, Keras chooses.",
         json_schema_extra=_MAY_CHANGE,
     )
-    logits_mebibytes: int = Field(
-        16,
+    logits_mebibytes: int | None = Field(
+        None,
         ge=0,
         le=2**20,
         description="Memory in MiB for the logits of one slice. The loss splits the tokens of each "
-        "batch into slices.",
+        "batch into slices. Default: 16 on a CPU, 256 on other devices.",
         json_schema_extra=_MAY_CHANGE,
     )
     gradient_checkpointing: bool = Field(

@@ -6,7 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import custom_gradient, label_logits, sequential_loop
+from keras_transformer._backend.operations import (
+    custom_gradient,
+    label_logits,
+    scalar,
+    sequential_loop,
+)
 from keras_transformer.errors import agree
 
 
@@ -182,9 +187,10 @@ def sliced_crossentropy(
         unsmoothed cross-entropy (nats) and the number of correct predictions. Only the smoothed
         loss has a gradient.
     """
-    labels = ops.where(weights != 0, labels, 0)  # padding may be labelled outside the vocabulary
+    # Padding may be labelled outside the vocabulary.
+    labels = ops.where(weights != 0, labels, scalar(0, "int32"))
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
-    largest = ops.maximum(ops.max(ops.abs(weights)), 1e-30)
+    largest = ops.maximum(ops.max(ops.abs(weights)), scalar(1e-30, "float32"))
     data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
     if not needs_gradient:
         return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
@@ -221,6 +227,8 @@ def _loop(
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
+    if isinstance(count, int):
+        size = -(-count // max(num_slices, 1))  # slices of nearly equal size, for less padding
     added = num_slices * size - count  # padding tokens with weight 0
     states = ops.reshape(states, (passes, count, states.shape[-1]))
     states = ops.pad(states, ((0, 0), (0, added), (0, 0)))

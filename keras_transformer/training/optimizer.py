@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.operations import global_norm
 from keras_transformer.errors import check_sizes
 
 
@@ -180,7 +181,7 @@ class TransformerAdam(_BackendAdam):
         if self.reduce_gradients:
             grads = self.reduce_gradients(grads)
         flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
-        norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in flat))
+        norm = global_norm(flat)
         self.gradient_norm.assign(norm)
         if not self.global_clipnorm:
             return super()._clip_gradients(grads)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend.compile_function import Recompiling, is_on_cpu
 from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
@@ -53,7 +53,8 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
             Defaults to `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
         logits_mebibytes: Memory, in MiB, for the float32 logits. It limits the number of tokens
             that the loss processes at a time. The loss always processes at least `d_model` tokens
-            at a time, because fewer tokens would be slow. Defaults to 16.
+            at a time, because fewer tokens would be slow. Defaults to None, which means 16 on a CPU
+            and 256 on other devices.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
             is a good value. The model processes each batch twice with different dropout masks, so a
             step takes twice as long. The loss includes the divergence between the two predicted
@@ -85,7 +86,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         self,
         model: Any,
         loss: MaskedCrossentropy | None = None,
-        logits_mebibytes: int = 16,
+        logits_mebibytes: int | None = None,
         r_drop: float = 0.0,
         gradient_checkpointing: bool = False,
         distribution: Distribution | None = None,
@@ -108,7 +109,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
                 "`loss.pad_id` must be `model.pad_id`, otherwise padding counts as tokens. "
                 f"Received: loss.pad_id={loss.pad_id}, model.pad_id={model.pad_id}"
             )
-        if not (0 <= logits_mebibytes < math.inf and 0 <= r_drop < math.inf):
+        if not (0 <= (logits_mebibytes or 0) < math.inf and 0 <= r_drop < math.inf):
             raise ValueError(
                 "`logits_mebibytes` and `r_drop` must be at least 0 and finite. "
                 f"Received: logits_mebibytes={logits_mebibytes}, r_drop={r_drop}"
@@ -181,7 +182,11 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
     def slice_size(self) -> int:
         """The number of tokens whose float32 logits are in memory at a time."""
         vocabulary_size, width = self.model.output_weights()[0].shape
-        return max(width, self.logits_mebibytes * 2**20 // (4 * vocabulary_size))
+        mebibytes = self.logits_mebibytes
+        if mebibytes is None:
+            # In many small slices, a GPU would wait for Python or for the start of its programs.
+            mebibytes = 16 if is_on_cpu() else 256
+        return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.r_drop:

@@ -7,7 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 
 from keras_transformer import compile_function
-from keras_transformer._backend.compile_function import CompiledFunctions, makes_graphs
+from keras_transformer._backend.compile_function import CompiledFunctions, is_on_cpu, makes_graphs
 
 
 class Counted:
@@ -77,3 +77,7 @@ def test_leaves_no_gradient_behind(model):
     model.fit(np.ones((4, 3), "float32"), np.ones((4, 2), "float32"), verbose=0)
     # The gradient of the mean square of 3 - 1 is (3 - 1) for each input of 1; the rate is 0.01.
     np.testing.assert_allclose(to_numpy(model.layers[0].kernel), np.full((3, 2), 1 - 0.02))
+
+
+def test_tests_run_on_a_cpu():
+    assert is_on_cpu()

@@ -12,8 +12,10 @@ from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import (
     custom_gradient,
     fused_attention,
+    global_norm,
     known_values,
     of_unknown_shape,
+    scalar,
     scale_and_shift,
     sequential_loop,
 )
@@ -138,6 +140,19 @@ def test_unknown_shapes_keep_values_and_free_sizes():
 
         graph = tf.function(of_unknown_shape).get_concrete_function(tf.constant(x))
         assert graph.output_shapes.as_list() == [None, None, 3]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_a_scalar_has_its_value_and_dtype(dtype):
+    found = scalar(-3, dtype)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    assert to_numpy(ops.cast(found, "float32")) == -3
+
+
+def test_the_norm_is_of_all_tensors():
+    parts = [np.array([3.0, 0.0]), np.array([[4.0], [12.0]])]
+    norm = global_norm([ops.convert_to_tensor(x, "float32") for x in parts])
+    np.testing.assert_allclose(to_numpy(norm), 13.0, rtol=1e-6)
 
 
 def test_values_are_known_outside_of_a_compiled_program():

@@ -1,7 +1,9 @@
 """Dropout: the hash against NumPy's unsigned integers, and whether it looks random."""
 
+import keras
 import numpy as np
 import pytest
+from keras import ops
 from support.contract import assert_layer_contract, to_numpy
 
 from keras_transformer.layers import Dropout
@@ -75,3 +77,20 @@ def test_calls_and_layers_are_independent():
     np.testing.assert_array_equal(masks[0], masks[2])
     for one, other in ((0, 1), (0, 3), (1, 3)):
         assert abs(np.mean(masks[one] == masks[other]) - 0.5) < 5 * 0.5 / COUNT**0.5
+
+
+def test_seeds_are_those_of_the_seed_generator():
+    layer = Dropout(0.5, seed=7)
+    expected = keras.random.SeedGenerator(7)
+    for _ in range(3):
+        assert to_numpy(layer.next_seed()).tolist() == to_numpy(expected.next()).tolist()
+
+
+def test_no_number_is_copied_to_the_device(monkeypatch):
+    """On PyTorch, each such copy would make Python wait for a GPU."""
+    layer, x = Dropout(0.5, seed=7), ops.ones((2, 3))
+    expected = to_numpy(Dropout(0.5, seed=7)(x, training=True))
+    if keras.config.backend() == "torch":
+        monkeypatch.setattr("torch.as_tensor", lambda *_, **__: pytest.fail("copied"))
+        monkeypatch.setattr("torch.tensor", lambda *_, **__: pytest.fail("copied"))
+    np.testing.assert_array_equal(to_numpy(layer(x, training=True)), expected)

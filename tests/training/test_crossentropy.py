@@ -7,7 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 from support.gradients import gradients_of
 
-from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity, crossentropy
 from keras_transformer.training.crossentropy import sliced_crossentropy
 
 B, T, V = 3, 5, 7
@@ -317,3 +317,26 @@ def test_tiny_weights_leave_gradients_in_float16():
 
     found = gradients_of(scaled_loss, *halves)[1]
     np.testing.assert_allclose(found, d_states, atol=0.02)
+
+
+@pytest.mark.parametrize("tokens, expected", [(3, [3]), (8, [8]), (9, [5, 5]), (20, [7, 7, 7])])
+def test_slices_have_nearly_equal_sizes(monkeypatch, tokens, expected):
+    sizes = []
+    computed = crossentropy._sums
+
+    def sums(states, *others):
+        sizes.append(states.shape[0])
+        return computed(states, *others)
+
+    monkeypatch.setattr(crossentropy, "_sums", sums)
+    monkeypatch.setattr(crossentropy, "sequential_loop", loop_in_python)
+    states, labels = np.ones((tokens, 2), "float32"), np.ones(tokens, "int32")
+    weights = np.ones(tokens, "float32")
+    sliced_crossentropy(states, np.ones((V, 2), "float32"), labels, weights, slice_size=8)
+    assert sizes == expected
+
+
+def loop_in_python(count, body, begin):
+    for index in range(count):
+        begin = body(index, *begin)
+    return begin

@@ -219,6 +219,12 @@ def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
     assert SlicedLogitsTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
 
 
+@pytest.mark.parametrize("on_cpu, mebibytes", [(True, 16), (False, 256)])
+def test_slices_are_larger_on_other_devices_than_a_cpu(monkeypatch, on_cpu, mebibytes):
+    monkeypatch.setattr(f"{SlicedLogitsTrainer.__module__}.is_on_cpu", lambda: on_cpu)
+    assert SlicedLogitsTrainer(new_model()).slice_size == mebibytes * 2**20 // (4 * V)
+
+
 @pytest.mark.parametrize(
     "arguments", [{"r_drop": -1.0}, {"r_drop": float("nan")}, {"logits_mebibytes": -1}]
 )

@@ -419,7 +419,7 @@ def test_changes_are_recorded_from_the_step_of_the_newest_checkpoint(copy, capsy
     backend = keras.config.backend()
     assert (begun["step"], begun["backend"], begun["changes"]) == (0, backend, {})
     assert (changed["step"], changed["backend"]) == (tiny_run.STEPS, backend)
-    assert changed["changes"]["training.logits_mebibytes"] == [16, 1]
+    assert changed["changes"]["training.logits_mebibytes"] == [None, 1]
     assert Run.open(copy.directory).recipe.training == training
 
 

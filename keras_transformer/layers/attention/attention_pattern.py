@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.operations import scalar
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 
@@ -193,7 +194,7 @@ def masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
     mask = ops.swapaxes(marks, -1, -2) > 0
     if allowed is not None:
         mask = ops.logical_and(mask, allowed)
-    return ops.where(mask, scores, MASKED_SCORE)
+    return ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
 
 
 def sequence_start(padding_mask: Any) -> Any:

@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer._backend.operations import (
     custom_gradient,
     fused_attention,
+    scalar,
     sequential_loop,
 )
 from keras_transformer.layers.attention.attention_pattern import (
@@ -199,7 +200,7 @@ def _backward(
         d_value_block = ops.matmul(ops.swapaxes(kept, -1, -2), d_heads)
         d_kept = ops.matmul(d_heads, ops.swapaxes(_block(value, block, rules), -1, -2))
         d_weights = _drop(ops.cast(d_kept, "float32"), block, rules)
-        d_scores = ops.where(is_allowed, weights * (d_weights - change), 0.0)
+        d_scores = ops.where(is_allowed, weights * (d_weights - change), scalar(0, "float32"))
         d_scores = ops.cast(d_scores, query.dtype)
         d_query = d_query + ops.cast(ops.matmul(d_scores, _block(key, block, rules)), "float32")
         d_key_block = ops.matmul(ops.swapaxes(d_scores, -1, -2), query)
@@ -228,7 +229,7 @@ def _scores(query: Any, key: Any, block: Any, rules: _Rules) -> tuple[Any, Any]:
     if rules.is_real is not None:
         marks = _take(rules.is_real, 3, block * rules.block_size, rules.block_size)
         is_allowed = ops.logical_and(is_allowed, marks)
-    masked = ops.where(exists, MASKED_SCORE, ABSENT_SCORE)
+    masked = ops.where(exists, *(scalar(x, "float32") for x in (MASKED_SCORE, ABSENT_SCORE)))
     return ops.where(is_allowed, ops.cast(scores, "float32"), masked), is_allowed
 
 
@@ -238,7 +239,8 @@ def _drop(weights: Any, block: Any, rules: _Rules) -> Any:
         return weights
     seed = rules.seed + ops.stack([ops.cast(block, "int32"), 0])
     is_kept = keep_mask(seed, rules.dropout_rate, ops.shape(weights))
-    return ops.where(is_kept, weights * (1.0 / (1.0 - rules.dropout_rate)), 0.0)
+    kept = weights * (1.0 / (1.0 - rules.dropout_rate))
+    return ops.where(is_kept, kept, scalar(0, weights.dtype))
 
 
 def _block(x: Any, block: Any, rules: _Rules) -> Any:

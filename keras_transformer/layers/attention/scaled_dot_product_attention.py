@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.operations import scalar
 from keras_transformer.layers.attention.attention_records import (
     record_attention,
     self_attention_kind,
@@ -98,7 +99,7 @@ def scaled_dot_product_attention(
     if score_bias is not None:
         scores = scores + score_bias
     if attention_mask is not None:
-        scores = ops.where(attention_mask, scores, MASKED_SCORE)
+        scores = ops.where(attention_mask, scores, scalar(MASKED_SCORE, scores.dtype))
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     return ops.matmul(weights if dropout is None else dropout(weights), value), weights
 

@@ -60,7 +60,8 @@ def positions(length: Any, offset: Any = 0) -> Any:
 
     For offsets of the shape `(B, 1)`, the shape is `(B, length)`.
     """
-    return ops.arange(length, dtype="int32") + ops.cast(offset, "int32")
+    offset = offset if isinstance(offset, int) else ops.cast(offset, "int32")
+    return ops.arange(length, dtype="int32") + offset
 
 
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
