@@ -80,20 +80,37 @@ def __getattr__(name: str) -> Any:
 
 
 @contextmanager
-def _registering() -> Iterator[None]:
+def _import_of_keras() -> Iterator[None]:
     """Chooses the backend for an import of Keras, and registers this package's classes after it.
 
     A module of this package that imports Keras is still incomplete, so nothing is registered then.
     """
-    own = [module for name, module in list(sys.modules.items()) if name.startswith(__name__)]
-    is_own_import = any(getattr(module.__spec__, "_initializing", False) for module in own)
     use_only_backend()
     yield
-    if not is_own_import:
+    if _own_modules in sys.meta_path:
+        sys.meta_path.remove(_own_modules)
         _import_all()
 
 
+@contextmanager
+def _import_of_own_module() -> Iterator[None]:
+    """Registers this package's classes after an import of one of its modules that imports Keras.
+
+    The command line does not need this, and spares the time.
+    """
+    try:
+        yield
+    except BaseException:
+        sys.meta_path.insert(0, _own_modules)
+        raise
+    if "keras" not in sys.modules:
+        sys.meta_path.insert(0, _own_modules)
+    elif f"{__name__}.cli" not in sys.modules:
+        _import_all()
+
+
+_own_modules = ImportHook(f"{__name__}.", _import_of_own_module)
 if "keras" in sys.modules:
     _import_all()
 else:
-    sys.meta_path.insert(0, ImportHook("keras", _registering))
+    sys.meta_path[:0] = [_own_modules, ImportHook("keras", _import_of_keras)]

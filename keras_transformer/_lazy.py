@@ -25,15 +25,17 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 class ImportHook:
     """Import finder that runs the first import of a module inside a context.
 
-    Insert the hook into `sys.meta_path`. It removes itself when the module is imported. A search
-    with `importlib.util.find_spec` leaves it.
+    If the name of the module ends with a dot, it stands for all modules of this package. Insert the
+    hook into `sys.meta_path`. It removes itself when the module is imported. A search with
+    `importlib.util.find_spec` leaves it.
     """
 
     def __init__(self, module: str, context: Callable[[], AbstractContextManager[Any]]) -> None:
         self._module, self._context = module, context
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        if name != self._module:
+        is_package = self._module.endswith(".")
+        if not (name.startswith(self._module) if is_package else name == self._module):
             return None
         place = sys.meta_path.index(self)
         del sys.meta_path[place]

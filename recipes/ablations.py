@@ -26,7 +26,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer import Recipe, Run, Scorer, load_recipe, train
+from keras_transformer import Recipe, Run, Scorer, UserError, load_recipe, train
 from keras_transformer.evaluation import evaluate_run
 
 # 1. The rows. The letters are those of Table 3. The settings are keys of a recipe.
@@ -215,4 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (UserError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None

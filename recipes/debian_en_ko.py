@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 
 from keras_transformer.data.download import download
 from keras_transformer.data.held_out import sentence_key
+from keras_transformer.errors import UserError
 
 ARCHIVE = "https://snapshot.debian.org/archive/debian/20260801T000000Z/pool/main"
 
@@ -237,4 +238,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (UserError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None

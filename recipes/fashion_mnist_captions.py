@@ -94,7 +94,10 @@ def parse_options():
 def load_pictures(data_dir):
     """Returns ((pictures, labels), (pictures, labels)) of the training set and the test set."""
     if data_dir is None:
-        train, test = keras.datasets.fashion_mnist.load_data()
+        try:
+            train, test = keras.datasets.fashion_mnist.load_data()
+        except Exception as error:  # Keras raises no narrower one
+            raise UserError(f"{error} (for local files, use --data-dir)") from None
     else:
         files = [gzip.decompress((data_dir / name).read_bytes()) for name in FILES]
         images = [np.frombuffer(x, "uint8", offset=16).reshape(-1, 28, 28) for x in files[::2]]

@@ -90,7 +90,12 @@ def files(data_dir):
         for path in (data_dir / "recordings").glob("*.wav"):
             yield path.stem, path.read_bytes()
         return
-    with tarfile.open(data_dir / "recordings.tar.gz") as archive:
+    path = data_dir / "recordings.tar.gz"
+    if not path.is_file():
+        raise UserError(
+            f"{path} is missing; recipes/fsdd_speech.py says at its top where it is from"
+        )
+    with tarfile.open(path) as archive:
         for member in archive:
             if member.name.endswith(".wav"):
                 yield Path(member.name).stem, archive.extractfile(member).read()

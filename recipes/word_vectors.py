@@ -82,7 +82,12 @@ def parse_options():
 
 
 def read_tatoeba(data_dir):
-    with gzip.open(data_dir / "tatoeba" / "en-de.tsv.gz", "rt", encoding="utf-8") as file:
+    path = data_dir / "tatoeba" / "en-de.tsv.gz"
+    if not path.is_file():
+        raise UserError(
+            f"{path} is missing; recipes/word_vectors.py says at its top where it is from"
+        )
+    with gzip.open(path, "rt", encoding="utf-8") as file:
         return [tuple(map(separated, line.split("\t")[:2])) for line in file]
 
 

@@ -36,6 +36,22 @@ def test_a_hook_waits_for_the_import_of_its_module(monkeypatch):
     assert entered == [True] and hook not in sys.meta_path
 
 
+def test_a_hook_of_a_package_waits_for_the_first_import_of_a_module_in_it(monkeypatch):
+    entered = []
+
+    @contextmanager
+    def context():
+        entered.append("xml.dom.pulldom" in sys.modules)
+        yield
+
+    for name in ("xml.dom.pulldom", "xml.dom.minidom"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [ImportHook("xml.", context), *sys.meta_path])
+    importlib.import_module("xml.dom.pulldom")
+    importlib.import_module("xml.dom.minidom")
+    assert entered == [True]
+
+
 @pytest.mark.parametrize("package", [data, export])
 def test_every_public_name_is_found(package):
     for name in package.__all__:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import keras
+import pytest
 
 import keras_transformer
 
@@ -86,9 +87,37 @@ def test_import_before_keras_registers_the_classes_too():
     assert run_python(code) == "TransformerAdam"
 
 
-def test_a_module_of_the_package_may_be_the_first_to_import_keras():
-    code = "from keras_transformer.layers import Encoder; import keras; print(Encoder.__name__)"
-    assert run_python(code) == "Encoder"
+@pytest.mark.parametrize("module", ["layers", "decoding.search", "training.crossentropy"])
+def test_a_module_of_the_package_may_be_the_first_to_import_keras(module):
+    code = f"""
+import keras_transformer.data, keras_transformer.{module}
+import keras
+print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
+"""
+    assert run_python(code) == "Transformer"
+
+
+def test_after_a_failed_import_the_next_one_registers_the_classes():
+    code = """
+import sys
+sys.modules["sentencepiece"] = None
+try:
+    import keras_transformer.data.tokenizer
+except ImportError:
+    del sys.modules["sentencepiece"]
+import keras_transformer.layers, keras
+print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
+"""
+    assert run_python(code) == "Transformer"
+
+
+def test_the_command_line_imports_only_what_it_needs():
+    code = """
+import sys, keras_transformer.cli
+import keras_transformer.layers
+print("keras" in sys.modules, "keras_transformer.models.speech_transformer" in sys.modules)
+"""
+    assert run_python(code) == "True False"
 
 
 def test_after_the_training_package_keras_can_load_models():

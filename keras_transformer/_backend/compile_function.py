@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.compilation_cache import use_compilation_cache
@@ -152,12 +153,18 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Cal
     """
     import tensorflow as tf
 
+    # A function for each shape, because one for all would warn that it is compiled often.
     @functools.cache
-    def compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    def compiled(options: tuple[tuple[str, Any], ...], _: tuple[Any, ...]) -> Callable[..., Any]:
         bound = functools.partial(function, model, **dict(options))
         return tf.function(bound, autograph=False, jit_compile=True)
 
-    return lambda *tensors, **options: compiled(tuple(sorted(options.items())))(*tensors)
+    def call(*tensors: Any, **options: Any) -> Any:
+        leaves = keras.tree.flatten(tensors)
+        shapes = tuple(None if x is None else tuple(np.shape(x)) for x in leaves)
+        return compiled(tuple(sorted(options.items())), shapes)(*tensors)
+
+    return call
 
 
 def _tensorflow_graph(

@@ -117,7 +117,9 @@ class Comet(SentenceMean):
             import comet
         except ImportError as error:
             raise UserError(
-                "the metric comet needs another package: pip install 'keras3-transformer[comet]'"
+                "the metric comet needs the package unbabel-comet, which cannot be in one "
+                "environment with TensorFlow or JAX. In a new environment: "
+                "pip install 'keras3-transformer[torch,comet]'"
             ) from error
         try:
             path = model if Path(model).is_file() else comet.download_model(model)

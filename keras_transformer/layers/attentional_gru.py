@@ -47,6 +47,8 @@ class AttentionalGRU(ConfiguredLayer):
         super().__init__(**kwargs)
         check_sizes(units=units)
         self.supports_masking = True
+        # XLA cannot compile the gradient of a loop of TensorFlow without a maximum number of steps.
+        self.supports_jit = keras.config.backend() != "tensorflow"
         self.units = units
         self.attention = AdditiveAttention(units, dtype=self.dtype_policy, name="attention")
         self.cell = keras.layers.GRUCell(units, dtype=self.dtype_policy, name="cell")

@@ -42,6 +42,13 @@ def test_same_shape_compiles_once(model):
     assert function.runs == runs_of_two_calls()
 
 
+def test_many_shapes_give_no_warning(model, caplog):
+    compiled = compile_function(Counted(), model)
+    for batch in range(1, 9):
+        assert to_numpy(compiled(np.ones((batch, 3), "float32"))["output"]).shape == (batch, 2)
+    assert not caplog.records
+
+
 def test_changed_weights_count_without_compiling_again(model):
     function = Counted()
     compiled = compile_function(function, model)

@@ -237,7 +237,7 @@ def test_what_contradicts_or_has_no_effect_is_refused(files, options, message):
         ("--source src --reference ref --json src", "--json must not be an input file"),
         ("--baseline two --output ./two", "--output must not be an input file"),
         ("--source src --reference two", "src with 1 and two with 2"),
-        ("--metric comet --comet-model a", "the metric comet needs another package: "),
+        ("--metric comet --comet-model a", "the metric comet needs the package unbabel-comet, "),
     ],
 )
 def test_errors_come_before_the_translation(run, files, monkeypatch, options, message):

@@ -71,7 +71,9 @@ def test_a_checkpoint_file_of_comet_is_not_downloaded(monkeypatch, tmp_path):
 def test_what_comet_lacks_is_told(monkeypatch):
     given = {"sources": ("one",), "comet_model": "no/such-model"}
     monkeypatch.setitem(sys.modules, "comet", None)  # as if it were not installed
-    with pytest.raises(UserError, match=r"keras3-transformer\[comet\]"):
+    with pytest.raises(
+        UserError, match=r"In a new environment: .*keras3-transformer\[torch,comet\]"
+    ):
         new_metric("comet", **given)
     fake_comet(monkeypatch)
     with pytest.raises(UserError, match="COMET model no/such-model cannot be loaded: .*not supp"):
