@@ -448,14 +448,14 @@ def table(results):
 
 def main():
     options = parse_options()
-    may_change = ["data_dir", "output", "seeds", "sst2_labels"]
-    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
     sst2, wnut17 = read_sst2(options.data_dir), read_wnut17(options.data_dir)
     task_texts = [*sst2[0][0], *(" ".join(words) for words in wnut17[0][0])]
     english = read_english(options.data_dir)
+    may_change = ["data_dir", "output", "seeds", "sst2_labels"]
+    check_same_options(options.output, vars(options), may_change)
     english = [english[i] for i in np.random.default_rng(1).permutation(len(english))]
     texts = english + task_texts * options.task_copies
     tokenizer = load_tokenizer(options.output / "tokenizer", texts, options.vocabulary_size)

@@ -232,11 +232,11 @@ def draw_forecasts(models, series, horizon, path):
 
 def main():
     options = parse_options()
-    may_change = ["data_dir", "output", "look_backs", "starts"]
-    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     series, results, models = load_series(options.data_dir), [], {}
+    may_change = ["data_dir", "output", "look_backs", "starts"]
+    check_same_options(options.output, vars(options), may_change)
     for look_back in options.look_backs:
         for start in options.starts:
             model, found = forecast(options, series, look_back, start)

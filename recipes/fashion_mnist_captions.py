@@ -302,13 +302,13 @@ def draw_contact_sheet(pictures, path, columns=12):
 
 def main():
     options = parse_options()
-    may_change = ["data_dir", "output", "samples", "temperature", "top_k"]
-    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy(options.dtype)
     (x, labels), (test, test_labels) = load_pictures(options.data_dir)
+    may_change = ["data_dir", "output", "samples", "temperature", "top_k"]
+    check_same_options(options.output, vars(options), may_change)
     folders = [options.output / name for name in ("classifier", "autoencoder", "language_model")]
 
     classifier = new_classifier()

@@ -203,12 +203,12 @@ def draw_contributions(model, pictures, labels, path):
 
 def main():
     options = parse_options()
-    may_change = ["data_dir", "output"]
-    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
     (pictures, labels), test = load_pictures(options.data_dir)
+    may_change = ["data_dir", "output"]
+    check_same_options(options.output, vars(options), may_change)
     pictures, held_out = np.split(pictures, [len(pictures) - options.held_out])
     labels, held_out_labels = np.split(labels, [len(labels) - options.held_out])
     batches, steps_per_epoch = batches_of(pictures, labels, options.batch_size, options.seed)

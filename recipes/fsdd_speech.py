@@ -294,11 +294,11 @@ def draw_attention(model, example, features, path):
 
 def main():
     options = parse_options()
-    check_same_options(options.output, vars(options), ["data_dir", "output", "strings"])
     begin = time.time()
     keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
     recordings = load_recordings(options.data_dir)
+    check_same_options(options.output, vars(options), ["data_dir", "output", "strings"])
     banks = filter_banks([each.samples for each in recordings])
     digits = np.array([each.digit for each in recordings])
     indices = np.array([each.index for each in recordings])

@@ -204,11 +204,11 @@ def table(results):
 
 def main():
     options = parse_options()
-    may_change = ["data_dir", "output", "seeds"]
-    check_same_options(options.output, vars(options), may_change)
     begin = time.time()
     keep_freed_memory()
     split = hold_out(read_tatoeba(options.data_dir), options.held_out, options.held_out)
+    may_change = ["data_dir", "output", "seeds"]
+    check_same_options(options.output, vars(options), may_change)
     text = list(split.train())
     tokenizer = load_tokenizer(options.output / "tokenizer", text, options.vocabulary_size)
     vectors = {}

@@ -61,6 +61,8 @@ def command(
         directory = _resumed_run(Path(recipe), directory, resume)
     loaded = load_recipe(recipe, overrides)
     directory = directory or Path("runs") / loaded.name
+    if resume and not (directory / "recipe.yaml").is_file():
+        raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
     distribution = start(loaded)
     opened = distribution.open_run(directory, loaded, resume)
     try:
@@ -69,8 +71,11 @@ def command(
     except KeyboardInterrupt as interrupt:
         is_saved = load_recipe(opened.recipe_path) == loaded
         options = [] if is_saved else [word for x in overrides for word in ("--set", x)]
-        words = ["train", str(directory), "--resume", *options]
-        click.echo(f"\nStopped. Continue with: keras-transformer {shlex.join(words)}", err=True)
+        words, paths = ["train", str(directory), "--resume", *options], opened.checkpoints()
+        kept = f"the last checkpoint is {paths[-1].name}" if paths else "there is no checkpoint yet"
+        click.echo(
+            f"\nStopped; {kept}. Continue with: keras-transformer {shlex.join(words)}", err=True
+        )
         (number,) = interrupt.args or (signal.SIGINT,)
         raise click.exceptions.Exit(128 + number) from None
     except Exception:
@@ -99,6 +104,8 @@ def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:
     """Returns the run folder `folder`. Raises `UserError` if the options do not resume it."""
     if not resume or (run is not None and run.resolve() != folder.resolve()):
         name = shlex.quote(str(folder))
+        if resume:
+            raise UserError(f"--run must be {folder}, the run to continue, or be omitted")
         raise UserError(
             f"{folder} is a run folder. To continue this run: keras-transformer train {name} "
             f"--resume. To start another run with its recipe: keras-transformer train "

@@ -101,6 +101,12 @@ class BatchPlan:
         widths, bucket_of_pair = choose_buckets(
             store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
         )
+        least = max(_tokens_per_sentence(*width) for width in widths)
+        if tokens_per_batch < least:
+            raise UserError(
+                f"tokens_per_batch must be at least {least}, so that the longest sentence fits. "
+                f"Received: tokens_per_batch={tokens_per_batch}"
+            )
         self._shapes = [self._shape(*width) for width in widths]
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
@@ -167,13 +173,7 @@ class BatchPlan:
             yield from self.micro_batches(step)
 
     def _shape(self, source_length: int, target_length: int) -> BatchShape:
-        tokens_per_sentence = max(target_length, -(-source_length // 2))
-        batch_size = self.tokens_per_batch // tokens_per_sentence
-        if batch_size == 0:
-            raise UserError(
-                f"tokens_per_batch must be at least {tokens_per_sentence}, so that the longest "
-                f"sentence fits. Received: tokens_per_batch={self.tokens_per_batch}"
-            )
+        batch_size = self.tokens_per_batch // _tokens_per_sentence(source_length, target_length)
         if batch_size > 8:
             batch_size -= batch_size % 8
         return BatchShape(batch_size, source_length, target_length)
@@ -269,6 +269,11 @@ class _Slot(NamedTuple):
     shape: BatchShape
     begin: int
     end: int
+
+
+def _tokens_per_sentence(source_length: int, target_length: int) -> int:
+    """Returns the number of target tokens as which a padded sentence pair counts in a batch."""
+    return max(target_length, -(-source_length // 2))
 
 
 def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: float) -> Batch:

@@ -155,6 +155,17 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
             regularized or self._losses_override or any(layer._losses for layer in layers)
         )
 
+    @property
+    def variables(self) -> list[Any]:
+        """The model's variables. Keras would visit each layer twice, also as one of the trainer."""
+        model = getattr(self, "model", None)  # None while Keras builds the trainer
+        return super().variables if model is None else model.variables
+
+    @property
+    def weights(self) -> list[Any]:
+        model = getattr(self, "model", None)
+        return super().weights if model is None else model.weights
+
     def make_test_function(self, force: bool = False) -> None:
         self._check_is_not_quantized()
         super().make_test_function(force)

@@ -64,17 +64,19 @@ def test_a_run_resumes_by_its_folder_alone_and_with_more_steps(run, monkeypatch)
 
 
 def test_a_run_folder_in_place_of_a_recipe_needs_resume_and_no_other_run(run, tmp_path):
-    for options in ((), ("--resume", "--run", tmp_path / "other"), ("--run", tmp_path / "other")):
+    for options in ((), ("--run", tmp_path / "other")):
         message = fails("train", run, *options)
         assert f"{run} is a run folder. To continue this run: keras-transformer train" in message
         assert f"train {run} --resume. " in message
         assert f"train {run / 'recipe.yaml'} --run NEW_FOLDER" in message
+    message = fails("train", run, "--resume", "--run", tmp_path / "other")
+    assert message == f"--run must be {run}, the run to continue, or be omitted"
     assert not (tmp_path / "other").exists()
 
 
 def test_resume_of_nothing_is_refused(recipe, data, tmp_path):
     message = fails("train", recipe, "--data-dir", data, "--run", tmp_path / "new", "--resume")
-    assert message.startswith(f"{tmp_path / 'new'} is no run folder: it does not exist")
+    assert message == f"{tmp_path / 'new'} holds no run to continue. To start one, omit --resume"
 
 
 def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypatch):
@@ -85,6 +87,7 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     folder = tmp_path / "a run"
     result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
     assert result.exit_code == 130
+    assert "Stopped; there is no checkpoint yet. Continue with: " in result.stderr
     assert result.stderr.endswith(f"train '{folder}' --resume\n")
 
     def terminate(*args, **kwargs):

@@ -191,8 +191,10 @@ def test_a_corpus_smaller_than_a_batch(tmp_path):
 
 
 def test_batch_too_small_for_the_longest_sentence_is_refused(store):
-    with pytest.raises(UserError, match="at least 48, .* Received: tokens_per_batch=40"):
-        BatchPlan(store, tokens_per_batch=40)
+    for tokens in (10, 40, 47):
+        with pytest.raises(UserError, match=f"at least 48, .* Received: tokens_per_batch={tokens}"):
+            BatchPlan(store, tokens_per_batch=tokens)
+    assert BatchPlan(store, tokens_per_batch=48).batches_per_pass
 
 
 @pytest.mark.parametrize(("step", "micro"), [(-1, 0), (0, 2), (0, -1)])
