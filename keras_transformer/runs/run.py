@@ -324,8 +324,8 @@ class Run:
         if is_keras_file(self.model_path) and not self.has_current_model():
             step = checkpoint_step(self.checkpoints()[-1])
             warnings.warn(
-                f"{self.model_path} is older than the newest checkpoint, step {step:,}. To "
-                f"translate with that: {self.command('translate', '--checkpoint last')}",
+                f"{self.model_path} is older than the newest checkpoint, step {step:,}. Commands "
+                "with the option --checkpoint take that one with --checkpoint last",
                 stacklevel=1,  # so that it is shown once
             )
         return self.model_path

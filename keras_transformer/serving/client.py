@@ -201,7 +201,8 @@ class ServingClient:
                 warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
                 time.sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT)
-        raise UserError(f"{trouble} (after {self._retries + 1} attempts){hint}")
+        attempts = "1 attempt" if self._retries == 0 else f"{self._retries + 1} attempts"
+        raise UserError(f"{trouble} (after {attempts}){hint}")
 
     def _columns(
         self, outputs: dict[str, list[Any]], names: Sequence[str], count: int

@@ -201,7 +201,9 @@ def test_a_model_that_is_older_than_the_newest_checkpoint_is_told(unfinished):
         unfinished.model()
     os.utime(unfinished.model_path, (0, 0))
     for use in (unfinished.model, unfinished.model_place):
-        with pytest.warns(UserWarning, match="is older than .* step 8. To .* --checkpoint last$"):
+        with pytest.warns(
+            UserWarning, match="is older than .* step 8. Commands .* --checkpoint last$"
+        ):
             use()
 
 
