@@ -227,8 +227,9 @@ def _loop(
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
-    if isinstance(count, int):
-        size = -(-count // max(num_slices, 1))  # slices of nearly equal size, for less padding
+    # Slices of nearly equal size have less padding. TensorFlow may know `count` only at run time.
+    most = max if isinstance(count, int) else ops.maximum
+    size = -(-count // most(num_slices, 1))
     added = num_slices * size - count  # padding tokens with weight 0
     states = ops.reshape(states, (passes, count, states.shape[-1]))
     states = ops.pad(states, ((0, 0), (0, added), (0, 0)))

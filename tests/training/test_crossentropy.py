@@ -319,6 +319,36 @@ def test_tiny_weights_leave_gradients_in_float16():
     np.testing.assert_allclose(found, d_states, atol=0.02)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_number_of_tokens_may_be_known_only_at_run_time(jit_compile):
+    """TensorFlow traces a training step once for batches of all sizes."""
+
+    def loss_and_gradients(*tensors):
+        def loss(states, embeddings):
+            return sliced_crossentropy(states, embeddings, *tensors[2:], 4, SMOOTHING)[0]
+
+        return gradients_of(loss, *tensors[:2])
+
+    tensors = [ops.convert_to_tensor(x) for x in problem()]
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        shapes = [(None, D), (V, D), (None,), (None,)]
+        specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
+
+        @tf.function(input_signature=specs, jit_compile=jit_compile, autograph=False)
+        def found(*tensors):
+            with tf.GradientTape() as tape:
+                tape.watch(tensors[:2])
+                loss = sliced_crossentropy(*tensors, 4, SMOOTHING)[0]
+            return loss, *tape.gradient(loss, tensors[:2])
+    else:
+        found = loss_and_gradients
+    sums, *gradients = by_hand(*problem())
+    for actual, expected in zip(found(*tensors), (sums[0], *gradients), strict=True):
+        np.testing.assert_allclose(to_numpy(actual), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("tokens, expected", [(3, [3]), (8, [8]), (9, [5, 5]), (20, [7, 7, 7])])
 def test_slices_have_nearly_equal_sizes(monkeypatch, tokens, expected):
     sizes = []
@@ -330,9 +360,16 @@ def test_slices_have_nearly_equal_sizes(monkeypatch, tokens, expected):
 
     monkeypatch.setattr(crossentropy, "_sums", sums)
     monkeypatch.setattr(crossentropy, "sequential_loop", loop_in_python)
-    states, labels = np.ones((tokens, 2), "float32"), np.ones(tokens, "int32")
-    weights = np.ones(tokens, "float32")
-    sliced_crossentropy(states, np.ones((V, 2), "float32"), labels, weights, slice_size=8)
+    states, embeddings, labels, weights = (
+        ops.ones(shape, dtype)
+        for shape, dtype in (
+            ((tokens, 2), "float32"),
+            ((V, 2), "float32"),
+            ((tokens,), "int32"),
+            ((tokens,), "float32"),
+        )
+    )
+    sliced_crossentropy(states, embeddings, labels, weights, slice_size=8)
     assert sizes == expected
 
 
