@@ -98,11 +98,7 @@ def _import_of_own_module() -> Iterator[None]:
 
     The command line does not need this, and spares the time.
     """
-    try:
-        yield
-    except BaseException:
-        sys.meta_path.insert(0, _own_modules)
-        raise
+    yield
     if "keras" not in sys.modules:
         sys.meta_path.insert(0, _own_modules)
     elif f"{__name__}.cli" not in sys.modules:

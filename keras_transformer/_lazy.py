@@ -27,7 +27,7 @@ class ImportHook:
 
     If the name of the module ends with a dot, it stands for all modules of this package. Insert the
     hook into `sys.meta_path`. It removes itself when the module is imported. A search with
-    `importlib.util.find_spec` leaves it.
+    `importlib.util.find_spec` leaves it, and so does an import that fails.
     """
 
     def __init__(self, module: str, context: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -49,8 +49,12 @@ class ImportHook:
             def exec_in_context(module: Any) -> None:
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                with self._context():
-                    exec_module(module)
+                try:
+                    with self._context():
+                        exec_module(module)
+                except BaseException:
+                    sys.meta_path.insert(0, self)
+                    raise
 
             spec.loader.exec_module = exec_in_context
         return spec

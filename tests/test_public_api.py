@@ -111,6 +111,20 @@ print(keras.saving.get_registered_object("keras_transformer>Transformer").__name
     assert run_python(code) == "Transformer"
 
 
+def test_after_a_failed_import_of_keras_the_next_one_registers_the_classes():
+    code = """
+import sys, keras_transformer
+sys.modules["ml_dtypes"] = None
+try:
+    import keras
+except ImportError:
+    del sys.modules["ml_dtypes"]
+import keras
+print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
+"""
+    assert run_python(code) == "Transformer"
+
+
 def test_the_command_line_imports_only_what_it_needs():
     code = """
 import sys, keras_transformer.cli
