@@ -114,11 +114,11 @@ print(keras.saving.get_registered_object("keras_transformer>Transformer").__name
 def test_after_a_failed_import_of_keras_the_next_one_registers_the_classes():
     code = """
 import sys, keras_transformer
-sys.modules["ml_dtypes"] = None
+sys.modules["rich"] = None
 try:
     import keras
 except ImportError:
-    del sys.modules["ml_dtypes"]
+    del sys.modules["rich"]
 import keras
 print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
 """
