@@ -44,6 +44,13 @@ def agree(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
     )
 
 
+def check_is_list(**texts: Any) -> None:
+    """Raises `TypeError` if a string was given in place of a list of strings."""
+    for name, given in texts.items():
+        if isinstance(given, str | bytes):
+            raise TypeError(f"`{name}` must be a list of strings. Received: {given!r:.200}")
+
+
 def check_integers(**arrays: Any) -> None:
     """Raises `ValueError` if a NumPy array is not empty and its values are not integers."""
     for name, array in arrays.items():

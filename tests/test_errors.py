@@ -8,6 +8,7 @@ from keras_transformer.errors import (
     UserError,
     agree,
     check_integers,
+    check_is_list,
     check_range,
     check_sizes,
     is_out_of_memory,
@@ -31,6 +32,13 @@ def test_sizes_are_integers_of_at_least_1(size):
     check_sizes(size=np.int64(1))
     with pytest.raises(ValueError, match=f"`size` must be an integer of at least 1.*size={size}"):
         check_sizes(size=size)
+
+
+def test_a_string_is_no_list_of_strings():
+    check_is_list(texts=["one"], none=())
+    for text in ("one", b"one"):
+        with pytest.raises(TypeError, match="`texts` must be a list of strings. Received: b?'one'"):
+            check_is_list(texts=text)
 
 
 def test_integers_are_of_any_size_and_an_empty_array_has_any_dtype():

@@ -10,7 +10,7 @@ from keras_transformer._backend.operations import label_logits
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.decoding.buckets import pair_batches
 from keras_transformer.decoding.steps import as_ids
-from keras_transformer.errors import UserError, agree
+from keras_transformer.errors import UserError, agree, check_is_list
 
 
 class PairScores(NamedTuple):
@@ -137,6 +137,7 @@ class Scorer:
             One `PairScore` per pair, in the same order.
 
         Raises:
+            TypeError: If `sentences` or `translations` is a single string.
             UserError: If a sentence or a translation is longer than the model accepts.
             ValueError: If the numbers of sentences and translations are different.
         """
@@ -166,6 +167,7 @@ class Scorer:
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> Iterator[tuple[list[int], PairScores]]:
         """Yields the indices of the pairs of each batch, and their scores as NumPy arrays."""
+        check_is_list(sentences=sentences, translations=translations)
         if len(sentences) != len(translations):
             raise ValueError(
                 "There must be one translation per sentence. "

@@ -91,9 +91,10 @@ def search(
 
     Raises:
         ValueError: If the request has a field that this kind of search does not support, has floats
-            instead of ids, or lacks `beam_sizes` that `beam_size` requires. If a number of the
-            request is out of range, except in a compiled function, where only shapes are known. If
-            `max_length` is below 1. If there is a coverage penalty but the model has no attention.
+            instead of ids, or lacks `beam_sizes` that `beam_size` requires. If a number or a target
+            id in the request is out of range, except in a compiled function, where only shapes are
+            known. If `max_length` is below 1. If there is a coverage penalty but the model has no
+            attention.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
@@ -336,6 +337,9 @@ def _begin(
     """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
     strategy.check(request, max_length)
+    sizes = (getattr(model, f"{side}vocabulary_size", None) for side in ("target_", ""))
+    if size := next(filter(None, sizes), None):
+        request.check_ids(size, strategy.pad_id)
     room = length if isinstance(length, int) else None
     cache = model.init_cache(request.source_ids, room, strategy.num_beams)
     if request.shortlist is not None:

@@ -114,6 +114,16 @@ class Request(NamedTuple):
                 f"`length_penalties` must be finite. Received: length_penalties={penalties}"
             )
 
+    def check_ids(self, vocabulary_size: int, pad_id: int) -> None:
+        """Raises `ValueError` if a target id is outside the vocabulary.
+
+        The fields are tensors. Those of which only the shape is known are not checked.
+        """
+        for name in ("prefix_ids", "forbidden_ids", "required_ids", "shortlist"):
+            ids = known_values(getattr(self, name))
+            if ids is not None:
+                check_range(0, vocabulary_size, **{name: ids[ids != pad_id]})
+
 
 class SearchResult(NamedTuple):
     """N hypotheses per sentence, found by a search. Beam search sorts the hypotheses, best first.

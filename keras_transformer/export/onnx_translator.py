@@ -187,11 +187,16 @@ class OnnxTranslator:
 
         The translation of a blank sentence is "". A sentence with more tokens than the model
         supports is truncated with a warning.
+
+        Raises:
+            TypeError: If `sentences` is a single string.
         """
         return [text for text, _ in self.translate_with_scores(sentences)]
 
     def translate_with_scores(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
         """Returns the best translation of each sentence and its score."""
+        if isinstance(sentences, str):
+            raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}")
         eos_id, longest = self.model.config["eos_id"], self.model.config["max_length"]
         pieces = self._source.encode([sentence.strip() for sentence in sentences])
         for sentence, ids in zip(sentences, pieces, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.errors import UserError, check_sizes
+from keras_transformer.errors import UserError, check_is_list, check_sizes
 from keras_transformer.serving.endpoint import (
     Endpoint,
     GrpcEndpoint,
@@ -111,9 +111,11 @@ class ServingClient:
             texts: Sentences as str or bytes. Bytes need not be UTF-8.
 
         Raises:
+            TypeError: If `texts` is a single string.
             UserError: If the server cannot be reached, does not serve the model, refuses the
                 request, or does not answer with one translation per sentence.
         """
+        check_is_list(texts=texts)
         if not texts:
             return []
         outputs = self._predict("serving_default", {"text": texts})
@@ -141,10 +143,12 @@ class ServingClient:
                 which means the exported value.
 
         Raises:
+            TypeError: If `texts` is a single string.
             UserError: In the same cases as `translate`, if `n_best` exceeds the beam size, and if
                 `beam_size` exceeds the largest that the exported model allows.
             ValueError: If a size is below 1, or if `length_penalty` is below 0.
         """
+        check_is_list(texts=texts)
         sizes = {"n_best": n_best, "beam_size": beam_size, "max_length": max_length}
         check_sizes(**{name: size for name, size in sizes.items() if size is not None})
         if length_penalty is not None and not 0 <= length_penalty < math.inf:

@@ -293,6 +293,16 @@ def test_numbers_of_a_request_out_of_range_are_refused(numbers):
         )
 
 
+@pytest.mark.parametrize("name", ["prefix_ids", "forbidden_ids", "required_ids", "shortlist"])
+@pytest.mark.parametrize("wrong", [-1, 10_000])
+def test_target_ids_outside_the_vocabulary_are_refused(name, wrong):
+    model = small_model()
+    shape = (2, 1) if name in ("prefix_ids", "shortlist") else (2, 1, 1)
+    request = Request(sources()[:2], **{name: np.full(shape, wrong)})
+    with pytest.raises(ValueError, match=f"`{name}` must be from 0 to {model.vocabulary_size - 1}"):
+        search(model, request, max_length=4)
+
+
 def test_lengths_of_samples_out_of_range_are_refused():
     request = Request(
         sources()[:2], max_lengths=[0, 2], random_numbers=np.zeros((2, 1, 4), "float32")

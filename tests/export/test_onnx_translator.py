@@ -97,6 +97,11 @@ def test_texts_are_translated_alike(model, tokenizer, folder):
     assert OnnxTranslator(folder).translate(TEXTS) == expected
 
 
+def test_a_string_in_place_of_a_list_is_refused(folder):
+    with pytest.raises(TypeError, match="`sentences` must be a list of strings. Received: 'one'"):
+        OnnxTranslator(folder).translate("one")
+
+
 def test_neighbours_in_a_batch_change_nothing(folder):
     together = OnnxTranslator(folder).translate(SOURCES)
     alone = OnnxTranslator(folder, tokens_per_batch=1).translate(SOURCES)

@@ -224,6 +224,14 @@ def test_rows_of_unequal_length_are_an_error():
         ServingClient(Scripted(outputs=outputs)).translate_nbest(["a"])
 
 
+def test_a_string_in_place_of_a_list_is_not_sent():
+    client = ServingClient(endpoint := Scripted())
+    for translate in (client.translate, client.translate_nbest):
+        with pytest.raises(TypeError, match="`texts` must be a list of strings. Received: 'one'"):
+            translate("one")
+    assert not endpoint.requests
+
+
 def test_an_unknown_protocol_is_refused():
     with pytest.raises(ValueError, match="`protocol` must be .* protocol='soap'"):
         connect("m", protocol="soap")
