@@ -265,8 +265,14 @@ def start_optimizer(model: Any) -> None:
 
 
 def _has_begun(optimizer: Any) -> bool:
-    """Returns whether the optimizer made a step. Each replica may have a copy of its counter."""
-    return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
+    """Returns whether the optimizer made a step. Each replica may have a copy of its counter.
+
+    If a step of JAX was interrupted, the variables have no values, and the result is False.
+    """
+    value = optimizer.iterations.value
+    if hasattr(value, "is_deleted") and value.is_deleted():
+        return False
+    return bool(ops.convert_to_numpy(value) > 0)
 
 
 def copy_averages(optimizer: Any) -> None:

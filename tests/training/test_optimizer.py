@@ -278,3 +278,23 @@ def test_refuses_no_warmup():
 def test_overwriting_weights_amid_an_optimizer_step_is_refused():
     with pytest.raises(ValueError, match="can't be combined with `gradient_accumulation_steps`"):
         TransformerAdam(use_ema=True, ema_overwrite_frequency=3, gradient_accumulation_steps=2)
+
+
+@pytest.mark.parametrize("use_ema", [False, True])
+def test_an_interrupted_step_ends_as_an_interrupt(use_ema):
+    """On JAX, the step that was interrupted leaves variables whose values are deleted."""
+    labels, _ = sentences()
+    model = model_with(TransformerAdam(0.1, use_ema=use_ema))
+    model.fit(labels, labels, verbose=0)
+    step, steps = model.train_function, []
+
+    def interrupted(*arguments):
+        result = step(*arguments)
+        steps.append(result)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+        return result
+
+    model.train_function = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(labels, labels, batch_size=2, verbose=0)
