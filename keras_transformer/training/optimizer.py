@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import keras
@@ -238,8 +238,12 @@ def ema_as_weights(model: Any) -> Iterator[None]:
     _exchange(inner_optimizer(model))
     try:
         yield
-    finally:
-        _exchange(inner_optimizer(model))
+    except BaseException:
+        # If Keras's `evaluate` is interrupted on JAX, the model has no weights left to exchange.
+        with suppress(RuntimeError, TypeError):
+            _exchange(inner_optimizer(model))
+        raise
+    _exchange(inner_optimizer(model))
 
 
 def _exchange(optimizer: Any) -> None:
@@ -269,10 +273,12 @@ def _has_begun(optimizer: Any) -> bool:
 
     If a step of JAX was interrupted, the variables have no values, and the result is False.
     """
-    value = optimizer.iterations.value
-    if hasattr(value, "is_deleted") and value.is_deleted():
+    try:
+        return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
+    except (RuntimeError, ValueError) as error:
+        if "has been deleted" not in str(error):
+            raise
         return False
-    return bool(ops.convert_to_numpy(value) > 0)
 
 
 def copy_averages(optimizer: Any) -> None:

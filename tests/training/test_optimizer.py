@@ -280,11 +280,15 @@ def test_overwriting_weights_amid_an_optimizer_step_is_refused():
         TransformerAdam(use_ema=True, ema_overwrite_frequency=3, gradient_accumulation_steps=2)
 
 
-@pytest.mark.parametrize("use_ema", [False, True])
-def test_an_interrupted_step_ends_as_an_interrupt(use_ema):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}],
+    ids=["plain", "ema", "accumulation"],
+)
+def test_an_interrupted_step_ends_as_an_interrupt(options):
     """On JAX, the step that was interrupted leaves variables whose values are deleted."""
     labels, _ = sentences()
-    model = model_with(TransformerAdam(0.1, use_ema=use_ema))
+    model = model_with(TransformerAdam(0.1, **options))
     model.fit(labels, labels, verbose=0)
     step, steps = model.train_function, []
 
@@ -298,3 +302,19 @@ def test_an_interrupted_step_ends_as_an_interrupt(use_ema):
     model.train_function = interrupted
     with pytest.raises(KeyboardInterrupt):
         model.fit(labels, labels, batch_size=2, verbose=0)
+
+
+def test_an_interrupted_evaluation_of_moving_averages_ends_as_an_interrupt():
+    labels, _ = sentences()
+    model = model_with(TransformerAdam(0.1, use_ema=True))
+    model.fit(labels, labels, verbose=0)
+    model.make_test_function()
+    step = model.test_function
+
+    def interrupted(*arguments):
+        step(*arguments)
+        raise KeyboardInterrupt
+
+    model.test_function = interrupted
+    with pytest.raises(KeyboardInterrupt), ema_as_weights(model):
+        model.evaluate(labels, labels, verbose=0)
