@@ -275,8 +275,8 @@ def _has_begun(optimizer: Any) -> bool:
     """
     try:
         return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
-    except (RuntimeError, ValueError) as error:
-        if "has been deleted" not in str(error):
+    except (RuntimeError, TypeError, ValueError):
+        if keras.config.backend() != "jax":
             raise
         return False
 

@@ -285,7 +285,8 @@ def test_overwriting_weights_amid_an_optimizer_step_is_refused():
     [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}],
     ids=["plain", "ema", "accumulation"],
 )
-def test_an_interrupted_step_ends_as_an_interrupt(options):
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_interrupted_step_ends_as_an_interrupt(options, number):
     """On JAX, the step that was interrupted leaves variables whose values are deleted."""
     labels, _ = sentences()
     model = model_with(TransformerAdam(0.1, **options))
@@ -295,7 +296,7 @@ def test_an_interrupted_step_ends_as_an_interrupt(options):
     def interrupted(*arguments):
         result = step(*arguments)
         steps.append(result)
-        if len(steps) == 2:
+        if len(steps) == number:
             raise KeyboardInterrupt
         return result
 
