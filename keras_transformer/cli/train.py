@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from keras_transformer._backend import installed_backends
 from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
 from keras_transformer.errors import UserError
 
@@ -69,9 +70,13 @@ def command(
         with _sigterm_interrupts():
             train(opened, resume=resume)
     except KeyboardInterrupt as interrupt:
+        import keras
+
         is_saved = load_recipe(opened.recipe_path) == loaded
         options = [] if is_saved else [word for x in overrides for word in ("--set", x)]
         words, paths = ["train", str(directory), "--resume", *options], opened.checkpoints()
+        if len(installed_backends()) > 1:
+            words += ["--backend", keras.config.backend()]
         kept = f"the last checkpoint is {paths[-1].name}" if paths else "there is no checkpoint yet"
         click.echo(
             f"\nStopped; {kept}. Continue with: keras-transformer {shlex.join(words)}", err=True

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.export.packages import missing_packages
@@ -214,7 +215,9 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
     if info["recipe"] is None or info["vocabulary"] is None:
         return []
     if not training.get("is_finished"):
-        commands = [] if training.get("is_running") else [f"train {run} --resume"]
+        several = info["backend"] and len(installed_backends()) > 1
+        backend = f" --backend {info['backend']}" if several else ""
+        commands = [] if training.get("is_running") else [f"train {run} --resume{backend}"]
         if training.get("checkpoints"):
             commands.append(f"translate {run} --checkpoint best")
     else:

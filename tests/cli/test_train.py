@@ -2,6 +2,7 @@
 
 import signal
 
+import keras
 import pytest
 from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
@@ -84,11 +85,13 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(keras_transformer.training, "train", interrupt)
+    monkeypatch.setattr("keras_transformer.cli.train.installed_backends", lambda: ["jax", "torch"])
     folder = tmp_path / "a run"
     result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
     assert result.exit_code == 130
     assert "Stopped; there is no checkpoint yet. Continue with: " in result.stderr
-    assert result.stderr.endswith(f"train '{folder}' --resume\n")
+    backend = f"--backend {keras.config.backend()}"
+    assert result.stderr.endswith(f"train '{folder}' --resume {backend}\n")
 
     def terminate(*args, **kwargs):
         signal.raise_signal(signal.SIGTERM)
@@ -96,7 +99,7 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     monkeypatch.setattr(keras_transformer.training, "train", terminate)
     again = invoke("train", folder, "--resume", "--set", "training.steps=9")
     assert again.exit_code == 128 + signal.SIGTERM
-    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9\n")
+    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -29,6 +29,11 @@ def finished(tmp_path):
     return shutil.copytree(OLD_RUN, tmp_path / "run")
 
 
+@pytest.fixture(autouse=True)
+def one_backend(monkeypatch):
+    monkeypatch.setattr("keras_transformer.runs.info.installed_backends", lambda: ["torch"])
+
+
 @pytest.fixture
 def unfinished(finished):
     """A run with two of its checkpoints, and validations that go further."""
@@ -155,6 +160,12 @@ def test_an_unfinished_run(unfinished):
     }
     assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
     json.dumps(info)
+
+
+def test_the_backend_of_the_run_is_named_where_several_are_installed(unfinished, monkeypatch):
+    monkeypatch.setattr("keras_transformer.runs.info.installed_backends", lambda: ["jax", "torch"])
+    command = f"keras-transformer train {unfinished} --resume --backend torch"
+    assert run_info(unfinished)["next"][0] == command
 
 
 def test_a_damaged_model_is_to_be_made_again_from_the_checkpoints(unfinished):
