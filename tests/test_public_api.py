@@ -97,29 +97,23 @@ print(keras.saving.get_registered_object("keras_transformer>Transformer").__name
     assert run_python(code) == "Transformer"
 
 
-def test_after_a_failed_import_the_next_one_registers_the_classes():
-    code = """
-import sys
-sys.modules["sentencepiece"] = None
-try:
-    import keras_transformer.data.tokenizer
-except ImportError:
-    del sys.modules["sentencepiece"]
-import keras_transformer.layers, keras
-print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
-"""
-    assert run_python(code) == "Transformer"
-
-
-def test_after_a_failed_import_of_keras_the_next_one_registers_the_classes():
-    code = """
+@pytest.mark.parametrize(
+    "missing, failing, following",
+    [
+        ("sentencepiece", "keras_transformer.data.tokenizer", "keras_transformer.layers, keras"),
+        ("rich", "keras", "keras"),
+    ],
+    ids=["of_a_module", "of_keras"],
+)
+def test_after_a_failed_import_the_next_one_registers_the_classes(missing, failing, following):
+    code = f"""
 import sys, keras_transformer
-sys.modules["rich"] = None
+sys.modules["{missing}"] = None
 try:
-    import keras
+    import {failing}
 except ImportError:
-    del sys.modules["rich"]
-import keras
+    del sys.modules["{missing}"]
+import {following}
 print(keras.saving.get_registered_object("keras_transformer>Transformer").__name__)
 """
     assert run_python(code) == "Transformer"

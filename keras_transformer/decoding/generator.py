@@ -13,6 +13,7 @@ from keras_transformer.decoding.options import DecodingOptions, SamplingOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import NO_ID, AdaptiveSearch, make_strategy
 from keras_transformer.decoding.steps import Request
+from keras_transformer.errors import check_is_list
 
 # Maximum number of tokens of a continuation if the options have no `max_length`.
 DEFAULT_LENGTH = 50
@@ -102,8 +103,7 @@ class Generator:
                 prompt and its longest continuation together have more than `model.max_length` + 1
                 tokens. (The model does not read the last token.) If there is a coverage penalty.
         """
-        if isinstance(prompts, str):
-            raise TypeError(f"`prompts` must be a list of strings. Received: {prompts!r:.200}")
+        check_is_list(prompts=prompts)
         options = options or SamplingOptions()
         strategy = make_strategy(self.model, options, bos_id=NO_ID, eos_id=self._eos_id)
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
