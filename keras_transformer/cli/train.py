@@ -6,13 +6,16 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from keras_transformer._backend import installed_backends
 from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
 from keras_transformer.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
 
 
 @click.command("train")
@@ -67,8 +70,8 @@ def command(
     distribution = start(loaded)
     opened = distribution.open_run(directory, loaded, resume)
     try:
-        with _sigterm_interrupts():
-            train(opened, resume=resume)
+        with _signals_interrupt() as received:
+            train(opened, resume=resume, callbacks=[_interrupt_after(received)])
     except KeyboardInterrupt as interrupt:
         import keras
 
@@ -92,17 +95,46 @@ def command(
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Makes SIGTERM, with which a scheduler stops a process, do the same as Ctrl-C."""
+def _signals_interrupt() -> Iterator[list[int]]:
+    """Makes SIGTERM, with which a scheduler stops a process, do the same as Ctrl-C.
+
+    A signal that the process was started to ignore, such as Ctrl-C for a job in the background of a
+    script, stays ignored.
+
+    Yields:
+        The numbers of the signals received so far.
+    """
+    received: list[int] = []
 
     def interrupt(number: int, _: Any) -> None:
+        received.append(number)
         raise KeyboardInterrupt(number)
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _interrupt_after(received: list[int]) -> "keras.callbacks.Callback":
+    """Returns a callback that interrupts the next batch once a signal was received.
+
+    Python discards the exception of a signal that arrives within a callback of its garbage
+    collector. JAX has such a callback, so a signal can be lost while JAX compiles.
+    """
+    import keras
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        if received:
+            raise KeyboardInterrupt(received[0])
+
+    return keras.callbacks.LambdaCallback(on_train_batch_begin=interrupt)
 
 
 def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:

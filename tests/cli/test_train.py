@@ -1,6 +1,7 @@
 """`keras-transformer train`."""
 
 import signal
+from contextlib import suppress
 
 import keras
 import pytest
@@ -101,6 +102,30 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     assert again.exit_code == 128 + signal.SIGTERM
     assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_whose_exception_python_discards_stops_the_training_too(train, monkeypatch):
+    def train_after_a_lost_signal(run, **options):
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        original(run, **options)
+
+    original = keras_transformer.training.train
+    monkeypatch.setattr(keras_transformer.training, "train", train_after_a_lost_signal)
+    result = invoke(*train)
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert "Stopped; there is no checkpoint yet" in result.stderr
+
+
+def test_an_ignored_signal_stays_ignored(train, monkeypatch):
+    monkeypatch.setattr(
+        keras_transformer.training, "train", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+    )
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        succeeds(*train)
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def test_a_defect_keeps_its_traceback(recipe, data, tmp_path, monkeypatch):
