@@ -22,7 +22,8 @@ def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None
 
     The result is a value for training.tokens_per_batch. The command tests each value in a new
     process, with training steps on random sentences of the maximum length. It needs no text files.
-    With several devices, the result is for one device.
+    With several devices, the result is for one device. B x S x T in the table is the shape of the
+    batch: number of sentences, source tokens and target tokens of each.
 
     \b
     keras-transformer budget wmt14_en_de_base

@@ -28,8 +28,9 @@ from keras_transformer.runs.run import Run
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder to write. Default for saved_model: saved_models/NAME, where NAME is the name of "
-    "the run folder. Default otherwise: RUN/FORMAT, or RUN/FORMAT-TYPE with --quantization TYPE.",
+    help="Folder to write. The format saved_model writes a folder for each version in it, such as "
+    "FOLDER/1. Default for saved_model: saved_models/NAME, where NAME is the name of the run "
+    "folder. Default otherwise: RUN/FORMAT, or RUN/FORMAT-TYPE with --quantization TYPE.",
 )
 @click.option(
     "--quantization",
