@@ -4,7 +4,7 @@ import json
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +70,8 @@ def command(
     distribution = start(loaded)
     opened = distribution.open_run(directory, loaded, resume)
     try:
-        with _signals_interrupt() as received:
-            train(opened, resume=resume, callbacks=[_interrupt_after(received)])
+        with _stopped_by_signals(waits=loaded.training.distribution == "none") as callbacks:
+            train(opened, resume=resume, callbacks=callbacks)
     except KeyboardInterrupt as interrupt:
         import keras
 
@@ -95,46 +95,57 @@ def command(
 
 
 @contextmanager
-def _signals_interrupt() -> Iterator[list[int]]:
+def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"]]:
     """Makes SIGTERM, with which a scheduler stops a process, do the same as Ctrl-C.
 
-    A signal that the process was started to ignore, such as Ctrl-C for a job in the background of a
-    script, stays ignored.
+    During `fit`, the first signal lets the current step end, and the validation and the checkpoint
+    after it. The second signal interrupts at once. If `waits` is False, each signal does, because
+    other processes would wait for this one. A signal that the process was started to ignore stays
+    ignored, such as Ctrl-C for a job in the background of a script.
 
     Yields:
-        The numbers of the signals received so far.
+        The callbacks for `fit`.
     """
+    import keras
+
     received: list[int] = []
+    is_fitting = False
 
-    def interrupt(number: int, _: Any) -> None:
+    def receive(number: int, _: Any) -> None:
         received.append(number)
-        raise KeyboardInterrupt(number)
+        if not is_fitting or len(received) > 1:
+            raise KeyboardInterrupt(number)
+        with suppress(RuntimeError):  # The signal came while a line was written.
+            click.echo(
+                "\nStopping after this step, or after the checkpoint that is due. Press Ctrl-C "
+                "again to stop at once.",
+                err=True,
+            )
 
+    def set_fitting(flag: bool) -> None:
+        nonlocal is_fitting
+        is_fitting = flag
+        stop()
+
+    def stop() -> None:
+        if received:
+            raise KeyboardInterrupt(received[0])
+
+    callback = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: set_fitting(waits),
+        on_train_batch_begin=lambda batch, logs: stop(),
+        on_train_end=lambda logs: set_fitting(False),
+    )
     previous = {
-        number: signal.signal(number, interrupt)
+        number: signal.signal(number, receive)
         for number in (signal.SIGINT, signal.SIGTERM)
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
-        yield received
+        yield [callback]
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _interrupt_after(received: list[int]) -> "keras.callbacks.Callback":
-    """Returns a callback that interrupts the next batch once a signal was received.
-
-    Python discards the exception of a signal that arrives within a callback of its garbage
-    collector. JAX has such a callback, so a signal can be lost while JAX compiles.
-    """
-    import keras
-
-    def interrupt(*_: Any, **__: Any) -> None:
-        if received:
-            raise KeyboardInterrupt(received[0])
-
-    return keras.callbacks.LambdaCallback(on_train_batch_begin=interrupt)
 
 
 def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:

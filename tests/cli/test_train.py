@@ -10,6 +10,8 @@ from support.locking_process import locked_by_another_process
 
 import keras_transformer.training
 from keras_transformer.runs.run import Run
+from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.validation import TranslationValidation
 
 
 @pytest.fixture
@@ -115,6 +117,34 @@ def test_a_signal_whose_exception_python_discards_stops_the_training_too(train, 
     result = invoke(*train)
     assert result.exit_code == 128 + signal.SIGTERM
     assert "Stopped; there is no checkpoint yet" in result.stderr
+
+
+def test_a_signal_during_validation_waits_for_the_checkpoint(train, tmp_path, monkeypatch):
+    def validate(*args):
+        signal.raise_signal(signal.SIGTERM)
+        return original(*args)
+
+    original = TranslationValidation.__call__
+    monkeypatch.setattr(TranslationValidation, "__call__", validate)
+    result = invoke(*train)
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert "Stopping after this step, or after the checkpoint that is due" in result.stderr
+    assert "Stopped; the last checkpoint is step-00000002" in result.stderr
+
+
+@pytest.mark.parametrize(("distribution", "signals"), [("none", 2), ("data_parallel", 1)])
+def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, signals):
+    def train_and_send(run, callbacks, **options):
+        callbacks[0].on_train_begin(None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            sent.append(number)
+            signal.raise_signal(number)
+
+    sent = []
+    monkeypatch.setattr(keras_transformer.training, "train", train_and_send)
+    monkeypatch.setattr("keras_transformer.training.distribution.start", lambda _: Distribution())
+    result = invoke(*train, "--set", f"training.distribution={distribution}")
+    assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 
 
 def test_an_ignored_signal_stays_ignored(train, monkeypatch):
