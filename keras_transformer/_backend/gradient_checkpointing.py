@@ -78,7 +78,7 @@ def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
     flat = keras.tree.flatten(structure)
     floats = [i for i, x in enumerate(flat) if _is_float_tensor(x)]
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
-    seeds = [dropout.seed_generator.next() for dropout in dropouts]
+    seeds = [dropout.next_seed() for dropout in dropouts]
 
     def function(*tensors: Any) -> Any:
         filled = list(flat)

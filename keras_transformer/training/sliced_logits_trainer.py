@@ -134,9 +134,14 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         loss_weights: Any = None,
         metrics: Any = None,
         weighted_metrics: Any = None,
+        jit_compile: bool | str = "auto",
         **kwargs: Any,
     ) -> None:
-        """Compiles the trainer and its model. The loss is an argument of the constructor."""
+        """Compiles the trainer and its model. The loss is an argument of the constructor.
+
+        On PyTorch, `jit_compile` does not choose `torch.compile`, but CUDA graphs for the training
+        step (`GraphedStep`). `"auto"` uses them on a GPU where that is possible. True needs a GPU.
+        """
         if any(x is not None for x in (loss, loss_weights, metrics, weighted_metrics)):
             raise ValueError(
                 "`compile` accepts no loss and no metrics. Pass the loss to the constructor. The "
@@ -144,11 +149,20 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
                 f"Received: loss={loss}, loss_weights={loss_weights}, metrics={metrics}, "
                 f"weighted_metrics={weighted_metrics}"
             )
-        super().compile(optimizer, **kwargs)
+        self._uses_graphs: bool | str = False
+        if keras.config.backend() == "torch":
+            self._uses_graphs, jit_compile = self._checked_graphs(jit_compile), False
+        super().compile(optimizer, jit_compile=jit_compile, **kwargs)
         object.__setattr__(self, "_loss_tracker", LossMean())  # Avoids tracking by Keras.
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
-        self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own_metrics, **kwargs)
+        self.model.compile(
+            self.optimizer,
+            self.token_loss,
+            weighted_metrics=own_metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
         layers = list(self._flatten_layers())
         regularized = any(getattr(x, "regularizer", None) for x in self.trainable_weights)
         self._adds_losses = lambda: (
@@ -174,7 +188,21 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         self._check_is_not_quantized()
         if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
+            if self._uses_graphs:
+                from keras_transformer._backend.cuda_graphs import GraphedStep
+
+                self.train_function = GraphedStep(self, is_required=self._uses_graphs is True)
         super().make_train_function()  # does nothing if `train_function` is set
+
+    def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
+        """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
+        is_possible = type(self.distribution) is Distribution and not is_on_cpu()
+        if jit_compile is True and not is_possible:
+            raise ValueError(
+                "On PyTorch, `jit_compile=True` records CUDA graphs, which needs a GPU and a single "
+                'process: use jit_compile="auto". Received: jit_compile=True'
+            )
+        return is_possible and jit_compile
 
     def _check_is_not_quantized(self) -> None:
         """Raises ValueError if the output matrix is quantized.

@@ -1,0 +1,82 @@
+"""A stand-in for `torch.cuda`, which records and replays operations on a CPU."""
+
+import contextlib
+import warnings
+from types import SimpleNamespace
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# On a GPU, Python waits for these two: it reads a number, or copies numbers to the GPU.
+WAITING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.lift_fresh.default}
+
+
+def cuda_on_cpu():
+    """Returns the part of `torch.cuda` that `GraphedStep` uses."""
+    stack = contextlib.ExitStack()
+
+    def set_sync_debug_mode(mode):
+        stack.enter_context(WarnsOfWaiting()) if mode == "warn" else stack.close()
+
+    return SimpleNamespace(
+        CUDAGraph=CUDAGraph,
+        Stream=Stream,
+        current_stream=Stream,
+        stream=contextlib.nullcontext,
+        graph=lambda graph, pool, stream: Records(graph),
+        graph_pool_handle=object,
+        get_sync_debug_mode=lambda: 0,
+        set_sync_debug_mode=set_sync_debug_mode,
+    )
+
+
+class Stream:
+    def wait_stream(self, other):
+        pass
+
+
+class CUDAGraph:
+    """A list of operations, with the tensors that they read and those that they made.
+
+    A real graph does not run operations while it records them. This one does, so its first `replay`
+    does nothing.
+    """
+
+    def __init__(self):
+        self.operations = []
+        self.replays = 0
+
+    @torch.no_grad()
+    def replay(self):
+        self.replays += 1
+        for function, args, kwargs, results in self.operations if self.replays > 1 else ():
+            for old, new in zip(results, tensors(function(*args, **kwargs)), strict=True):
+                if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                    old.copy_(new)
+
+
+class Records(TorchDispatchMode):
+    def __init__(self, graph):
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in WAITING:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        results = function(*args, **(kwargs or {}))
+        args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda x: x.data, (args, kwargs or {}))
+        self.graph.operations.append((function, args, kwargs, tensors(results)))
+        return results
+
+
+class WarnsOfWaiting(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in WAITING:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+        return function(*args, **(kwargs or {}))
+
+
+def tensors(results):
+    found = _pytree.tree_leaves(results)
+    return [x.data for x in found if isinstance(x, torch.Tensor)]
