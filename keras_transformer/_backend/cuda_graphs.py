@@ -1,9 +1,11 @@
 """Runs the training steps of PyTorch on a GPU as CUDA graphs."""
 
-import re
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,6 +14,9 @@ import torch
 from keras import ops
 from torch.overrides import TorchFunctionMode
 
+_MOST_GRAPHS = 32
+# Files in which the cause of a wait is not found.
+_NOT_SHOWN = (__file__, warnings.__file__, str(Path(torch.__file__).parent))
 _WAITS = "called a synchronizing CUDA operation"
 
 
@@ -19,8 +24,8 @@ class GraphedStep:
     """Trains a model on PyTorch by CUDA graphs, which are recordings of a step's kernels.
 
     Python takes longer to start the kernels of a step than a GPU takes to run them. A graph starts
-    all of them by one call. Each shape of batches has a graph: the first batch of a shape is
-    trained without it, the second is recorded, and all later ones replay the recording.
+    all of them by one call. The first batch is trained without a graph. Then each shape of batches
+    gets a graph when it first occurs, up to 32 shapes. With more, all steps run without graphs.
 
     Numbers that Python computes are constants of the recording, as in a program that XLA compiles.
     A step in which Python reads a value from the GPU can't be recorded. Examples are gradient
@@ -48,6 +53,7 @@ class GraphedStep:
     def __init__(self, model: Any, is_required: bool = False) -> None:
         self._model = model
         self._is_required = is_required
+        self._has_begun = False
         self._reason: str | None = None  # why steps can't be recorded
         self._recordings: dict[str, _Recording] = {}
         self._stream = torch.cuda.Stream()
@@ -60,18 +66,19 @@ class GraphedStep:
         if self._reason is not None or not all(hasattr(x, "dtype") for x in arrays):
             return self._model.train_step(batch)
         key = f"{keras.tree.map_structure(_kind, batch)}"
-        if key not in self._recordings:
-            self._recordings[key] = _Recording(batch)
-            return self._first_step(self._recordings[key].batch)
-        recording = self._recordings[key]
-        recording.assign(batch)
-        if recording.graph is None and not self._record(recording):
+        if not self._has_begun:
+            return self._first_step(batch)
+        recording = self._recordings.get(key) or self._record(key, batch)
+        if recording is None:
             return self._model.train_step(batch)
+        recording.assign(batch)
         recording.graph.replay()
         return {name: value.clone() for name, value in recording.result.items()}
 
     def _first_step(self, batch: Any) -> dict[str, Any]:
-        """Makes a step without a graph. It also shows whether Python waits for the GPU."""
+        """Makes a step without a graph, which shows whether Python waits for the GPU."""
+        self._has_begun = True
+        batch = _on_device(batch)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream), NumbersOnDevice(), _waits() as waits:
             result = self._model.train_step(batch)
@@ -80,18 +87,21 @@ class GraphedStep:
             self._give_up(f"Python waits for the GPU in {waits[0]}")
         return result
 
-    def _record(self, recording: "_Recording") -> bool:
-        """Records the step of a batch, which does not run it. Returns False on a failure."""
-        graph = torch.cuda.CUDAGraph()
+    def _record(self, key: str, batch: Any) -> "_Recording | None":
+        """Records the step of a batch, but does not make it. Returns None if that fails."""
+        if len(self._recordings) == _MOST_GRAPHS:
+            self._give_up(f"the batches have more than {_MOST_GRAPHS} shapes")
+            return None
+        graph, batch = torch.cuda.CUDAGraph(), _on_device(batch)
         try:
             with torch.cuda.graph(graph, self._pool, self._stream), NumbersOnDevice():
-                recording.result = self._model.train_step(recording.batch)
+                result = self._model.train_step(batch)
         except RuntimeError as error:
             self._give_up(f"{error}")
-            return False
-        recording.graph = graph
+            return None
         self._model.zero_grad()  # Other graphs can use the memory of the gradients.
-        return True
+        self._recordings[key] = _Recording(graph, batch, result)
+        return self._recordings[key]
 
     def _give_up(self, reason: str) -> None:
         self._reason = reason
@@ -104,20 +114,18 @@ class GraphedStep:
             )
 
 
+@dataclass
 class _Recording:
     """The graph of a training step, with the tensors that it reads and those that it makes."""
 
-    def __init__(self, batch: Any) -> None:
-        self.batch = keras.tree.map_structure(
-            lambda x: x if x is None else ops.convert_to_tensor(x).clone(), batch
-        )
-        self.graph: Any = None
-        self.result: dict[str, Any] = {}
+    graph: Any
+    batch: Any
+    result: dict[str, Any]
 
     def assign(self, batch: Any) -> None:
         for own, given in zip(*map(keras.tree.flatten, (self.batch, batch)), strict=True):
             if own is not None:
-                own.copy_(torch.as_tensor(given))
+                own.copy_(ops.convert_to_tensor(given))
 
 
 class NumbersOnDevice(TorchFunctionMode):
@@ -126,11 +134,18 @@ class NumbersOnDevice(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        kwargs = kwargs or {}
         makes_tensor = function in (torch.as_tensor, torch.tensor)
         if makes_tensor and not isinstance(args[0], torch.Tensor) and np.ndim(args[0]) == 0:
             number = args[0].item() if hasattr(args[0], "item") else args[0]
             return torch.full((), number, **kwargs)
-        return function(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def _on_device(batch: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda x: x if x is None else ops.convert_to_tensor(x).clone(), batch
+    )
 
 
 def _kind(x: Any) -> Any:
@@ -141,20 +156,22 @@ def _kind(x: Any) -> Any:
 def _waits() -> Iterator[list[str]]:
     """Yields a list, which gets the place of each line of Python that waits for the GPU."""
     places: list[str] = []
-    before = torch.cuda.get_sync_debug_mode()
+
+    def show(message: Any, *arguments: Any, **options: Any) -> None:
+        if not f"{message}".startswith(_WAITS):
+            original(message, *arguments, **options)
+            return
+        calls = [x for x in traceback.extract_stack() if not x.filename.startswith(_NOT_SHOWN)]
+        places.append(f"{calls[-1].filename}:{calls[-1].lineno}" if calls else "a gradient")
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns that this mode is a prototype.
+        before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings():
+            original, warnings.showwarning = warnings.showwarning, show
             warnings.filterwarnings("always", _WAITS)
             yield places
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    for warning in found:
-        if re.match(_WAITS, f"{warning.message}"):
-            places.append(f"{warning.filename}:{warning.lineno}")
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )

@@ -109,11 +109,12 @@ def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"
     import keras
 
     received: list[int] = []
-    is_fitting = False
+    is_fitting = was_raised = False
 
     def receive(number: int, _: Any) -> None:
+        nonlocal was_raised
         received.append(number)
-        if not is_fitting or len(received) > 1:
+        if was_raised := not is_fitting or len(received) > 1:
             raise KeyboardInterrupt(number)
         with suppress(RuntimeError):  # The signal came while a line was written.
             click.echo(
@@ -143,6 +144,10 @@ def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"
     }
     try:
         yield [callback]
+    except Exception:
+        if was_raised:  # TensorFlow turns it into another error while it traces a model.
+            stop()
+        raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

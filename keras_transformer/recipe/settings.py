@@ -335,7 +335,8 @@ class Training(_Section):
     )
     jit_compile: bool | Literal["auto"] = Field(
         "auto",
-        description="Whether XLA compiles the training step. With auto, Keras chooses.",
+        description="Whether XLA compiles the training step, or CUDA graphs replay it on PyTorch "
+        "with a GPU. With auto, both happen where that is possible.",
         json_schema_extra=_MAY_CHANGE,
     )
     logits_mebibytes: int | None = Field(

@@ -19,6 +19,7 @@ from keras_transformer.training.crossentropy import (
 )
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
+from keras_transformer.training.optimizer import inner_optimizer
 
 
 class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
@@ -149,10 +150,10 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
                 f"Received: loss={loss}, loss_weights={loss_weights}, metrics={metrics}, "
                 f"weighted_metrics={weighted_metrics}"
             )
-        self._uses_graphs: bool | str = False
-        if keras.config.backend() == "torch":
-            self._uses_graphs, jit_compile = self._checked_graphs(jit_compile), False
+        on_torch = keras.config.backend() == "torch"
+        wanted, jit_compile = jit_compile, False if on_torch else jit_compile
         super().compile(optimizer, jit_compile=jit_compile, **kwargs)
+        self._uses_graphs = self._checked_graphs(wanted) if on_torch else False
         object.__setattr__(self, "_loss_tracker", LossMean())  # Avoids tracking by Keras.
         pad_id = self.token_loss.pad_id
         own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
@@ -196,13 +197,20 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
-        is_possible = type(self.distribution) is Distribution and not is_on_cpu()
-        if jit_compile is True and not is_possible:
+        needs = {
+            "a GPU": not is_on_cpu(),
+            "training on one device": type(self.distribution) is Distribution,
+            "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
+            "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
+            "run_eagerly=False": not self.run_eagerly,
+        }
+        lacking = [name for name, is_given in needs.items() if not is_given]
+        if jit_compile is True and lacking:
             raise ValueError(
-                "On PyTorch, `jit_compile=True` records CUDA graphs, which needs a GPU and a single "
-                'process: use jit_compile="auto". Received: jit_compile=True'
+                "On PyTorch, jit_compile=True records CUDA graphs, which needs "
+                f"{' and '.join(lacking)}: use jit_compile=auto. Received: jit_compile=True"
             )
-        return is_possible and jit_compile
+        return False if lacking else jit_compile
 
     def _check_is_not_quantized(self) -> None:
         """Raises ValueError if the output matrix is quantized.

@@ -184,7 +184,10 @@ def check_settings(recipe: Recipe) -> None:
             f"without model.dropout_rate. Received: r_drop={recipe.training.r_drop:g}"
         )
     try:
-        SlicedLogitsTrainer(model, gradient_checkpointing=recipe.training.gradient_checkpointing)
+        trainer = SlicedLogitsTrainer(
+            model, gradient_checkpointing=recipe.training.gradient_checkpointing
+        )
+        trainer.compile(_optimizer(recipe, model), jit_compile=recipe.training.jit_compile)
     except ValueError as error:
         raise UserError(f"training: {error}") from None
     try:

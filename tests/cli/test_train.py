@@ -147,6 +147,19 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 
 
+def test_an_interrupt_that_tensorflow_turns_into_another_error_is_one(train, monkeypatch):
+    def train_and_fail(*args, **options):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ValueError("Tried to convert 'shape' to a tensor") from None
+
+    monkeypatch.setattr(keras_transformer.training, "train", train_and_fail)
+    result = invoke(*train)
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert "Stopped; there is no checkpoint yet" in result.stderr
+
+
 def test_an_ignored_signal_stays_ignored(train, monkeypatch):
     monkeypatch.setattr(
         keras_transformer.training, "train", lambda *_, **__: signal.raise_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import h5py
@@ -459,6 +460,15 @@ def test_r_drop_without_dropout_is_refused(tmp_path):
     }
     with pytest.raises(UserError, match="no effect without model.dropout_rate.*r_drop=5"):
         check_settings(recipe.model_copy(update=settings))
+
+
+def test_on_pytorch_jit_compile_needs_a_gpu(tmp_path):
+    recipe = tiny_run.recipe_for(tmp_path)
+    training = recipe.training.model_copy(update={"jit_compile": True})
+    on_pytorch = keras.config.backend() == "torch"
+    message = "training: On PyTorch, jit_compile=True records CUDA graphs, which needs a GPU"
+    with pytest.raises(UserError, match=message) if on_pytorch else nullcontext():
+        check_settings(recipe.model_copy(update={"training": training}))
 
 
 def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy, capsys):

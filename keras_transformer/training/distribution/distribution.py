@@ -218,6 +218,11 @@ def _check(recipe: Recipe, backend: str) -> None:
             "training.tokens_per_batch, or another KERAS_BACKEND. "
             f"Received: training.accumulation_steps={training.accumulation_steps}"
         )
+    if backend == "torch" and training.jit_compile is True:
+        raise UserError(
+            "on PyTorch, training.jit_compile=true needs training on one device: set "
+            "training.jit_compile=auto"
+        )
     if backend == "tensorflow" and training.jit_compile is True:
         raise UserError(
             "XLA cannot compile a training step with a TensorFlow strategy: set "

@@ -53,6 +53,7 @@ def recipe_with(**training) -> Recipe:
         ("torch", {"distribution": "model_parallel"}, "the backend torch supports only"),
         ("tensorflow", {"accumulation_steps": 2}, "use more replicas"),
         ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
+        ("torch", {"jit_compile": True}, "jit_compile=auto"),
         ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
         ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
         ("torch", {"model_shards": 2}, "model_shards has no effect without"),

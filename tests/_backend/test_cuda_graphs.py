@@ -1,0 +1,153 @@
+"""CUDA graphs, with a stand-in that records and replays the operations of a CPU."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.models import Transformer
+from keras_transformer.training import (
+    MaskedCrossentropy,
+    SlicedLogitsTrainer,
+    TransformerAdam,
+    sliced_logits_trainer,
+)
+
+torch = pytest.importorskip("torch")
+cuda_graphs = pytest.importorskip("keras_transformer._backend.cuda_graphs")
+cuda_on_cpu = pytest.importorskip("support.cuda_on_cpu").cuda_on_cpu
+
+ON_PYTORCH = keras.config.backend() == "torch"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(sliced_logits_trainer, "is_on_cpu", lambda: False)
+    for name, function in vars(cuda_on_cpu()).items():
+        monkeypatch.setattr(torch.cuda, name, function)
+
+
+def trainer_of(jit_compile, optimizer, dtype="float32", **options):
+    keras.utils.set_random_seed(5)
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout_rate": 0.1}
+    model = Transformer(20, **sizes, dtype=dtype)
+    trainer = SlicedLogitsTrainer(model, MaskedCrossentropy(0.1), **options)
+    trainer.compile(TransformerAdam(0.01, **optimizer), jit_compile=jit_compile)
+    return trainer
+
+
+def train(trainer, steps=6):
+    """Returns the results of each step. Only PyTorch has graphs, so others need no training."""
+    if not ON_PYTORCH:
+        trainer.make_train_function()
+        return []
+    generator = np.random.default_rng(2)
+    losses = []
+    for i in range(steps):  # batches of two shapes
+        ids = generator.integers(1, 20, (3, 3, 4 + i % 2), "int32")
+        ids[:, 0, -1] = 0
+        inputs = {"source_ids": ids[0], "target_ids": ids[1]}
+        losses.append(trainer.train_on_batch(inputs, ids[2], return_dict=True))
+    return losses
+
+
+def graphs(trainer):
+    function = trainer.train_function
+    return [recording.graph for recording in getattr(function, "_recordings", {}).values()]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ({}, {"dtype": "mixed_bfloat16"}),
+        ({"global_clipnorm": 0.1}, {"r_drop": 2.0}),
+        ({"use_ema": True, "ema_momentum": 0.9}, {"gradient_checkpointing": True}),
+    ],
+    ids=["bfloat16", "clipping and R-Drop", "EMA and checkpointing"],
+)
+def test_replayed_steps_train_as_others_do(gpu, optimizer, options):
+    plain = trainer_of(False, optimizer, **options)
+    trainer = trainer_of("auto", optimizer, **options)
+    assert train(trainer) == train(plain)
+    for expected, found in zip(plain.get_weights(), trainer.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert [graph.replays for graph in graphs(trainer)] == [3, 2] * ON_PYTORCH
+    assert not graphs(plain)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "needed"),
+    [
+        ({"gradient_accumulation_steps": 2}, {}, "no gradient accumulation"),
+        ({}, {"dtype": "mixed_float16"}, "no loss scaling, as in mixed_float16"),
+    ],
+    ids=["accumulation", "float16"],
+)
+def test_steps_that_decide_in_python_have_no_graphs(gpu, optimizer, options, needed):
+    trainer = trainer_of("auto", optimizer, **options)
+    train(trainer, 2)
+    assert not graphs(trainer)
+    if ON_PYTORCH:
+        with pytest.raises(ValueError, match=f"CUDA graphs, which needs {needed}: use jit"):
+            trainer_of(True, optimizer, **options)
+
+
+def test_a_step_that_reads_from_the_gpu_runs_without_a_graph(gpu):
+    overwriting = {"use_ema": True, "ema_overwrite_frequency": 3}
+    plain, trainer = trainer_of(False, overwriting), trainer_of("auto", overwriting)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "called a synchronizing")
+        assert train(trainer, 3) == train(plain, 3)
+    assert not graphs(trainer)
+    if ON_PYTORCH:
+        with pytest.raises(ValueError, match=r"can't be recorded.*waits for the GPU in .*\.py:\d"):
+            train(trainer_of(True, overwriting), 1)
+
+
+def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "_MOST_GRAPHS", 1)
+    plain, trainer = trainer_of(False, {}), trainer_of("auto", {})
+    assert train(trainer) == train(plain)
+    assert not graphs(trainer)
+    if ON_PYTORCH:
+        with pytest.raises(ValueError, match="the batches have more than 1 shapes"):
+            train(trainer_of(True, {}), 3)
+
+
+def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch.cuda, "graph", fail)
+    assert train(trainer_of("auto", {})) == train(trainer_of(False, {}))
+    if ON_PYTORCH:
+        with pytest.raises(ValueError, match="The reason: out of memory"):
+            train(trainer_of(True, {}), 3)
+
+
+def test_jit_compile_on_pytorch_needs_a_gpu():
+    if not ON_PYTORCH:
+        assert trainer_of(True, {}).jit_compile
+        return
+    with pytest.raises(ValueError, match="CUDA graphs, which needs a GPU: use"):
+        trainer_of(True, {})
+    assert not isinstance(trainer_of("auto", {}).train_function, cuda_graphs.GraphedStep)
+
+
+def test_numbers_are_made_on_the_device():
+    with cuda_graphs.NumbersOnDevice():
+        made = [torch.as_tensor(x) for x in (True, 3, 2.5, np.float32(1.5), np.array(7))]
+        whole = torch.as_tensor(np.arange(3)), torch.as_tensor(torch.tensor([1.0]))
+    assert [x.item() for x in made] == [True, 3, 2.5, 1.5, 7]
+    assert [tuple(x.shape) for x in whole] == [(3,), (1,)]
+    assert made[2].dtype == torch.float32
+
+
+def test_a_training_after_compile_records_anew(gpu):
+    trainer = trainer_of("auto", {})
+    train(trainer)
+    before = trainer.train_function
+    trainer.compile(TransformerAdam(0.02))
+    train(trainer, 2)
+    assert trainer.train_function is not before
