@@ -231,7 +231,8 @@ def settings_of(
 ) -> list[Setting]:
     """The settings worth trying; this package keeps freed memory in any case, as `train` does.
 
-    On CPUs XLA gains nothing from bfloat16, JAX without jit and torch.compile are far slower.
+    On CPUs XLA gains nothing from bfloat16, JAX without jit and torch.compile are far slower. On
+    GPUs with PyTorch, jit is this package's CUDA graphs.
     """
     ways: dict[str, list[dict[str, Any]]] = {
         "tensorflow": [{"jit_compile": True}, {"jit_compile": False}],
@@ -239,7 +240,8 @@ def settings_of(
         "torch": [{"dtype": "float32"}, {"dtype": "mixed_bfloat16"}],
     }
     if on_gpu:
-        return [Setting(engine, backend, "mixed_bfloat16", backend != "torch", on_gpu=True)]
+        jit_compile = backend != "torch" or engine == "keras_transformer"
+        return [Setting(engine, backend, "mixed_bfloat16", jit_compile, on_gpu=True)]
     keeps_memory = keep_memory or engine == "keras_transformer"
     return [Setting(engine, backend, keeps_memory=keeps_memory, **way) for way in ways[backend]]
 
