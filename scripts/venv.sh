@@ -15,7 +15,8 @@ use_venv() {
   wanted=$(cat pyproject.toml tests/constraints.txt | cksum)
   if [ "$(cat "$stamp" 2> /dev/null)" != "$wanted" ]; then
     echo "installing keras3-transformer[$extras] into .venv"
-    python -m pip install --quiet --disable-pip-version-check \
+    # Without --use-pep517, older versions of pip warn of packages that have no wheel.
+    python -m pip install --quiet --disable-pip-version-check --use-pep517 \
       --constraint tests/constraints.txt --editable ".[$extras]"
     echo "$wanted" > "$stamp"
   fi

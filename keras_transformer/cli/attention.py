@@ -21,8 +21,8 @@ from keras_transformer.errors import UserError
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="Output file, .html, .svg or .png.",
+    default=Path("attention.html"),
+    help="Output file, .html, .svg or .png. Default: attention.html in the current folder.",
 )
 @click.option(
     "--target",
@@ -52,7 +52,7 @@ def command(
     PNG file needs the package resvg_py.
 
     \b
-    keras-transformer attention tatoeba_en_de "The dog sleeps." --output attention.html
+    keras-transformer attention tatoeba_en_de "The dog sleeps."
     keras-transformer attention runs/a "The dog sleeps." --target "Der Hund schläft." --output a.svg
     keras-transformer attention runs/a "The dog sleeps." --layer 2 --head 3 --output head.png
     """

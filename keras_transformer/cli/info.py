@@ -94,7 +94,8 @@ def _training(training: dict[str, Any] | None, backend: str | None) -> str:
     elif training["steps"] is not None:  # a shared run, without checkpoints
         parts.append(f"{training['steps']:,} steps in the recipe")
     if steps := training["checkpoints"]:
-        parts.append(f"checkpoints of the steps {', '.join(map(str, steps))}")
+        of = "checkpoint of the step" if len(steps) == 1 else "checkpoints of the steps"
+        parts.append(f"{of} {', '.join(map(str, steps))}")
     return "; ".join(parts) + (f"; backend {backend}" if backend else "")
 
 
