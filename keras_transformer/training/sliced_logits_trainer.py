@@ -198,7 +198,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
         needs = {
-            "a GPU": not is_on_cpu(),
+            "a GPU of CUDA": _is_on_cuda(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
@@ -326,3 +326,8 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         copy.compile(optimizer, jit_compile=self.jit_compile)
         copy.optimizer.build(copy.trainable_variables)
         return copy
+
+
+def _is_on_cuda() -> bool:
+    """Returns whether PyTorch computes on a GPU of CUDA. Apple's GPUs have no CUDA graphs."""
+    return ops.zeros(()).device.type == "cuda"

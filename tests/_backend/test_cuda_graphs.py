@@ -23,7 +23,7 @@ ON_PYTORCH = keras.config.backend() == "torch"
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr(sliced_logits_trainer, "is_on_cpu", lambda: False)
+    monkeypatch.setattr(sliced_logits_trainer, "_is_on_cuda", lambda: True)
     for name, function in vars(cuda_on_cpu()).items():
         monkeypatch.setattr(torch.cuda, name, function)
 
@@ -130,7 +130,7 @@ def test_jit_compile_on_pytorch_needs_a_gpu():
     if not ON_PYTORCH:
         assert trainer_of(True, {}).jit_compile
         return
-    with pytest.raises(ValueError, match="CUDA graphs, which needs a GPU: use"):
+    with pytest.raises(ValueError, match="CUDA graphs, which needs a GPU of CUDA: use"):
         trainer_of(True, {})
     assert not isinstance(trainer_of("auto", {}).train_function, cuda_graphs.GraphedStep)
 

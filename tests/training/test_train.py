@@ -466,7 +466,9 @@ def test_on_pytorch_jit_compile_needs_a_gpu(tmp_path):
     recipe = tiny_run.recipe_for(tmp_path)
     training = recipe.training.model_copy(update={"jit_compile": True})
     on_pytorch = keras.config.backend() == "torch"
-    message = "training: On PyTorch, jit_compile=True records CUDA graphs, which needs a GPU"
+    message = (
+        "training: On PyTorch, jit_compile=True records CUDA graphs, which needs a GPU of CUDA"
+    )
     with pytest.raises(UserError, match=message) if on_pytorch else nullcontext():
         check_settings(recipe.model_copy(update={"training": training}))
 
