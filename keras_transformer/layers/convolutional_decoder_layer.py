@@ -110,7 +110,7 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
     ) -> tuple[Any, Any]:
         """Adds the attention's result to `convolved`, and the layer's input `x` to the sum."""
         query = (self.query_projection(convolved) + embeddings) * HALF_VARIANCE
-        length = ops.full((1, 1), ops.shape(key)[1], dtype="int32")
+        length = ops.zeros((1, 1), "int32") + ops.shape(key)[1]
         if mask is not None:
             mask = ops.cast(mask, "bool")
             length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
