@@ -279,6 +279,14 @@ def test_every_sentence_is_compared(tokenizer, tmp_path):
     assert found.identical == found.sentences
 
 
+def test_the_comparison_of_a_type_that_this_cpu_lacks_is_silent(tokenizer, tmp_path, capfd):
+    sentences = [source for source, _ in SENTENCES]
+    level = ctranslate2.get_log_level()
+    export_ctranslate2(new_model(), tokenizer, tmp_path / "model", "float16", sentences)
+    assert "[warning]" not in capfd.readouterr().err
+    assert ctranslate2.get_log_level() == level
+
+
 def test_export_loads_no_tensorflow(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer")
     code = (
