@@ -79,7 +79,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
             different values of `pad_id`. If `logits_mebibytes` or `r_drop` is negative or infinite.
             If `gradient_checkpointing` is True, but no layer of `model` supports it, or such a
             layer has batch normalization. `compile` raises ValueError if you pass a loss or
-            metrics. Training and evaluation raise ValueError if the output matrix of `model` is
+            metrics, and on PyTorch for `jit_compile=True` where CUDA graphs are impossible. Training and evaluation raise ValueError if the output matrix of `model` is
             quantized, for example by `quantize("int8")`.
     """
 
@@ -135,6 +135,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         loss_weights: Any = None,
         metrics: Any = None,
         weighted_metrics: Any = None,
+        *,
         jit_compile: bool | str = "auto",
         **kwargs: Any,
     ) -> None:
