@@ -75,12 +75,13 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
     Raises:
         TypeError: If a keyword argument is unknown.
         ValueError: If `model` lacks one of the attributes above. If the reduction of `loss` is not
-            a mean or a sum. If `loss` and `model` have
-            different values of `pad_id`. If `logits_mebibytes` or `r_drop` is negative or infinite.
-            If `gradient_checkpointing` is True, but no layer of `model` supports it, or such a
-            layer has batch normalization. `compile` raises ValueError if you pass a loss or
-            metrics, and on PyTorch for `jit_compile=True` where CUDA graphs are impossible. Training and evaluation raise ValueError if the output matrix of `model` is
-            quantized, for example by `quantize("int8")`.
+            a mean or a sum. If `loss` and `model` have different values of `pad_id`. If
+            `logits_mebibytes` or `r_drop` is negative or infinite. If `gradient_checkpointing` is
+            True, but no layer of `model` supports it, or such a layer has batch normalization.
+            `compile` raises ValueError if you pass a loss or metrics, and on PyTorch if
+            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise
+            ValueError if the output matrix of `model` is quantized, for example by
+            `quantize("int8")`.
     """
 
     def __init__(
