@@ -100,8 +100,9 @@ def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"
 
     During `fit`, the first signal lets the current step end, and the validation and the checkpoint
     after it. The second signal interrupts at once. If `waits` is False, each signal does, because
-    other processes would wait for this one. A signal that the process was started to ignore stays
-    ignored, such as Ctrl-C for a job in the background of a script.
+    other processes would wait for this one. A signal that comes later, while Python exits, ends the
+    process without a traceback. A signal that the process was started to ignore stays ignored, such
+    as Ctrl-C for a job in the background of a script.
 
     Yields:
         The callbacks for `fit`.
@@ -150,7 +151,7 @@ def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"
         raise
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if received else handler)
 
 
 def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:

@@ -14,6 +14,15 @@ from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.validation import TranslationValidation
 
 
+@pytest.fixture(autouse=True)
+def handlers():
+    """Restores the handlers of signals. A process that was interrupted has the default ones."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def train(recipe, data, tmp_path):
     return ("train", recipe, "--data-dir", data, "--run", tmp_path / "run")
@@ -103,7 +112,7 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     again = invoke("train", folder, "--resume", "--set", "training.steps=9")
     assert again.exit_code == 128 + signal.SIGTERM
     assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n")
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_signal_whose_exception_python_discards_stops_the_training_too(train, monkeypatch):
