@@ -11,6 +11,7 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ class _Commands(click.Group):
                 return super().invoke(ctx)
             except KeyboardInterrupt:
                 click.echo(err=True)
+                # One more Ctrl-C, while Python exits, ends the process without a traceback.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
                 raise click.exceptions.Exit(130) from None  # as shells report Ctrl-C
             except RecipeError:
                 raise

@@ -14,15 +14,6 @@ from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.validation import TranslationValidation
 
 
-@pytest.fixture(autouse=True)
-def handlers():
-    """Restores the handlers of signals. A process that was interrupted has the default ones."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def train(recipe, data, tmp_path):
     return ("train", recipe, "--data-dir", data, "--run", tmp_path / "run")
