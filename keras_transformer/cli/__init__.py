@@ -73,11 +73,12 @@ class _Commands(click.Group):
         with _one_line_errors():
             try:
                 return super().invoke(ctx)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 click.echo(err=True)
+                (number,) = interrupt.args or (signal.SIGINT,)
                 # One more Ctrl-C, while Python exits, ends the process without a traceback.
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
-                raise click.exceptions.Exit(130) from None  # as shells report Ctrl-C
+                raise click.exceptions.Exit(128 + number) from None  # as shells report a signal
             except RecipeError:
                 raise
             except UserError as error:

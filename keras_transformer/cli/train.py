@@ -118,10 +118,9 @@ def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"
         if was_raised := not is_fitting or len(received) > 1:
             raise KeyboardInterrupt(number)
         with suppress(RuntimeError):  # The signal came while a line was written.
+            again = " Press Ctrl-C again to stop at once." if number == signal.SIGINT else ""
             click.echo(
-                "\nStopping after this step, or after the checkpoint that is due. Press Ctrl-C "
-                "again to stop at once.",
-                err=True,
+                f"\nStopping after this step, or after the checkpoint that is due.{again}", err=True
             )
 
     def set_fitting(flag: bool) -> None:

@@ -25,18 +25,22 @@ def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, A
     Raises:
         RuntimeError: If the model cannot be loaded or a call fails. The message says why.
     """
-    process = subprocess.run(
+    from keras_transformer._child_process import child_process
+
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with child_process(
         [sys.executable, __file__],
-        input=json.dumps({"model": str(model), "calls": list(calls)}),
-        capture_output=True,
         text=True,
         encoding="utf-8",
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+        **pipes,
+    ) as process:
+        request = json.dumps({"model": str(model), "calls": list(calls)})
+        output, errors = process.communicate(request)
     if process.returncode:
-        reason = process.stderr.strip().rpartition("\n")[-1]
+        reason = errors.strip().rpartition("\n")[-1]
         raise RuntimeError(f"{model} fails in a new process: {reason}")
-    return json.loads(process.stdout.splitlines()[-1])
+    return json.loads(output.splitlines()[-1])
 
 
 def _main() -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_transformer._child_process import child_process
 from keras_transformer._files import atomic_write
 from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
@@ -270,14 +271,14 @@ def _in_new_process(
     check_installed("saved_model")
     arguments = (run.directory, output, options.model_dump_json(), json.dumps(chosen))
     with hidden_stderr():
-        process = subprocess.run(
+        with child_process(
             [sys.executable, "-m", __name__, *map(str, arguments)],
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        lines = process.stdout.splitlines()
+        ) as process:
+            lines = process.communicate()[0].splitlines()
         if process.returncode or not lines:
             raise RuntimeError(
                 f"the process that writes the SavedModel ended with exit code {process.returncode}"

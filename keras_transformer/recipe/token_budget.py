@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_transformer._child_process import child_process
 from keras_transformer.errors import UserError, is_out_of_memory
 from keras_transformer.recipe.settings import Recipe
 
@@ -155,11 +156,11 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         words = [sys.executable, "-m", __name__, str(tokens)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": errors}
-        child = subprocess.Popen(words, text=True, **pipes)
-        assert child.stdin
-        with child.stdin:
-            child.stdin.write(recipe.model_dump_json())
-        _watch(child, limit)
+        with child_process(words, text=True, **pipes) as child:
+            assert child.stdin
+            with child.stdin:
+                child.stdin.write(recipe.model_dump_json())
+            _watch(child, limit)
         output.seek(0)
         errors.seek(0)
         lines, message = output.read().splitlines(), errors.read()

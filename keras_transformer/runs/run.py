@@ -32,7 +32,7 @@ from keras_transformer.runs.model_file import (
     read_member,
 )
 from keras_transformer.runs.scores import RunScores
-from keras_transformer.runs.shipped import find_run
+from keras_transformer.runs.shipped import find_run, name_of
 from keras_transformer.runs.text import RunText, Split
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ class Run:
 
     def command(self, name: str, options: str) -> str:
         """Returns a command line for this run, to show to the user."""
-        return f"keras-transformer {name} {shlex.quote(str(self.directory))} {options}"
+        return f"keras-transformer {name} {shlex.quote(name_of(self.directory))} {options}"
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""

@@ -71,10 +71,19 @@ def shipped_runs() -> dict[str, Path]:
     return {recipe.parent.name: recipe.parent for recipe in recipes}
 
 
+def name_of(run: Path) -> str:
+    """Returns what names a run in a command: the path of its folder, or the name in the package."""
+    return run.name if run.parent.parent == _copies() else str(run)
+
+
+def _copies() -> Path:
+    return keras_home() / "keras_transformer" / "runs"
+
+
 def _copy(shipped: Path) -> Path:
     """Copies a run to a folder that depends on its content, once."""
     fingerprint = _fingerprint(shipped)
-    copy = keras_home() / "keras_transformer" / "runs" / fingerprint / shipped.name
+    copy = _copies() / fingerprint / shipped.name
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.parent / ".lock"):
         if not copy.exists():

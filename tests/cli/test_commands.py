@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -72,14 +73,15 @@ def test_what_the_user_can_fix_is_one_line(monkeypatch, error, message):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_ctrl_c_ends_each_command_with_the_status_of_a_shell(monkeypatch):
+@pytest.mark.parametrize(("arguments", "status"), [((), 130), ((signal.SIGTERM,), 143)])
+def test_a_signal_ends_each_command_with_the_status_of_a_shell(monkeypatch, arguments, status):
     @click.command()
     def fail():
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(*arguments)
 
     monkeypatch.setattr("keras_transformer.cli.translate.command", fail)
     result = CliRunner().invoke(main, ["translate"])
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (status, "", "\n")
 
 
 @pytest.mark.parametrize(

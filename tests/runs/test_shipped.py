@@ -36,6 +36,12 @@ def test_runs_of_the_package_have_names(package):
     assert shipped_runs() == {"one": package / "one"}
 
 
+def test_commands_have_the_name_of_a_run_in_the_package(package, tmp_path):
+    assert Run.open("one").command("evaluate", "") == "keras-transformer evaluate one "
+    run = Run.open(shutil.copytree(package / "one", tmp_path / "mine"))
+    assert run.command("evaluate", "") == f"keras-transformer evaluate {tmp_path / 'mine'} "
+
+
 def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path):
     run = Run.open("one")
     assert run.directory.name == "one"
