@@ -9,8 +9,9 @@ import keras_transformer
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_transformer"
 
-# What the SavedModel is made of; its exporter imports them in a process of the TensorFlow backend.
-PARTS_OF_THE_TENSORFLOW_GRAPH = {"translation_graph.py"}
+# The graph of a SavedModel, which its exporter imports in a process of the TensorFlow backend, and
+# the CUDA graphs of PyTorch, which are imported only on a GPU of the PyTorch backend.
+OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py"}
 
 
 def test_every_file_of_the_package_has_a_test_file():
@@ -29,7 +30,7 @@ def test_package_files_do_not_import_a_backend_or_keras_internals_at_module_leve
         r"^(import|from) (tensorflow|torch|jax|keras_hub|keras_nlp|keras\.src)\b", re.MULTILINE
     )
     offenders = {path.name for path in PACKAGE.rglob("*.py") if forbidden.search(path.read_text())}
-    assert offenders == PARTS_OF_THE_TENSORFLOW_GRAPH
+    assert offenders == OF_ONE_BACKEND
 
 
 def test_version_is_stated_once():
