@@ -72,7 +72,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _one_line_errors():
             try:
-                return super().invoke(ctx)
+                with _kept_interrupts():
+                    return super().invoke(ctx)
             except KeyboardInterrupt as interrupt:
                 click.echo(err=True)
                 (number,) = interrupt.args or (signal.SIGINT,)
@@ -84,6 +85,35 @@ class _Commands(click.Group):
             except UserError as error:
                 command = self.get_command(ctx, str(ctx.invoked_subcommand))
                 raise UserError(common.with_option_names(str(error), command)) from error
+
+
+@contextmanager
+def _kept_interrupts() -> Iterator[None]:
+    """Raises `KeyboardInterrupt` if Ctrl-C has ended in another error.
+
+    While TensorFlow traces a model, Keras catches the interrupt, and fails later.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        received.append(number)
+        raise KeyboardInterrupt(number)
+
+    if signal.getsignal(signal.SIGINT) != signal.default_int_handler:  # as in a background job
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except click.exceptions.Exit:
+        raise
+    except Exception:
+        if received:
+            raise KeyboardInterrupt(*received[:1]) from None
+        raise
+    finally:
+        if signal.getsignal(signal.SIGINT) == interrupt:  # A command may have set another one.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _prepare_streams() -> None:

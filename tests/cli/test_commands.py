@@ -84,6 +84,19 @@ def test_a_signal_ends_each_command_with_the_status_of_a_shell(monkeypatch, argu
     assert (result.exit_code, result.stdout, result.stderr) == (status, "", "\n")
 
 
+def test_an_interrupt_that_ends_in_another_error_is_one(monkeypatch):
+    @click.command()
+    def fail():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise UserError("Tried to convert 'shape' to a tensor") from None
+
+    monkeypatch.setattr("keras_transformer.cli.translate.command", fail)
+    result = CliRunner().invoke(main, ["translate"])
+    assert (result.exit_code, result.stderr) == (130, "\n")
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
