@@ -13,6 +13,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -89,11 +90,23 @@ class _Commands(click.Group):
 
 @contextmanager
 def _kept_interrupts() -> Iterator[None]:
-    """Raises `KeyboardInterrupt` if Ctrl-C has ended in another error.
+    """Raises `KeyboardInterrupt` if a Ctrl-C was lost, or has ended in another error.
 
-    While TensorFlow traces a model, Keras catches the interrupt, and fails later.
+    Python discards an interrupt within a callback of its garbage collector, such as one of JAX.
+    Then the signal is sent again. While TensorFlow traces a model, Keras catches the interrupt, and
+    fails later.
     """
     received: list[int] = []
+    previous = sys.unraisablehook
+
+    def send_again(discarded: Any) -> None:
+        if not isinstance(discarded.exc_value, KeyboardInterrupt):
+            previous(discarded)
+            return
+        (number,) = discarded.exc_value.args or (signal.SIGINT,)
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
 
     def interrupt(number: int, _: Any) -> None:
         received.append(number)
@@ -103,6 +116,7 @@ def _kept_interrupts() -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = send_again
     try:
         yield
     except click.exceptions.Exit:
@@ -112,6 +126,7 @@ def _kept_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt(*received[:1]) from None
         raise
     finally:
+        sys.unraisablehook = previous
         if signal.getsignal(signal.SIGINT) == interrupt:  # A command may have set another one.
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

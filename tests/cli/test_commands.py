@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +83,21 @@ def test_a_signal_ends_each_command_with_the_status_of_a_shell(monkeypatch, argu
     monkeypatch.setattr("keras_transformer.cli.translate.command", fail)
     result = CliRunner().invoke(main, ["translate"])
     assert (result.exit_code, result.stdout, result.stderr) == (status, "", "\n")
+
+
+def test_an_interrupt_that_python_discards_comes_again(monkeypatch):
+    class Interrupted:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    @click.command()
+    def wait():
+        Interrupted()
+        time.sleep(60)
+
+    monkeypatch.setattr("keras_transformer.cli.translate.command", wait)
+    result = CliRunner().invoke(main, ["translate"])
+    assert (result.exit_code, result.stderr) == (130, "\n")
 
 
 def test_an_interrupt_that_ends_in_another_error_is_one(monkeypatch):
