@@ -1,6 +1,7 @@
 """Fixtures and settings shared by all tests."""
 
 import os
+import signal
 import sys
 from importlib.metadata import version
 
@@ -67,3 +68,17 @@ def data_dir() -> Path:
     if not folder:
         pytest.skip("KERAS_TRANSFORMER_DATA names no folder with the real data sets")
     return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Handles Ctrl-C, which a job in the background ignores, and restores the handlers afterwards.
+
+    A command that was interrupted leaves the default handlers of the system.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        if handler is not None:  # It was not set by Python.
+            signal.signal(number, handler)

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -93,30 +94,38 @@ def _kept_interrupts() -> Iterator[None]:
     """Raises `KeyboardInterrupt` if a Ctrl-C was lost, or has ended in another error.
 
     Python discards an interrupt within a callback of its garbage collector, such as one of JAX.
-    Then the signal is sent again. While TensorFlow traces a model, Keras catches the interrupt, and
-    fails later.
+    Keras catches it while TensorFlow traces a model, and fails later or goes on. So the signal is
+    sent again until the command ends. An interrupt could abort the import of a library in C++, so
+    it waits for the end of an import.
     """
     received: list[int] = []
+    timers: list[threading.Timer] = []
     previous = sys.unraisablehook
 
-    def send_again(discarded: Any) -> None:
-        if not isinstance(discarded.exc_value, KeyboardInterrupt):
-            previous(discarded)
-            return
-        (number,) = discarded.exc_value.args or (signal.SIGINT,)
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), number))
-        timer.daemon = True
-        timer.start()
+    def send_again(seconds: float) -> None:
+        timers.append(threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)))
+        timers[-1].daemon = True
+        timers[-1].start()
 
-    def interrupt(number: int, _: Any) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):
+            send_again(0.1)
+            return
         received.append(number)
+        send_again(2.0)
         raise KeyboardInterrupt(number)
+
+    def after_discarding(discarded: Any) -> None:
+        if isinstance(discarded.exc_value, KeyboardInterrupt):
+            send_again(0.1)
+        else:
+            previous(discarded)
 
     if signal.getsignal(signal.SIGINT) != signal.default_int_handler:  # as in a background job
         yield
         return
     signal.signal(signal.SIGINT, interrupt)
-    sys.unraisablehook = send_again
+    sys.unraisablehook = after_discarding
     try:
         yield
     except click.exceptions.Exit:
@@ -126,9 +135,20 @@ def _kept_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt(*received[:1]) from None
         raise
     finally:
+        for timer in timers:
+            timer.cancel()
         sys.unraisablehook = previous
         if signal.getsignal(signal.SIGINT) == interrupt:  # A command may have set another one.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Returns whether a frame belongs to the import of a module."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _prepare_streams() -> None:

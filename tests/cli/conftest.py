@@ -1,7 +1,6 @@
 """A small trained run for all tests of the command line."""
 
 import shutil
-import signal
 
 import pytest
 from support.command_line import invoke
@@ -37,15 +36,6 @@ def write_data(folder):
         (folder / f"train.{language}").write_text(pairs, encoding="utf-8")
         (folder / f"val.{language}").write_text("\n".join(words) + "\n", encoding="utf-8")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def handlers():
-    """Restores the handlers of signals. A process that was interrupted has the default ones."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
