@@ -13,7 +13,6 @@ import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -99,13 +98,10 @@ def _kept_interrupts() -> Iterator[None]:
     it waits for the end of an import.
     """
     received: list[int] = []
-    timers: list[threading.Timer] = []
     previous = sys.unraisablehook
 
     def send_again(seconds: float) -> None:
-        timers.append(threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)))
-        timers[-1].daemon = True
-        timers[-1].start()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if _is_importing(frame):
@@ -121,10 +117,12 @@ def _kept_interrupts() -> Iterator[None]:
         else:
             previous(discarded)
 
-    if signal.getsignal(signal.SIGINT) != signal.default_int_handler:  # as in a background job
+    is_ignored = signal.getsignal(signal.SIGINT) != signal.default_int_handler
+    if is_ignored or not hasattr(signal, "SIGALRM"):  # as in a background job, or on Windows
         yield
         return
     signal.signal(signal.SIGINT, interrupt)
+    alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.unraisablehook = after_discarding
     try:
         yield
@@ -135,8 +133,8 @@ def _kept_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt(*received[:1]) from None
         raise
     finally:
-        for timer in timers:
-            timer.cancel()
+        send_again(0)  # never
+        signal.signal(signal.SIGALRM, alarm)
         sys.unraisablehook = previous
         if signal.getsignal(signal.SIGINT) == interrupt:  # A command may have set another one.
             signal.signal(signal.SIGINT, signal.default_int_handler)
