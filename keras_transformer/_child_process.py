@@ -25,12 +25,12 @@ def child_process(words: Sequence[str], **options: Any) -> Iterator[subprocess.P
     """
     with _sigterm_interrupts():
         # Ctrl-C in a terminal reaches only this process, which then ends the others.
-        child = subprocess.Popen(words, start_new_session=True, **options)
-        try:
-            yield child
-        except BaseException:
-            _end(child)
-            raise
+        with subprocess.Popen(words, start_new_session=True, **options) as child:
+            try:
+                yield child
+            except BaseException:
+                _end(child)
+                raise
 
 
 def _end(child: subprocess.Popen) -> None:

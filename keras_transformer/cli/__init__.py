@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import click
@@ -26,6 +25,7 @@ from keras_transformer._files import is_disk_full
 from keras_transformer._lazy import ImportHook
 from keras_transformer._streams import hidden_stderr
 from keras_transformer.cli import common
+from keras_transformer.cli.interrupts import kept_interrupts
 from keras_transformer.errors import RecipeError, UserError, is_out_of_memory
 
 COMMANDS = (
@@ -73,7 +73,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _one_line_errors():
             try:
-                with _kept_interrupts():
+                with kept_interrupts():
                     return super().invoke(ctx)
             except KeyboardInterrupt as interrupt:
                 click.echo(err=True)
@@ -86,67 +86,6 @@ class _Commands(click.Group):
             except UserError as error:
                 command = self.get_command(ctx, str(ctx.invoked_subcommand))
                 raise UserError(common.with_option_names(str(error), command)) from error
-
-
-@contextmanager
-def _kept_interrupts() -> Iterator[None]:
-    """Raises `KeyboardInterrupt` if a Ctrl-C was lost, or has ended in another error.
-
-    Python discards an interrupt within a callback of its garbage collector, such as one of JAX.
-    Keras catches it while TensorFlow traces a model, and fails later or goes on. So the signal is
-    sent again until the command ends. An interrupt could abort the import of a library in C++, so
-    it waits for the end of an import.
-    """
-    received: list[int] = []
-    previous = sys.unraisablehook
-
-    def send_again(seconds: float) -> None:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if _is_importing(frame):
-            send_again(0.1)
-            return
-        received.append(number)
-        send_again(2.0)
-        raise KeyboardInterrupt(number)
-
-    def after_discarding(discarded: Any) -> None:
-        if isinstance(discarded.exc_value, KeyboardInterrupt):
-            send_again(0.1)
-        else:
-            previous(discarded)
-
-    is_ignored = signal.getsignal(signal.SIGINT) != signal.default_int_handler
-    if is_ignored or not hasattr(signal, "SIGALRM"):  # as in a background job, or on Windows
-        yield
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    sys.unraisablehook = after_discarding
-    try:
-        yield
-    except click.exceptions.Exit:
-        raise
-    except Exception:
-        if received:
-            raise KeyboardInterrupt(*received[:1]) from None
-        raise
-    finally:
-        send_again(0)  # never
-        signal.signal(signal.SIGALRM, alarm)
-        sys.unraisablehook = previous
-        if signal.getsignal(signal.SIGINT) == interrupt:  # A command may have set another one.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Returns whether a frame belongs to the import of a module."""
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _prepare_streams() -> None:
