@@ -408,8 +408,8 @@ class Run:
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         return UserError(
             f"no model {self.model_path}, because the training has not finished. "
-            f"{self.how_to_finish()}. Or choose a checkpoint with `checkpoint`: best, last or one "
-            f"of the steps {steps}"
+            f"{self.how_to_finish()}. Or choose a checkpoint with `checkpoint`: best, last or a "
+            f"step ({steps})"
         )
 
     def how_to_finish(self) -> str:

@@ -317,10 +317,10 @@ def _tokenizer(run: Run) -> Tokenizer:
     if initial_run := run.recipe.training.initial_run:
         tokenizer = Run.open(initial_run).tokenizer()
     else:
-        settings = run.recipe.tokenizer
+        settings, pairs = run.recipe.tokenizer, run.text.pairs("train")
         print("Training the tokenizer.", file=sys.stderr)
         tokenizer = Tokenizer.train(
-            run.text.pairs("train"),
+            pairs,
             settings.vocabulary_size,
             model_type=settings.model_type,
             joint=settings.joint,

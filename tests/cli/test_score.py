@@ -53,7 +53,7 @@ def test_a_checkpoint_scores(run, tmp_path):
     (tmp_path / "text").write_text("one\n")
     (run / "model.keras").unlink()
     score = ("score", run, tmp_path / "text", tmp_path / "text")
-    assert "best, last or one of the steps 2, 4" in fails(*score)
+    assert "best, last or a step (2, 4)" in fails(*score)
     first, second = (succeeds(*score, "--checkpoint", which) for which in (2, "last"))
     assert float(first.split("\t")[0]) != float(second.split("\t")[0])
 

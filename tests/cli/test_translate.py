@@ -174,7 +174,7 @@ def test_an_unfinished_run_translates_with_a_checkpoint(run):
     (run / "model.keras").unlink()
     message = fails("translate", run, input="one two\n")
     assert f"To finish it: keras-transformer train {run} --resume. " in message
-    assert message.endswith("with --checkpoint: best, last or one of the steps 2, 4")
+    assert message.endswith("with --checkpoint: best, last or a step (2, 4)")
     # The finished model is the last checkpoint, because the recipe has average_last=1.
     last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
     assert last == expected
