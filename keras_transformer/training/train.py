@@ -24,7 +24,11 @@ from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER, read_member
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
-from keras_transformer.runs.validation_history import ValidationHistory, best_checkpoints
+from keras_transformer.runs.validation_history import (
+    ValidationHistory,
+    best_checkpoints,
+    load_history,
+)
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
@@ -202,16 +206,22 @@ def _record(run: Run) -> None:
     checkpoint = newest_checkpoint(run.checkpoints_dir)
     step = checkpoint_step(checkpoint) if checkpoint else 0
     history, backend = run.history(), keras.config.backend()
+    recorded = history[-1].get("backend") if history else None
+    if recorded and checkpoint and _has_all_steps(run, checkpoint):
+        backend = recorded  # This process trains nothing.
     changes = run.record(step, backend)
-    if history and history[-1].get("backend") not in (None, backend):
-        print(
-            f"changed from step {step:,} on: the backend was {history[-1]['backend']} and is now "
-            f"{backend}"
-        )
+    if recorded not in (None, backend):
+        print(f"changed from step {step:,} on: the backend was {recorded} and is now {backend}")
     for key, (before, after) in changes.items():
         unread = key == "data.directory" and (run.directory / "text").is_dir()
         note = f"; the run reads its copy of the text in {run.directory / 'text'}" if unread else ""
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}{note}")
+
+
+def _has_all_steps(run: Run, checkpoint: Path) -> bool:
+    settings = run.recipe.training
+    is_over = load_history(checkpoint).is_over(settings.early_stopping_patience)
+    return is_over or checkpoint_step(checkpoint) == settings.steps
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:

@@ -437,12 +437,17 @@ def test_a_changed_folder_that_is_not_read_is_told(copy, capsys):
         assert f" and is now '{folder}'{note}\n" in capsys.readouterr().out
 
 
-def test_a_changed_backend_is_told(copy, capsys):
+def test_a_changed_backend_is_told_if_it_trains(copy, capsys):
     (entry,) = copy.history()
     copy.history_path.write_text(json.dumps([{**entry, "backend": "other"}]))
     train(copy, resume=True)
+    assert "the backend was" not in capsys.readouterr().out  # No step was done on it.
+    assert copy.history()[-1]["backend"] == "other"
+    longer = copy.recipe.training.model_copy(update={"steps": 6})
+    train(Run(copy.directory, copy.recipe.model_copy(update={"training": longer})), resume=True)
     told = f"the backend was other and is now {keras.config.backend()}"
     assert f"changed from step 5 on: {told}" in capsys.readouterr().out
+    assert copy.history()[-1]["backend"] == keras.config.backend()
 
 
 def test_settings_are_checked_on_resume(copy):
