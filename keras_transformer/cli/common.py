@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,20 @@ class _RunFolder(click.Path):
         if value == "":
             self.fail("a run folder must have a name", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class _SentenceFile(click.Path):
+    """The path of an existing file. A sentence in its place is refused with a hint."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            if len(str(value).split()) > 1:
+                command = f"echo {shlex.quote(str(value))} | {ctx.command_path} ..."
+                hint = f"A sentence comes from standard input: {command}"
+                self.fail(f"{error.message} {hint}", param, ctx)
+            raise
 
 
 def choose_backend() -> None:
@@ -94,7 +109,9 @@ run_folder = _RunFolder(path_type=Path)
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 run_argument = click.argument("run", metavar="RUN", type=run_folder, shell_complete=_complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
-file_argument = click.argument("file", type=existing_file, required=False)
+file_argument = click.argument(
+    "file", type=_SentenceFile(path_type=Path, exists=True, dir_okay=False), required=False
+)
 set_option = click.option(
     "--set",
     "overrides",
@@ -293,13 +310,20 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
 
 @contextmanager
 def warning_lines() -> Iterator[None]:
-    """Shows each warning on stderr without the file and line of the code that caused it.
+    """Shows each warning once on stderr, without the file and line of the code that caused it.
 
     Keras's warning of a softmax over one value is hidden: a sentence may have one token.
     """
+    shown: set[str] = set()  # Python shows a warning again after an import that sets filters.
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if (text := str(message)) not in shown:
+            shown.add(text)
+            click.echo(f"Warning: {text}", err=True)
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are using a softmax")
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
+        warnings.showwarning = show
         yield
 
 

@@ -195,9 +195,9 @@ def _evaluate_run(
     files = (source, reference) if source else None
     search = checked(run.recipe.evaluation.search_options, **take_options(options, SearchOptions))
     evaluator = run_evaluator(run, split, files, **settings)
-    other = read_baseline(baseline, evaluator, None if files else split) if baseline else None
-    text = f"the {split} text" if files is None else str(source)
+    text = f"the {split} text {run.text.files(split)[0]}" if files is None else str(source)
     click.echo(f"Evaluating {text}: {len(evaluator.sources or ()):,} sentences", err=True)
+    other = read_baseline(baseline, evaluator, None if files else split) if baseline else None
     place = {"split": split, "files": files, "use_shortlist": options.pop("shortlist")}
     hypotheses, scores = evaluate_run(run, evaluator, options=search, **place, **options)
     return evaluator, hypotheses, other, scores

@@ -54,7 +54,7 @@ class RunScores:
         """
         text: dict[str, str] = {"split": split}
         if files is not None:
-            text = {"source": str(files[0].absolute()), "reference": str(files[1].absolute())}
+            text = {"source": str(files[0].resolve()), "reference": str(files[1].resolve())}
         entry = {
             **text,
             "metric": metric,

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import click
 import pytest
@@ -11,6 +12,7 @@ from keras_transformer.cli.common import (
     FiniteRange,
     count_lines,
     standard_output,
+    warning_lines,
     with_option_names,
     writer,
 )
@@ -75,6 +77,14 @@ def test_a_closed_standard_output_is_refused_at_once(monkeypatch):
 )
 def test_python_names_become_options(message, expected):
     assert with_option_names(message, translate.command) == expected
+
+
+def test_a_warning_is_shown_once(capsys):
+    with warning_lines():
+        for message in ("the model is old", "the disk is slow", "the model is old"):
+            warnings.resetwarnings()  # as imports of libraries may do
+            warnings.warn(message, stacklevel=1)
+    assert capsys.readouterr().err == "Warning: the model is old\nWarning: the disk is slow\n"
 
 
 def test_numbers_of_a_range_are_finite():

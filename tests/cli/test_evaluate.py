@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from support.command_line import fails, succeeds
+from support.command_line import fails, invoke, succeeds
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.runs.run import Run
 
 
 def test_scores_are_shown_and_appended_to_the_run(run):
@@ -111,7 +112,8 @@ def test_the_shortlist_is_recorded(run):
 
 def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_path, monkeypatch):
     draw_few_samples(monkeypatch)
-    text = ["--source", finished / "data" / "val.en", "--reference", finished / "data" / "val.de"]
+    reference = finished / "data" / ".." / "data" / "val.de"
+    text = ["--source", finished / "data" / "val.en", "--reference", reference]
     baseline, output, report = (tmp_path / name for name in ("baseline", "out", "report.json"))
     succeeds("evaluate", run, *text, "--output", baseline, "--beam-size", 1)
     tests = ["--significance", "bootstrap", "--significance", "randomization"]
@@ -127,14 +129,16 @@ def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_pat
     assert "words of the source" in shown and not (run / "hypotheses").exists()
     assert len(output.read_text().splitlines()) == len(baseline.read_text().splitlines()) == 10
     entry = json.loads((run / "scores.json").read_text())[-1]
-    assert entry["reference"] == str(text[-1]) and entry["score"] == score["score"]
+    assert entry["reference"] == str(reference.resolve()) and entry["score"] == score["score"]
 
 
 def test_a_run_is_the_baseline_of_another(run, tmp_path, monkeypatch):
     draw_few_samples(monkeypatch)
     other = shutil.copytree(run, tmp_path / "other")
     evaluate = f"keras-transformer evaluate {other} --split test"
-    assert fails("evaluate", run, "--baseline", other).endswith(evaluate)
+    told = invoke("evaluate", run, "--baseline", other).stderr.strip()
+    assert told.endswith(evaluate)
+    assert told.startswith(f"Evaluating the test text {Run.open(run).text.files('test')[0]}: ")
     assert not (run / "scores.json").exists()
     succeeds("evaluate", other)
     shown = succeeds("evaluate", run, "--baseline", other)

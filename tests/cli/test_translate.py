@@ -31,6 +31,13 @@ def test_translate_gives_one_line_a_line(run):
     assert (lines[1], lines[3]) == ("", "")
 
 
+def test_a_sentence_in_place_of_a_file_is_refused_with_a_hint(run):
+    assert "translate ..." not in fails("translate", run, "in.txt")
+    told = fails("translate", run, "It's late")
+    assert 'File "It\'s late" does not exist. A sentence comes from standard input: echo' in told
+    assert told.endswith("translate ...")
+
+
 SHOUT = """
 import sys
 import zipfile
