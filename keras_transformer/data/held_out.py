@@ -14,6 +14,7 @@ from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError, check_sizes
 
 # Candidates per held-out pair. A candidate that shares its target with the other split is skipped.
+# If too few remain, there are twice as many, and so on.
 _CANDIDATES = 2
 
 
@@ -57,7 +58,7 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     sentence with a held-out pair. A held-out source sentence has one translation, the first.
 
     The choice depends on `seed` and on the set of source sentences, not on their order. It keeps 8
-    bytes per pair in memory, and the held-out pairs.
+    bytes per pair in memory, and the held-out pairs, or more pairs if many have the same target.
 
     Example:
 
@@ -68,7 +69,8 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     ```
 
     Args:
-        pairs: The corpus. It is iterated over twice, and once more by `HeldOut.train`.
+        pairs: The corpus. It is iterated over twice, or more often if many pairs have the same
+            target, and once more by `HeldOut.train`.
         validation: Number of pairs for validation, an integer > 0.
         test: Number of pairs for test, an integer > 0.
         seed: Random seed, an integer >= 0. Defaults to 1.
@@ -77,7 +79,8 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
         A `HeldOut` with the held-out pairs and an iterator of the training pairs.
 
     Raises:
-        UserError: If the held-out pairs would be more than half of the different source sentences.
+        UserError: If the held-out pairs would be more than half of the different source sentences,
+            or if too few pairs have a target that is not in the test split.
         ValueError: If `validation` or `test` is not an integer of at least 1.
     """
     check_sizes(validation=validation, test=test)
@@ -96,17 +99,21 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
             f"data.held_out: at most half of the {len(hashes):,} different source sentences can be "
             f"held out. Received: {validation:,} for validation and {test:,} for test"
         )
-    candidates = _candidates(pairs, hashes[_CANDIDATES * count - 1], seed)
-    chosen_test, rest = candidates[:test], candidates[test:]
-    targets = {sentence_key(target) for _, target in chosen_test}
-    rest = [pair for pair in rest if sentence_key(pair[1]) not in targets]
-    if len(rest) < validation:
-        raise UserError(
-            "data.held_out: too many pairs have the same target sentence, so that validation and "
-            f"test would share sentences. Received: {validation:,} for validation and {test:,} "
-            "for test"
-        )
-    return HeldOut(rest[:validation], chosen_test, pairs)
+    number = _CANDIDATES * count
+    while True:
+        candidates = _candidates(pairs, hashes[min(number, len(hashes)) - 1], seed)
+        chosen_test, rest = candidates[:test], candidates[test:]
+        targets = {sentence_key(target) for _, target in chosen_test}
+        rest = [pair for pair in rest if sentence_key(pair[1]) not in targets]
+        if len(rest) >= validation:
+            return HeldOut(rest[:validation], chosen_test, pairs)
+        if number >= len(hashes):
+            raise UserError(
+                f"data.held_out: only {len(rest):,} source sentences have a translation that is "
+                "not in the test text, because many have the same translation: hold out fewer. "
+                f"Received: {validation:,} for validation and {test:,} for test"
+            )
+        number *= 2
 
 
 def _progress(pairs: Iterable[Pair]) -> Iterable[Pair]:

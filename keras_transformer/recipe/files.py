@@ -9,7 +9,8 @@ import yaml
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError, UserError
-from keras_transformer.recipe.settings import Recipe, known_keys
+from keras_transformer.recipe.settings import Recipe, TokenizerSettings, known_keys
+from keras_transformer.runs.shipped import find_run
 
 _PACKAGE = Path(__file__).parents[1]
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
@@ -27,7 +28,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
             values are parsed as YAML.
 
     Returns:
-        The recipe, with defaults for missing keys.
+        The recipe, with defaults for missing keys. With `training.initial_run`, the defaults of the
+        section `tokenizer` are the settings of that run, if it exists.
 
     Raises:
         UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
@@ -48,7 +50,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     for override in overrides:
         _apply(override, tree)
     try:
-        return Recipe.model_validate(tree)
+        recipe = Recipe.model_validate(tree)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
         keys = [".".join(map(str, (*details["loc"], ""))) for details in error.errors()]
@@ -57,6 +59,20 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
             message = f"{path} with `overrides` {', '.join(given)}: {problems}"
             raise UserError(message) from None
         raise RecipeError(f"{path}: {problems}") from None
+    return _with_tokenizer_of_initial_run(recipe)
+
+
+def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
+    given = {key: getattr(recipe.tokenizer, key) for key in recipe.tokenizer.model_fields_set}
+    initial_run = recipe.training.initial_run
+    if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
+        return recipe
+    try:
+        path = find_run(initial_run) / "recipe.yaml"
+    except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
+        return recipe
+    tokenizer = load_recipe(path).tokenizer.model_copy(update=given)
+    return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
 def find_recipe(path_or_name: str | Path) -> Path:

@@ -280,8 +280,8 @@ class Training(_Section):
 
     initial_run: Path | None = Field(
         None,
-        description="Finished run to fine-tune. "
-        "Training starts with the tokenizer and weights of this run.",
+        description="Finished run to fine-tune. Training starts with the tokenizer and weights of "
+        "this run. Keys of the section tokenizer may be omitted, or have the values of this run.",
     )
     steps: int = Field(
         100_000,

@@ -105,8 +105,10 @@ class Run:
             UserError: If the folder already contains a run or files that a run writes.
             UserError: If the folder cannot be created, or if a text file of the recipe is missing.
                 After an error, the folder is unchanged.
+            UserError: As by `initial_run`.
         """
         run = cls(directory, recipe)
+        run.initial_run()
         for split in get_args(Split):
             if getattr(recipe.data, split) is not None:
                 run.text.files_of_recipe(split)
@@ -200,6 +202,25 @@ class Run:
         """
         run = cls(cls.open(directory).directory, recipe)
         run._changes()
+        return run
+
+    def initial_run(self) -> "Run | None":
+        """Opens the run whose tokenizer and weights this run starts with, if the recipe names one.
+
+        Raises:
+            UserError: If there is no such run, or if its recipe has another section `tokenizer`.
+        """
+        if self.recipe.training.initial_run is None:
+            return None
+        run = Run.open(self.recipe.training.initial_run)
+        found = run.recipe.differences(self.recipe)
+        for key, (theirs, ours) in found.items():
+            if key.startswith("tokenizer."):
+                raise UserError(
+                    f"training.initial_run: {run.directory} has {key}={theirs}, and the recipe has "
+                    f"{key}={ours}. Remove the section `tokenizer`, or copy it from "
+                    f"{run.recipe_path}"
+                )
         return run
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:

@@ -33,10 +33,13 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
 
     Loss, metrics and gradients of a batch are the same as those of `model` itself, if you compile
     `model` with `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. Only tokens
-    whose label shares the highest logit with another token always count as correct. Over several
-    batches, the reported loss is the mean per token, where Keras takes a mean that is weighted by
-    rows. `compile` also compiles `model`, with the same optimizer. `save` saves only `model`. You
-    can train the saved model further without this trainer.
+    whose label shares the highest logit with another token always count as correct. The reported
+    loss is always a mean per token. Over several batches, Keras takes a mean that is weighted by
+    rows. With sum reduction, Keras reports the sum, and the trainer reports this sum, with the
+    losses of regularizers, divided by the number of tokens.
+
+    `compile` also compiles `model`, with the same optimizer. `save` saves only `model`. You can
+    train the saved model further without this trainer.
 
     Example:
 

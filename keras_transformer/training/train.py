@@ -106,8 +106,9 @@ def _train(
     tokenizer = distribution.chief_first(lambda: _tokenizer(run))
     with distribution.making():
         trainer = new_trainer(recipe, tokenizer, distribution)
-        if settings.initial_run and not (resume and run.checkpoints()):
-            _load_initial_weights(Run.open(settings.initial_run), trainer.model)
+        initial_run = None if resume and run.checkpoints() else run.initial_run()
+        if initial_run:
+            _load_initial_weights(initial_run, trainer.model)
     plan, validation_batches = _batches(run, tokenizer, distribution, resume)
     if resume or not run.checkpoints():  # otherwise, `fit` raises an error
         distribution.chief_first(lambda: _record(run))
@@ -324,8 +325,8 @@ def _names(checkpoints: list[Path]) -> str:
 def _tokenizer(run: Run) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if initial_run := run.recipe.training.initial_run:
-        tokenizer = Run.open(initial_run).tokenizer()
+    if initial_run := run.initial_run():
+        tokenizer = initial_run.tokenizer()
     else:
         settings, pairs = run.recipe.tokenizer, run.text.pairs("train")
         print("Training the tokenizer.", file=sys.stderr)

@@ -117,6 +117,17 @@ def test_keys_of_all_sections_are_suggested(path, key, nearest):
     assert f"; did you mean {nearest}?" in str(error.value)
 
 
+def test_the_tokenizer_of_the_initial_run_is_the_default(path, tmp_path):
+    first = tmp_path / "first"
+    initial, joint = f"training.initial_run={first}", "tokenizer.joint=true"
+    assert load_recipe(path, [initial]).tokenizer == load_recipe(path).tokenizer  # no such run yet
+    first.mkdir()
+    settings = ["tokenizer.vocabulary_size=99", "tokenizer.joint=false"]
+    (first / "recipe.yaml").write_text(load_recipe(path, settings).to_yaml())
+    found = load_recipe(path, [initial, joint]).tokenizer
+    assert (found.vocabulary_size, found.joint) == (99, True)
+
+
 def test_a_run_folder_stands_for_its_recipe(path, tmp_path):
     (tmp_path / "run").mkdir()
     path.rename(tmp_path / "run" / "recipe.yaml")

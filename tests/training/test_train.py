@@ -130,6 +130,19 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, setting,
     assert not run.store_dir.exists()
 
 
+def test_another_run_must_have_the_tokenizer_of_the_recipe(whole, tmp_path):
+    tiny_run.write_text(tmp_path)
+    recipe = recipe_after(whole[0], tmp_path)
+    tokenizer = recipe.tokenizer.model_copy(update={"vocabulary_size": 18, "joint": False})
+    recipe = recipe.model_copy(update={"tokenizer": tokenizer})
+    message = r"training\.initial_run: .*run has tokenizer\.vocabulary_size=17, .* recipe has .*=18"
+    with pytest.raises(UserError, match=message):
+        Run.create(tmp_path / "run", recipe)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=message):
+        train(Run(tmp_path / "run", recipe))
+
+
 def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     (tmp_path / "next").mkdir()
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
