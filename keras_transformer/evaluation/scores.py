@@ -154,6 +154,12 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
         )
     else:
         run = Run.open(path)
+        if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
+            raise UserError(
+                f"{path} has another {split} text than the evaluated run, so their scores can't be "
+                f"compared. Translate the text of the evaluated run with {path}, and give the "
+                "translations as --baseline"
+            )
         if not run.model_path.exists() and run.checkpoints():
             raise UserError(
                 f"the training of {path} has not finished. To compare with a checkpoint of it: "
@@ -161,12 +167,6 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
                 f"the file in {run.hypotheses_dir} as --baseline"
             )
         lines = run.scores.hypotheses(split)
-        if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
-            raise UserError(
-                f"{path} has another {split} text than the evaluated run, so their scores can't be "
-                f"compared. Translate the text of the evaluated run with {path}, and give the "
-                "translations as --baseline"
-            )
     evaluator.check_aligned({str(path): lines})
     return lines
 
