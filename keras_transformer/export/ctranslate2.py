@@ -279,6 +279,7 @@ def _compare(
         beam_size=1,
         length_penalty=0.0,
         min_decoding_length=0,
+        max_input_length=0,
         max_decoding_length=longest,
         return_scores=True,
     )

@@ -117,6 +117,8 @@ class Data(_Section):
             raise ValueError("held_out needs files for train, and no validation and test")
         if self.generator is not None and (self.held_out, *files) != (None,) * 4:
             raise ValueError("give files or a generator, not both")
+        if self.generator is not None and (self.directory, self.download) != (None, None):
+            raise ValueError("directory and download have no effect with a generator: remove them")
         writes_text = self.generator is not None or self.held_out is not None
         if writes_text and self.source_language == self.target_language:
             raise ValueError(

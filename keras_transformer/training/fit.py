@@ -109,13 +109,13 @@ def fit(
             loss is the value of `"loss"` in the results of `validation`. Defaults to None, which
             means no early stopping.
         callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
-            saving. Their argument `logs` contains validation results such as `val_loss`. The
-            training loss and metrics in `logs` are means over the steps since the last report. So
-            they depend on `report_every`. The state of callbacks is not saved. If a callback stops
-            training within an optimizer step, `fit` first completes this step. If training stops
-            between two checkpoints, by a callback or because `checkpoint_every` does not divide
-            `steps`, a resumed training counts `checkpoint_every` from there. Its checkpoints and
-            dropout masks then differ from those of an uninterrupted training.
+            saving. Their argument `logs` contains the numbers of the validation, such as
+            `val_loss`. The training loss and metrics in `logs` are means over the steps since the
+            last report. So they depend on `report_every`. The state of callbacks is not saved. If a
+            callback stops training within an optimizer step, `fit` first completes this step. If
+            training stops between two checkpoints, by a callback or because `checkpoint_every` does
+            not divide `steps`, a resumed training counts `checkpoint_every` from there. Its
+            checkpoints and dropout masks then differ from those of an uninterrupted training.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
@@ -352,7 +352,7 @@ def _measuring(
                 "`patience` and `keep_best` need a `validation` that returns a number as `loss`. "
                 f"Received: validation results {sorted(found)}"
             )
-        logs.update({f"val_{name}": x for name, x in found.items() if not _is_image(x)})
+        logs.update({f"val_{name}": x for name, x in found.items() if isinstance(x, float)})
         for reporter in reporters:
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 

@@ -299,7 +299,8 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
         paths = run.checkpoints()[-count:]
         return _after_warmup(paths, warmup_steps, paths[-1])
     (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
-    reason = "the last step"
+    steps = run.recipe.training.steps
+    reason = "the last step" if last == steps else f"a callback stopped it before step {steps:,}"
     if history.is_over(patience):
         reason = f"{patience} checkpoints without a lower validation loss"
     loss = history.losses[checkpoint_step(best)]

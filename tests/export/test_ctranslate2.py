@@ -279,6 +279,15 @@ def test_every_sentence_is_compared(tokenizer, tmp_path):
     assert found.identical == found.sentences
 
 
+def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer, tmp_path):
+    model = new_model(max_length=1_300, position_encoding="none", norm_first=True)
+    make_token_likelier(model, tokenizer.eos_id, 3.0)
+    sentence = "a " * 1_050 + " ".join(source for source, _ in SENTENCES)
+    assert len(tokenizer.encode_source([sentence])[0]) > 1_100
+    found = export_ctranslate2(model, tokenizer, tmp_path / "model", None, [sentence])
+    assert found.largest_difference < 0.1  # 0.2 if it reads 1,024 pieces
+
+
 def test_the_comparison_of_a_type_that_this_cpu_lacks_is_silent(tokenizer, tmp_path, capfd):
     sentences = [source for source, _ in SENTENCES]
     level = ctranslate2.get_log_level()

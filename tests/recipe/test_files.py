@@ -77,11 +77,16 @@ def test_unknown_recipe_names_the_known_ones():
 def test_overrides_replace_and_are_yaml(path):
     recipe = load_recipe(
         path,
-        ["training.steps=9", "model.norm_first=true", "data.directory=a b", "description=x=y"],
+        [
+            "training.steps=9",
+            "model.norm_first=true",
+            "training.initial_run=a b",
+            "description=x=y",
+        ],
     )
     assert recipe.training.steps == 9
     assert recipe.model.overrides == {"norm_first": True}
-    assert recipe.data.directory == Path("a b")
+    assert recipe.training.initial_run == Path("a b")
     assert recipe.description == "x=y"
 
 

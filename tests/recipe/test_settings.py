@@ -22,16 +22,16 @@ def test_defaults_are_the_papers(path):
 
 
 def test_yaml_round_trip_keeps_every_value(path, tmp_path):
-    recipe = load_recipe(path, ["training.peak_learning_rate=0.001", "data.directory=ü"])
+    recipe = load_recipe(path, ["training.peak_learning_rate=0.001", "training.initial_run=ü"])
     written = tmp_path / "written.yaml"
     written.write_text(recipe.to_yaml(), encoding="utf-8")
     assert load_recipe(written) == recipe
 
 
 def test_differences_have_key_and_both_values(path):
-    one = load_recipe(path, ["data.directory=here"])
-    other = load_recipe(path, ["data.directory=there", "training.steps=8"])
-    expected = {"data.directory": ("here", "there"), "training.steps": (7, 8)}
+    one = load_recipe(path, ["training.initial_run=here"])
+    other = load_recipe(path, ["training.initial_run=there", "training.steps=8"])
+    expected = {"training.initial_run": ("here", "there"), "training.steps": (7, 8)}
     assert one.differences(other) == expected
     assert one.differences(one) == {}
 
@@ -59,6 +59,13 @@ def test_a_resumed_run_may_change_only_what_keeps_the_steps_that_are_done():
 def test_data_is_files_or_a_generator(path, data):
     path.write_text(f"name: minimal\ndata: {data}\n")
     with pytest.raises(UserError, match="data: give "):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize("key", ["directory: folder", "download: {url: 'http://a', sha256: {}}"])
+def test_generated_text_needs_no_files(path, key):
+    path.write_text(f"name: minimal\ndata: {{generator: {{}}, {key}}}\n")
+    with pytest.raises(UserError, match="data: directory and download have no effect with a gen"):
         load_recipe(path)
 
 

@@ -151,9 +151,17 @@ def test_logs_metrics_and_what_a_function_measures(tmp_path):
     def measure(model, step):
         return {"loss": 10.0 - step, "sample": f"step {step}"}
 
+    seen = []
+    watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(dict(logs)))
     history = fit_quietly(
-        new_model(metrics=["mae"]), tmp_path, validation=measure, report_every=1, steps=3
+        new_model(metrics=["mae"]),
+        tmp_path,
+        validation=measure,
+        report_every=1,
+        steps=3,
+        callbacks=[watch],
     )
+    assert [sorted(logs) for logs in seen] == [["loss", "mae", "val_loss"]] * 2  # only numbers
     assert history.losses == {2: 8.0, 3: 7.0}
     logs = EventAccumulator(str(tmp_path / "logs"))
     logs.Reload()

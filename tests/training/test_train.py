@@ -407,6 +407,19 @@ def test_the_newest_checkpoint_is_not_proposed_if_early_stopping_chose_earlier_o
     assert "still fell" not in shown
 
 
+def test_a_callback_that_ends_the_training_is_named_as_the_reason(copy, capsys):
+    longer = copy.recipe.training.model_copy(update={"steps": 9, "early_stopping_patience": 9})
+    run = Run(copy.directory, copy.recipe.model_copy(update={"training": longer}))
+
+    def stop(epoch, logs):
+        callback.model.stop_training = True
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=stop)
+    train(run, resume=True, callbacks=[callback])
+    shown = capsys.readouterr().out
+    assert re.search(r"ended at step [67]: a callback stopped it before step 9\.", shown), shown
+
+
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     average_checkpoints(copy.checkpoints()[:1], copy.model_path)
     content = copy.model_path.read_bytes()
