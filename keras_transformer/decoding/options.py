@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 LengthPenaltyForm = Literal["wu", "power"]
 # Upper limit of options that count tokens: it keeps numbers in int32 and arrays in memory.
 _MOST_TOKENS = 1_000_000
+LARGEST_LENGTH_PENALTY = 10.0
 
 
 def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
@@ -88,7 +89,7 @@ class SearchOptions(DecodingOptions):
     length_penalty: float = Field(
         0.6,
         ge=0,
-        le=10,
+        le=LARGEST_LENGTH_PENALTY,
         description="Exponent of the length penalty. Larger values give longer translations.",
     )
     length_penalty_form: LengthPenaltyForm = Field(

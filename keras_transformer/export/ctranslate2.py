@@ -259,6 +259,7 @@ def _compare(
     """
     import ctranslate2
 
+    sentences = [sentence.strip() for sentence in sentences]  # as `Translator` does
     texts = [
         text for text, ids in zip(sentences, tokenizer.encode_source(sentences), strict=True) if ids
     ]

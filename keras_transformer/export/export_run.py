@@ -77,7 +77,8 @@ def export_run(
         **search: Search options that replace the recipe's search options. A SavedModel accepts all
             fields of `SearchOptions` but `n_best`, which each request sets. ONNX supports
             `beam_size`, `length_penalty` and `max_length`. For ONNX, all other options of recipe
-            and `search` must have their default values. CTranslate2 and `"run"` accept no search
+            and `search` must have their default values, except `n_best`, which it does not use:
+            the export gives one translation. CTranslate2 and `"run"` accept no search
             options.
 
     Raises:

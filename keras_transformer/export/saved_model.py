@@ -78,7 +78,8 @@ def export_saved_model(
     - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
       `score`, float32 `(B,)` (see `Hypothesis`).
     - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. Pass -1 to use the exported option. If the server supports
+      `max_length` int32, all `(B,)`. Pass -1 to use the exported option; any other negative number
+      and NaN do the same. If the server supports
       default inputs, a request can leave out options. N is the largest beam size in the batch.
       Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
       `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
@@ -97,8 +98,9 @@ def export_saved_model(
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
-    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`. If a request
-    has a `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
+    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`, and for 0 it
+    uses 1. If a request has a `length_penalty` above 10, the graph uses 10. If a request has a
+    `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
     below `options.min_length`, the graph uses `options.min_length`.
 
     Example:

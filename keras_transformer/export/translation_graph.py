@@ -10,7 +10,7 @@ import tensorflow_text
 from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.base_translator import EXTRA_LENGTH
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOptions
 from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
@@ -123,7 +123,8 @@ class TranslationGraph:
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
         beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
-        penalties = tf.where(length_penalty < 0, options.length_penalty, length_penalty)
+        penalties = tf.minimum(length_penalty, LARGEST_LENGTH_PENALTY)
+        penalties = tf.where(length_penalty >= 0, penalties, options.length_penalty)  # NaN, too
         sources = self._sources(text)
         limits = self._limits(sources.lengths, max_length)
         most = tf.reduce_max(tf.concat([beam_sizes, [1]], axis=0))

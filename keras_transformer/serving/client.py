@@ -1,6 +1,5 @@
 """Client of an exported model on TensorFlow Serving."""
 
-import math
 import random
 import time
 import warnings
@@ -8,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.data.corpus import available_chunks
+from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY
 from keras_transformer.errors import UserError, check_is_list, check_sizes
 from keras_transformer.serving.endpoint import (
     Endpoint,
@@ -146,14 +146,15 @@ class ServingClient:
             TypeError: If `texts` is a single string.
             UserError: In the same cases as `translate`, if `n_best` exceeds the beam size, and if
                 `beam_size` exceeds the largest that the exported model allows.
-            ValueError: If a size is below 1, or if `length_penalty` is below 0.
+            ValueError: If a size is below 1, or if `length_penalty` is not from 0 to 10.
         """
         check_is_list(texts=texts)
         sizes = {"n_best": n_best, "beam_size": beam_size, "max_length": max_length}
         check_sizes(**{name: size for name, size in sizes.items() if size is not None})
-        if length_penalty is not None and not 0 <= length_penalty < math.inf:
+        if length_penalty is not None and not 0 <= length_penalty <= LARGEST_LENGTH_PENALTY:
             raise ValueError(
-                f"`length_penalty` must be at least 0. Received: length_penalty={length_penalty}"
+                f"`length_penalty` must be from 0 to {LARGEST_LENGTH_PENALTY:g}. "
+                f"Received: length_penalty={length_penalty}"
             )
         if not texts:
             return []

@@ -105,7 +105,11 @@ def test_each_row_of_a_batch_gets_what_it_gets_alone(exporting, outputs):
 def test_inputs_that_are_left_out_stand_for_what_was_exported(exporting, outputs):
     unset = {"beam_size": [-1], "length_penalty": [-1.0], "max_length": [-1]}
     assert exporting.answers["defaults"] == {"translate_nbest": unset}
-    assert outputs["left out"] == outputs["nbest"]
+    assert outputs["left out"] == outputs["negative"] == outputs["nbest"]
+
+
+def test_a_length_penalty_is_at_most_10(outputs):
+    assert outputs["penalty 1e9"] == outputs["penalty 10"]
 
 
 def test_length_limits_and_penalties_are_those_of_the_row(exporting, outputs, model, tokenizer):

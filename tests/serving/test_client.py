@@ -100,7 +100,7 @@ def test_a_beam_size_above_the_largest_of_the_server_is_refused():
 @pytest.mark.parametrize(
     "option",
     [{"n_best": -1}, {"n_best": 0}, {"beam_size": 0}, {"max_length": -3}]
-    + [{"length_penalty": x} for x in (-0.5, math.inf, math.nan)],
+    + [{"length_penalty": x} for x in (-0.5, 10.5, math.inf, math.nan)],
 )
 def test_search_options_out_of_range_are_not_sent(option):
     endpoint = Scripted()

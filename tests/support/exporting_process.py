@@ -372,6 +372,9 @@ def signature_answers(version):
         "together": nbest(*(list(column) for column in zip(*rows, strict=True))),
         **{f"alone {i}": nbest(*([value] for value in row)) for i, row in enumerate(rows)},
         "left out": ("translate_nbest", {"text": SENTENCES}),
+        "negative": nbest(SENTENCES, *([x] * len(SENTENCES) for x in (-7, float("nan"), -9))),
+        "penalty 10": nbest(SENTENCES[:1], [2], [10.0], [-1]),
+        "penalty 1e9": nbest(SENTENCES[:1], [2], [1e9], [-1]),
         "score": (
             "score",
             {"source": ["a bad cab", "fed", "fed"], "target": ["A", "BA" * 500, ""]},
