@@ -210,14 +210,14 @@ class Run:
         Raises:
             UserError: If there is no such run, or if its recipe has another section `tokenizer`.
         """
-        if self.recipe.training.initial_run is None:
+        name = self.recipe.training.initial_run
+        if name is None:
             return None
-        run = Run.open(self.recipe.training.initial_run)
-        found = run.recipe.differences(self.recipe)
-        for key, (theirs, ours) in found.items():
+        run = Run.open(name)
+        for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
-                    f"training.initial_run: {run.directory} has {key}={theirs}, and the recipe has "
+                    f"training.initial_run: {name} has {key}={theirs}, and the recipe has "
                     f"{key}={ours}. Remove the section `tokenizer`, or copy it from "
                     f"{run.recipe_path}"
                 )
