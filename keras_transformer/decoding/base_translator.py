@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.decoding.hypothesis import Hypothesis, join_hypotheses
+from keras_transformer.decoding.hypothesis import NO_HYPOTHESIS, Hypothesis, join_hypotheses
 from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
 from keras_transformer.decoding.options import DecodingOptions, SearchOptions
 from keras_transformer.decoding.target_constraints import TargetConstraints, Words
@@ -111,7 +112,7 @@ class BaseTranslator(ABC):
             One list per sentence, in the same order. Each list is sorted, best first. No two
             hypotheses of a beam group have the same token ids. If the search finds fewer
             translations that meet the constraints, the others are empty and have the score -inf.
-            The hypotheses of a blank sentence are empty and have the score 0.
+            The best hypothesis of a blank sentence is empty and has the score 0.
         """
         constraints = {"prefixes": prefixes, "forbidden": forbidden, "required": required}
         return self._translate(sentences, self.options, constraints, progress, alignments)
@@ -133,8 +134,10 @@ class BaseTranslator(ABC):
         found = of_targets.met(parts, found)
         if alignments:
             found = self._align(parts, found)
-        blank = Hypothesis("", (), 0.0, 0.0, 0, alignment=() if alignments else None)
-        return whole_sentences(parts, found, [blank] * options.n_best, len(sentences))
+        alignment = () if alignments else None
+        best = Hypothesis("", (), 0.0, 0.0, 0, alignment=alignment)
+        others = [replace(NO_HYPOTHESIS, alignment=alignment)] * (options.n_best - 1)
+        return whole_sentences(parts, found, [best, *others], len(sentences))
 
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.

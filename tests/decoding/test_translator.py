@@ -138,7 +138,10 @@ def test_hypotheses_are_described():
     np.testing.assert_allclose(best.score, np.log(0.6 * 0.9) / (7 / 6) ** 0.6, rtol=1e-5)
     assert (second.text, second.ids, second.length) == ("", (), 1)
     np.testing.assert_allclose(second.score, np.log(0.4), rtol=1e-5)
-    assert [(hypothesis.text, hypothesis.score) for hypothesis in blank] == [("", 0.0)] * 2
+    assert [(hypothesis.text, hypothesis.score) for hypothesis in blank] == [
+        ("", 0.0),
+        ("", -np.inf),
+    ]
 
 
 def test_best_of_n_best_is_the_translation():
