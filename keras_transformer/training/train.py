@@ -95,6 +95,13 @@ def _train(
 ) -> None:
     recipe, settings = run.recipe, run.recipe.training
     check_settings(recipe)
+    if distribution.is_chief and settings.steps < settings.warmup_steps:
+        print(
+            f"training.steps={settings.steps:,} is less than training.warmup_steps="
+            f"{settings.warmup_steps:,}, so the learning rate does not reach its maximum. For a "
+            "short trial, set fewer warm-up steps",
+            file=sys.stderr,
+        )
     if resume and run.model_path.exists() and not run.checkpoints():
         raise UserError(
             f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "

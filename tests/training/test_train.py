@@ -420,6 +420,17 @@ def test_a_callback_that_ends_the_training_is_named_as_the_reason(copy, capsys):
     assert re.search(r"ended at step [67]: a callback stopped it before step 9\.", shown), shown
 
 
+def test_a_training_shorter_than_its_warmup_is_told(copy, capsys):
+    train(copy, resume=True)
+    assert "warmup_steps" not in capsys.readouterr().err
+    longer = copy.recipe.training.model_copy(update={"warmup_steps": tiny_run.STEPS + 1})
+    recipe = copy.recipe.model_copy(update={"training": longer})
+    copy.recipe_path.write_text(recipe.to_yaml())
+    train(Run(copy.directory, recipe), resume=True)
+    told = "training.steps=5 is less than training.warmup_steps=6, so the learning rate does"
+    assert told in capsys.readouterr().err
+
+
 def test_resuming_a_finished_run_leaves_another_average(copy, capsys):
     average_checkpoints(copy.checkpoints()[:1], copy.model_path)
     content = copy.model_path.read_bytes()
