@@ -279,6 +279,13 @@ def test_every_sentence_is_compared(tokenizer, tmp_path):
     assert found.identical == found.sentences
 
 
+def test_spaces_around_a_sentence_are_not_compared(tmp_path):
+    tokenizer = Tokenizer.train(SENTENCES, vocabulary_size=V, normalization="identity")
+    sentences = [" \t ", f"{SENTENCES[0][0]}\t\t"]
+    found = export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, sentences)
+    assert (found.sentences, found.identical) == (1, 1)
+
+
 def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer, tmp_path):
     model = new_model(max_length=1_300, position_encoding="none", norm_first=True)
     make_token_likelier(model, tokenizer.eos_id, 3.0)
