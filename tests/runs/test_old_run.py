@@ -16,7 +16,7 @@ EXPECTED = [
     [(-4.7109, "siebenhundert"), (-4.9124, "fünfhundert")],
     [(-4.3948, "fünf"), (-4.9154, "siebenhundert")],
     [(-7.9201, "stag, der acht"), (-9.4305, "der stag, der achtzig")],
-    [(0.0, ""), (0.0, "")],
+    [(0.0, ""), (-np.inf, "")],  # then 0.0 twice: a blank sentence now has one hypothesis
     [(-5.3560, "dreihundert"), (-5.3560, "siebenhundert")],
 ]
 
