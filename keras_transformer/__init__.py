@@ -24,19 +24,19 @@ _PUBLIC_NAMES = {
     "data": """
         BatchPlan CorpusError TokenStore Tokenizer evaluation_batches mask_tokens read_parallel
         skip_gram_batches""",
-    "decoding.cache": "Cache",
+    "layers.attention.cache": "Cache",
     "decoding.ensemble": "Ensemble",
-    "decoding.generator": "Generator",
-    "decoding.hypothesis": "Hypothesis word_alignment",
+    "translation.generator": "Generator",
+    "translation.hypothesis": "Hypothesis word_alignment",
     "decoding.options": "SamplingOptions SearchOptions",
     "decoding.sampling": "random_numbers",
-    "decoding.scoring": "Scorer score_pairs",
+    "translation.scoring": "Scorer score_pairs",
     "decoding.search": "search",
     "decoding.shortlist": "Shortlist",
     "decoding.steps": "Request SearchResult",
     "decoding.token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
     "decoding.target_constraints": "ConstraintError",
-    "decoding.translator": "Translator",
+    "translation.translator": "Translator",
     "errors": "UserError",
     "layers": """
         ALiBiPositionalEncoding AdditiveAttention AttentionPattern AttentionalGRU

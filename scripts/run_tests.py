@@ -1,7 +1,8 @@
-"""Run pytest once per backend, in parallel, and hold the outcomes against each other.
+"""Run pytest on every backend, in parallel, and hold the outcomes against each other.
 
-Every backend must pass the same tests. A skip must stand in tests/expected_skips.txt, as
-"test: reason"; only tests on real data may skip beyond it, where there is no such data.
+Every backend must pass the same tests. Tests marked `once` run on one backend only. A skip must
+stand in tests/expected_skips.txt, as "test: reason"; only tests on real data may skip beyond it,
+where there is no such data.
 """
 
 import os
@@ -16,25 +17,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKENDS = ("jax", "tensorflow", "torch")
+ONCE, EACH = "once", "not once"
 ROOT = Path(__file__).parent.parent
 # Two processes a backend, the longest first, leave few cores idle at the end.
 SHORT = ("tests/export", "tests/serving", "tests/training")
 LONG = tuple(f"--ignore={folder}" for folder in SHORT)
 JOBS = (
-    ("jax", LONG),
-    ("tensorflow", LONG),
-    ("torch", LONG),
-    ("tensorflow", SHORT),  # makes a model that is exported once for all backends
-    ("jax", SHORT),
-    ("torch", SHORT),
+    ("tensorflow", EACH, SHORT),  # makes a model that is exported once for all backends
+    ("jax", EACH, LONG),
+    ("tensorflow", EACH, LONG),
+    ("torch", EACH, LONG),
+    ("torch", ONCE, ()),
+    ("jax", EACH, SHORT),
+    ("torch", EACH, SHORT),
 )
 
 
 @dataclass
 class Report:
-    """What one backend made of the tests."""
+    """What one backend made of the tests for each backend, or of those that run once."""
 
     backend: str
+    marker: str
     status: int
     passed: set[str]
     failed: set[str]
@@ -43,13 +47,13 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     """Test all backends, print a summary, and return 0 if all is as it should be."""
-    slow = ["-m", ""] if "--slow" in arguments else []
+    slow = "--slow" in arguments
     given = tuple(argument for argument in arguments if argument != "--slow")
-    jobs = _jobs(bool(slow), given)
+    jobs = _jobs(slow, given)
     workers = min(len(jobs), os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as shared, ThreadPoolExecutor(workers) as pool:
-        tests = (pool.submit(_test, name, [*slow, *part], workers, shared) for name, part in jobs)
-        parts = [test.result() for test in list(tests)]
+        tests = [pool.submit(_test, *job, slow, workers, shared) for job in jobs]
+        parts = [test.result() for test in tests]
     reports = _merged(parts)
     problems = _crashes(parts) + _problems(reports, whole_suite=not (slow or given))
     for problem in problems:
@@ -62,24 +66,27 @@ def main(arguments: list[str]) -> int:
     return int(totals["failed"] > 0 or any(part.status for part in parts))
 
 
-def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """The backend and pytest's arguments of each process.
+def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The backend, the marker and pytest's arguments of each process.
 
     With the slow tests, each folder has a process. The programs of XLA stay in memory, and Linux
     allows a process only some 65,000 mapped pieces of memory.
     """
-    if given:
-        return [(backend, given) for backend in BACKENDS]
-    if not slow:
+    if not (slow or given):
         return list(JOBS)
-    tests = ROOT / "tests"
-    folders = sorted({file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")})
-    parts = [(f"tests/{folder}",) for folder in folders]
-    parts.append(tuple(f"tests/{file.name}" for file in sorted(tests.glob("test_*.py"))))
-    return [(backend, part) for part in parts for backend in BACKENDS]
+    parts = [given]
+    if not given:
+        tests = ROOT / "tests"
+        folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
+        parts = [(f"tests/{folder}",) for folder in sorted(folders)]
+        parts.append(tuple(f"tests/{file.name}" for file in sorted(tests.glob("test_*.py"))))
+    each = [(backend, EACH, part) for part in parts for backend in BACKENDS]
+    return each + [("torch", ONCE, part) for part in parts]
 
 
-def _test(backend: str, selection: list[str], workers: int, shared: str) -> Report:
+def _test(
+    backend: str, marker: str, selection: tuple[str, ...], slow: bool, workers: int, shared: str
+) -> Report:
     """Run pytest; what is the same on every backend is made once, in the folder `shared`."""
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     environment = {
@@ -92,17 +99,19 @@ def _test(backend: str, selection: list[str], workers: int, shared: str) -> Repo
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={xml}", *selection]
+        markers = marker if slow else f"not slow and {marker}"
+        options = ["-q", "-m", markers, f"--junit-xml={xml}"]
+        command = [sys.executable, "-m", "pytest", *options, *selection]
         result = subprocess.run(
             command, cwd=ROOT, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT
         )
         seconds = time.monotonic() - start
-        print(f"== {backend}, {seconds:.0f} s ==\n{result.stdout}", flush=True)
-        return _read(backend, result.returncode, xml)
+        print(f"== {backend}, {marker}, {seconds:.0f} s ==\n{result.stdout}", flush=True)
+        status = 0 if result.returncode == 5 else result.returncode  # 5: no test has the marker
+        return _read(Report(backend, marker, status, set(), set(), {}), xml)
 
 
-def _read(backend: str, status: int, xml: Path) -> Report:
-    report = Report(backend, status, set(), set(), {})
+def _read(report: Report, xml: Path) -> Report:
     for case in ElementTree.parse(xml).iter("testcase") if xml.exists() else ():
         name = f"{case.get('classname')}.{case.get('name')}".lstrip(".")
         skip = case.find("skipped")
@@ -116,10 +125,11 @@ def _read(backend: str, status: int, xml: Path) -> Report:
 
 
 def _merged(parts: list[Report]) -> list[Report]:
-    """One report a backend."""
-    reports = {name: Report(name, 0, set(), set(), {}) for name in BACKENDS}
+    """One report for each backend and marker."""
+    reports: dict[tuple[str, str], Report] = {}
     for part in parts:
-        report = reports[part.backend]
+        key = part.backend, part.marker
+        report = reports.setdefault(key, Report(*key, 0, set(), set(), {}))
         report.passed |= part.passed
         report.failed |= part.failed
         report.skipped |= part.skipped
@@ -141,9 +151,9 @@ def _problems(reports: list[Report], whole_suite: bool) -> list[str]:
         for line in (ROOT / "tests" / "expected_skips.txt").read_text().splitlines()
         if line and not line.startswith("#")
     )
-    everywhere = set.intersection(*(report.passed for report in reports))
+    everywhere = set.intersection(*(x.passed for x in reports if x.marker == EACH))
     for report in reports:
-        only_here = report.passed - everywhere
+        only_here = report.passed - everywhere if report.marker == EACH else ()
         problems += [f"{name}: passes on {report.backend}, not everywhere" for name in only_here]
         for name, reason in report.skipped.items():
             if name not in expected and not reason.startswith("KERAS_TRANSFORMER_DATA"):

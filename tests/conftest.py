@@ -31,12 +31,26 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("KERAS_BACKEND") == "jax" and not version("jax").startswith("0.10."):
         return  # A JAX that does not know one of these flags ends the process.
     flags = "--xla_cpu_parallel_codegen_split_count=1"
-    if config.option.markexpr == "not slow" or os.environ.get("KERAS_BACKEND") == "jax":
+    if "not slow" in config.option.markexpr or os.environ.get("KERAS_BACKEND") == "jax":
         flags += (
             " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
             "--xla_cpu_use_fusion_emitters=false"
         )
     os.environ.setdefault("XLA_FLAGS", flags)
+
+
+# What these folders test does not depend on the backend, but for files marked `each_backend`.
+ONCE = {"bench", "cli", "data", "evaluation", "recipe", "runs"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests that `scripts/test` runs on one backend only."""
+    tests = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(tests).parts[0]
+        if folder in ONCE and not item.get_closest_marker("each_backend"):
+            item.add_marker(pytest.mark.once)
 
 
 @pytest.fixture(autouse=True)

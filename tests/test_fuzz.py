@@ -27,13 +27,13 @@ from keras_transformer._files import read_config
 from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_lines, read_parallel
 from keras_transformer.data.corpus import read_standard_input
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.run import Run
 from keras_transformer.serving import ServingClient, Translation
 from keras_transformer.serving.endpoint import NotFoundError, RestEndpoint, TemporaryError
+from keras_transformer.translation.translator import Translator
 
 pytestmark = pytest.mark.slow
 

@@ -50,9 +50,9 @@ def command(
     keras-transformer score runs/quickstart test.en test.de --summary
     """
     from keras_transformer.data.corpus import available_chunks, read_parallel
-    from keras_transformer.decoding.base_translator import STREAMED_LINES
-    from keras_transformer.decoding.scoring import Scorer
     from keras_transformer.runs.run import Run
+    from keras_transformer.translation.base_translator import STREAMED_LINES
+    from keras_transformer.translation.scoring import Scorer
 
     write = standard_output()
     pairs = read_parallel(source, target)

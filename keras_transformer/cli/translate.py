@@ -204,7 +204,7 @@ def _ensemble_translator(
     tokens_per_batch: int | None,
 ) -> Any:
     from keras_transformer.decoding.ensemble import Ensemble
-    from keras_transformer.decoding.translator import Translator
+    from keras_transformer.translation.translator import Translator
 
     tokenizers = [opened.tokenizer() for opened in runs]
     for opened, tokenizer in zip(runs, tokenizers, strict=True):
@@ -276,7 +276,7 @@ def translate_lines(
         UserError: If the search cannot meet the constraints of a sentence.
     """
     from keras_transformer.data.corpus import available_chunks
-    from keras_transformer.decoding.base_translator import STREAMED_LINES
+    from keras_transformer.translation.base_translator import STREAMED_LINES
 
     first_index = 0
     chunks = ([x] for x in lines) if one_by_one else available_chunks(lines, STREAMED_LINES)

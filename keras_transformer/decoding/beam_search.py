@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import (
     LengthPenaltyForm,
     SearchOptions,
@@ -38,6 +37,7 @@ from keras_transformer.decoding.steps import (
     write_at,
 )
 from keras_transformer.decoding.token_rules import rules_of_request
+from keras_transformer.layers.attention.cache import Cache
 
 # Subtracted from the score of a hypothesis for each required token that is missing.
 MISSING_TOKEN_PENALTY = 1000.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
+from keras_transformer.layers.attention.cache import Cache
 
 
 class Ensemble:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import SamplingOptions
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
@@ -24,6 +23,7 @@ from keras_transformer.decoding.steps import (
     write_at,
 )
 from keras_transformer.decoding.token_rules import rules_of_request
+from keras_transformer.layers.attention.cache import Cache
 
 # Sampling first chooses a block of this many tokens, and then a token of this block.
 BLOCK_SIZE = 256

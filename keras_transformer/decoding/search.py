@@ -20,8 +20,6 @@ from keras_transformer._backend.compile_function import (
     makes_graphs,
 )
 from keras_transformer.decoding.beam_search import BeamSearch
-from keras_transformer.decoding.buckets import FEW_SHAPES, MANY_SHAPES, Shapes
-from keras_transformer.decoding.cache import Cache
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import (
@@ -32,6 +30,8 @@ from keras_transformer.decoding.shortlist import (
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult, TokenRule
 from keras_transformer.decoding.token_rules import rules_of_options
 from keras_transformer.errors import check_sizes
+from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.translation.buckets import FEW_SHAPES, MANY_SHAPES, Shapes
 
 Strategy = BeamSearch | Sampling
 

@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.operations import known_values
-from keras_transformer.decoding.hypothesis import IMPOSSIBLE
 from keras_transformer.errors import check_range
+from keras_transformer.translation.hypothesis import IMPOSSIBLE
 
 # Number of tokens in a block of `top_k_tokens`.
 BLOCK = 64

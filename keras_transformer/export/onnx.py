@@ -11,9 +11,7 @@ from typing import Any, get_args
 
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.export_run import OnnxWeights
 from keras_transformer.export.packages import check_installed
 from keras_transformer.export.source_model import (
@@ -25,6 +23,8 @@ from keras_transformer.export.source_model import (
 )
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
+from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.translator import Translator
 
 WEIGHTS = "weights.bin"
 

@@ -16,7 +16,6 @@ from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.packages import check_installed
@@ -37,6 +36,7 @@ from keras_transformer.export.source_model import (
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
 SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison

@@ -13,7 +13,6 @@ from keras import ops
 
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.export_run import RunWeights
 from keras_transformer.export.source_model import (
     Comparison,
@@ -26,6 +25,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"
 _SCORE_TOLERANCE = 1e-3  # nats

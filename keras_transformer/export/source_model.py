@@ -9,14 +9,14 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import Transformer
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.translator import Translator
 
 # Pairs of translation and score of one sentence, best first.
 Scored = Sequence[tuple[str, float]]

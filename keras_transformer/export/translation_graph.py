@@ -9,13 +9,13 @@ import tensorflow_text
 
 from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.base_translator import EXTRA_LENGTH
 from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOptions
-from keras_transformer.decoding.scoring import score_pairs
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.scoring import score_pairs
 
 # Maximum number of tokens computed at a time. For a search, this is the number of source tokens
 # times the beam size. For `score`, it is the number of rows times the longest source or target.

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.decoding.cache import Cache, empty_slots, pad, take_slots
+from keras_transformer.layers.attention.cache import Cache, empty_slots, pad, take_slots
 from keras_transformer.layers.attention.full_attention import FullAttention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 

@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import AttentionalGRU, Dropout, padding_mask
+from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.base import Dense
 from keras_transformer.models.base import compute_policy
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings

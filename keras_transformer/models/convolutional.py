@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import (
     ConvolutionalDecoderLayer,
@@ -14,6 +13,7 @@ from keras_transformer.layers import (
     LearnedPositionalEncoding,
     padding_mask,
 )
+from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.base import Dense
 from keras_transformer.layers.convolutional_encoder_layer import HALF_VARIANCE
 from keras_transformer.models.base import compute_policy

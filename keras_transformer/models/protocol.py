@@ -7,7 +7,7 @@ vocabulary, N beams, L positions of the cache.
 
 from typing import Any, Protocol, runtime_checkable
 
-from keras_transformer.decoding.cache import Cache
+from keras_transformer.layers.attention.cache import Cache
 
 
 @runtime_checkable

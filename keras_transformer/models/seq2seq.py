@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache, LimitedVocabulary
 from keras_transformer.layers import TokenEmbedding, padding_mask
+from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
 

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
 from keras_transformer.layers import Decoder, Dropout, Encoder, TokenEmbedding
+from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )

@@ -207,7 +207,7 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     import numpy as np
 
     from keras_transformer.training import keep_freed_memory
-    from keras_transformer.training.train import new_trainer
+    from keras_transformer.training.train_run import new_trainer
 
     keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size

@@ -37,8 +37,8 @@ from keras_transformer.runs.text import RunText, Split
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizer import Tokenizer
-    from keras_transformer.decoding.long_sentences import Overlong
     from keras_transformer.decoding.shortlist import Shortlist
+    from keras_transformer.translation.long_sentences import Overlong
 
 Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
@@ -493,7 +493,7 @@ class Run:
         """
         options = options or self.recipe.evaluation.search_options()
         if engine == "keras":
-            from keras_transformer.decoding.translator import Translator
+            from keras_transformer.translation.translator import Translator
 
             model, tokenizer = self.inference_model(checkpoint), self.tokenizer()
             shortlist = self.shortlist() if use_shortlist else None
@@ -504,8 +504,8 @@ class Run:
             )
         _check_arguments_of_ctranslate2(use_shortlist, checkpoint, tokens_per_batch)
         self.require_transformer("The engine ctranslate2")
-        from keras_transformer.decoding import ctranslate2_translator as ctranslate2
         from keras_transformer.export.ctranslate2_conversion import converted
+        from keras_transformer.translation import ctranslate2_translator as ctranslate2
 
         ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
         ctranslate2.check_options(options)

@@ -8,13 +8,13 @@ from keras_transformer.training.checkpoint import (
     save_checkpoint,
 )
 from keras_transformer.training.crossentropy import MaskedCrossentropy
-from keras_transformer.training.fit import array_batches, fit
+from keras_transformer.training.fit_loop import array_batches, fit
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.same_options import check_same_options
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
-from keras_transformer.training.train import train
+from keras_transformer.training.train_run import train
 
 __all__ = [
     "MaskedAccuracy",

@@ -6,11 +6,11 @@ from typing import Any
 
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.runs.run import Run
-from keras_transformer.training.fit import evaluation_of
+from keras_transformer.training.fit_loop import evaluation_of
+from keras_transformer.translation.translator import Translator
 from keras_transformer.visualization.attention_example import translation_attention
 from keras_transformer.visualization.attention_picture import attention_image
 

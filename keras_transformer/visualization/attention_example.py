@@ -9,13 +9,13 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizer import check_utf8, fits
-from keras_transformer.decoding.hypothesis import (
+from keras_transformer.errors import UserError
+from keras_transformer.layers.attention.attention_records import AttentionKind
+from keras_transformer.translation.hypothesis import (
     align_words,
     source_word_indices,
     target_word_indices,
 )
-from keras_transformer.errors import UserError
-from keras_transformer.layers.attention.attention_records import AttentionKind
 from keras_transformer.visualization.attention_maps import AttentionMap, attention_maps
 
 

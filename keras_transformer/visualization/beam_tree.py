@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from keras_transformer.decoding.beam_tree import BeamNode, BeamTree
+from keras_transformer.translation.beam_tree import BeamNode, BeamTree
 from keras_transformer.visualization.report_charts import text_width
 from keras_transformer.visualization.report_page import (
     Html,

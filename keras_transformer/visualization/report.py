@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.scores import run_evaluator
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.scoring import Scorer
 from keras_transformer.visualization.report_charts import bar_chart, line_chart
 from keras_transformer.visualization.report_page import (
     Html,

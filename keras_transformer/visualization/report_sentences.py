@@ -8,7 +8,7 @@ from keras import ops
 from sacrebleu.metrics import CHRF
 
 from keras_transformer.data.tokenizer import fits
-from keras_transformer.decoding.scoring import Scorer
+from keras_transformer.translation.scoring import Scorer
 from keras_transformer.visualization.report_charts import heat_map
 from keras_transformer.visualization.report_page import Html, element, scrollable, tokens_html
 

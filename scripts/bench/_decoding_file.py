@@ -194,9 +194,9 @@ def _start(run: Path, text: Path, folder: str, *arguments: str, **env: str) -> _
 
 
 def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
-    from keras_transformer.decoding.base_translator import EXTRA_LENGTH
     from keras_transformer.export import export_ctranslate2
     from keras_transformer.runs.run import Run
+    from keras_transformer.translation.base_translator import EXTRA_LENGTH
 
     def export() -> None:
         opened = Run.open(run)
@@ -232,8 +232,8 @@ def _translating(
 def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
     from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.decoding.search import FEW_SHAPES_SENTENCES, make_strategy
-    from keras_transformer.decoding.translator import Translator
     from keras_transformer.runs.run import Run
+    from keras_transformer.translation.translator import Translator
 
     opened = Run.open(run)
     model, tokenizer = opened.model(), opened.tokenizer()

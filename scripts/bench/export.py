@@ -199,8 +199,8 @@ Translate = Callable[[list[str]], list[str]]
 
 def load_keras(folder: Path, beam_size: int) -> Translate:
     from keras_transformer.decoding.options import SearchOptions
-    from keras_transformer.decoding.translator import Translator
     from keras_transformer.runs.run import Run
+    from keras_transformer.translation.translator import Translator
 
     run = Run.open(folder)
     return Translator(
@@ -237,7 +237,7 @@ def load_ctranslate2(folder: Path, beam_size: int) -> Translate:
     import ctranslate2
 
     from keras_transformer.data import Tokenizer
-    from keras_transformer.decoding.base_translator import EXTRA_LENGTH
+    from keras_transformer.translation.base_translator import EXTRA_LENGTH
 
     tokenizer = Tokenizer.load(folder / "tokenizer")
     pieces = tokenizer.source_pieces

@@ -11,8 +11,8 @@ from support.command_line import fails, invoke, succeeds
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.translator import Translator
 
 
 def test_scores_are_shown_and_appended_to_the_run(run):

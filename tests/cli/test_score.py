@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 from support.command_line import fails, invoke, succeeds
 
-from keras_transformer.decoding.scoring import Scorer
+from keras_transformer.translation.scoring import Scorer
 
 
 def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):

@@ -4,8 +4,8 @@ import pytest
 from support.command_line import fails, invoke
 
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-from keras_transformer.decoding.scoring import Scorer
-from keras_transformer.decoding.translator import Translator
+from keras_transformer.translation.scoring import Scorer
+from keras_transformer.translation.translator import Translator
 
 
 def test_every_option_of_search_is_on_the_command_line_with_its_description():

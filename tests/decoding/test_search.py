@@ -13,7 +13,6 @@ from support.small_models import new_model, small_model
 
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
-from keras_transformer.decoding.buckets import FEW_SHAPES, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import (
     FEW_SHAPES_SENTENCES,
@@ -27,6 +26,7 @@ from keras_transformer.decoding.search import (
     stage_lengths,
     stages,
 )
+from keras_transformer.translation.buckets import FEW_SHAPES, MANY_SHAPES
 
 BATCH, MAX_LENGTH, V = 32, 26, 13
 

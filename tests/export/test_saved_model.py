@@ -12,13 +12,13 @@ from support.small_models import small_model
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_run_saved_model, export_saved_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
+from keras_transformer.translation.translator import Translator
 
 SIZES_OF_MODEL = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
 SENTENCES = ["a b c", "f e", "d"]

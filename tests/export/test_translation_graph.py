@@ -7,9 +7,9 @@ from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.scoring import Scorer
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.model_file import load_model
+from keras_transformer.translation.scoring import Scorer
+from keras_transformer.translation.translator import Translator
 
 KINDS = {"joint": "tokenizer", "separate": "separate_tokenizer"}
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py

@@ -20,7 +20,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer import SearchOptions, search
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
@@ -33,6 +32,7 @@ from keras_transformer.export.translation_graph import (
 )
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
+from keras_transformer.translation.translator import Translator
 from support.contract import randomize
 from support.small_models import new_model
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.cache import Cache
+from keras_transformer.layers.attention.cache import Cache
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 

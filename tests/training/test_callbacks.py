@@ -24,7 +24,7 @@ from keras_transformer.training.callbacks import (
     StopAfter,
 )
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.fit import _measuring, evaluation_of
+from keras_transformer.training.fit_loop import _measuring, evaluation_of
 from keras_transformer.training.optimizer import averaged_weights
 
 V, T = 5, 3

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_pattern import (
     AttentionPattern,
@@ -17,6 +16,7 @@ from keras_transformer.layers.attention.attention_records import (
     record_attention,
     self_attention_kind,
 )
+from keras_transformer.layers.attention.cache import FixedKeyValues, GrowingKeyValues
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     both_masks,
     causal_mask,

@@ -6,7 +6,7 @@ import pytest
 from support.contract import randomize, to_numpy
 
 from keras_transformer import LanguageModel
-from keras_transformer.keras_hub import gpt2_from_keras_hub, gpt2_to_keras_hub
+from keras_transformer.exchange import gpt2_from_keras_hub, gpt2_to_keras_hub
 
 V, D, H, F, LONGEST = 29, 12, 2, 20, 7
 SIZES = {"num_layers": 2, "num_heads": H, "d_model": D, "d_ff": F, "max_length": LONGEST}

@@ -3,7 +3,7 @@
 from operator import attrgetter
 from typing import Any
 
-from keras_transformer.keras_hub.exchange import (
+from keras_transformer.exchange.exchange import (
     DENSE,
     NORM,
     assign,

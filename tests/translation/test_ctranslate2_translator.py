@@ -8,9 +8,9 @@ from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
 from keras_transformer import SearchOptions, Tokenizer, Transformer, Translator
-from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_ctranslate2
+from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from keras_transformer.decoding.base_translator import BaseTranslator, counted_progress
-from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.translation.base_translator import BaseTranslator, counted_progress
+from keras_transformer.translation.hypothesis import Hypothesis
 
 
 class Letters:
@@ -67,7 +67,7 @@ def test_options_beyond_the_model_are_refused():
 
 def test_import_loads_no_keras():
     code = (
-        "import sys, keras_transformer.decoding.base_translator; "
+        "import sys, keras_transformer.translation.base_translator; "
         "print({'keras', 'sacrebleu'} & set(sys.modules))"
     )
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout

@@ -8,17 +8,17 @@ from typing import Any
 
 from keras_transformer._files import read_json
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.base_translator import (
+from keras_transformer.decoding.options import SearchOptions, length_penalty_base
+from keras_transformer.decoding.target_constraints import TargetConstraints
+from keras_transformer.errors import UserError
+from keras_transformer.translation.base_translator import (
     BaseTranslator,
     Progress,
     counted_progress,
     num_sentences,
 )
-from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.long_sentences import Overlong, SourcePart
-from keras_transformer.decoding.options import SearchOptions, length_penalty_base
-from keras_transformer.decoding.target_constraints import TargetConstraints
-from keras_transformer.errors import UserError
+from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.long_sentences import Overlong, SourcePart
 
 # CTranslate2 applies these rules to logits, before the softmax, or does not have them. With the
 # coverage penalty, CTranslate2 does not return log-probabilities.

@@ -12,9 +12,9 @@ from support.small_models import small_model
 
 from keras_transformer import Cache, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer._backend.compile_function import compiles_each_shape
-from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
+from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.translator import Translator
 
 A = 4
 

@@ -10,7 +10,7 @@ from support.fake_models import BOS, PAD
 from support.small_models import small_model
 
 from keras_transformer import Tokenizer
-from keras_transformer.decoding.hypothesis import (
+from keras_transformer.translation.hypothesis import (
     Hypothesis,
     expected_utilities,
     join_hypotheses,

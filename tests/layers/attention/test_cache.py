@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 from support.contract import to_numpy
 
-from keras_transformer.decoding.cache import (
+from keras_transformer.layers.attention.cache import (
     Cache,
     FixedKeyValues,
     GrowingKeyValues,

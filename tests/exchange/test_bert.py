@@ -7,7 +7,7 @@ import pytest
 from support.contract import randomize, to_numpy
 
 from keras_transformer import BertEncoder
-from keras_transformer.keras_hub import bert_from_keras_hub, bert_to_keras_hub
+from keras_transformer.exchange import bert_from_keras_hub, bert_to_keras_hub
 
 B, S, V = 2, 7, 13
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}

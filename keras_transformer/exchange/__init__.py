@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from keras_transformer._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from keras_transformer.keras_hub.bert import bert_from_keras_hub, bert_to_keras_hub
-    from keras_transformer.keras_hub.gpt2 import gpt2_from_keras_hub, gpt2_to_keras_hub
+    from keras_transformer.exchange.bert import bert_from_keras_hub, bert_to_keras_hub
+    from keras_transformer.exchange.gpt2 import gpt2_from_keras_hub, gpt2_to_keras_hub
 
 __all__ = [
     "bert_from_keras_hub",
@@ -22,9 +22,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "bert_from_keras_hub": "keras_transformer.keras_hub.bert",
-        "bert_to_keras_hub": "keras_transformer.keras_hub.bert",
-        "gpt2_from_keras_hub": "keras_transformer.keras_hub.gpt2",
-        "gpt2_to_keras_hub": "keras_transformer.keras_hub.gpt2",
+        "bert_from_keras_hub": "keras_transformer.exchange.bert",
+        "bert_to_keras_hub": "keras_transformer.exchange.bert",
+        "gpt2_from_keras_hub": "keras_transformer.exchange.gpt2",
+        "gpt2_to_keras_hub": "keras_transformer.exchange.gpt2",
     },
 )

@@ -27,7 +27,7 @@ from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER
 from keras_transformer.runs.run import Run
 from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
-from keras_transformer.training.train import check_settings
+from keras_transformer.training.train_run import check_settings
 
 
 def train_in_another_process(*arguments) -> subprocess.CompletedProcess:

@@ -5,7 +5,7 @@ import sys
 import keras
 import pytest
 
-from keras_transformer.keras_hub.exchange import check_weights, checked_backbone
+from keras_transformer.exchange.exchange import check_weights, checked_backbone
 
 
 def test_a_weight_that_would_be_lost_is_named():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.buckets import (
+from keras_transformer.translation.buckets import (
     FEW_SHAPES,
     length_batches,
     padded,

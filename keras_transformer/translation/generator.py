@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from keras_transformer._progress import Bar, compiling
-from keras_transformer.decoding.buckets import length_batches, padded
-from keras_transformer.decoding.hypothesis import Hypothesis, hypotheses
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import NO_ID, AdaptiveSearch, make_strategy
 from keras_transformer.decoding.steps import Request
 from keras_transformer.errors import check_is_list
+from keras_transformer.translation.buckets import length_batches, padded
+from keras_transformer.translation.hypothesis import Hypothesis, hypotheses
 
 # Maximum number of tokens of a continuation if the options have no `max_length`.
 DEFAULT_LENGTH = 50

@@ -6,8 +6,8 @@ from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import eagerly, quick_search
 
 from keras_transformer import Request, SearchOptions
-from keras_transformer.decoding.beam_tree import BeamTree, nodes_of, record
 from keras_transformer.decoding.search import make_strategy
+from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
 
 V, MAX_LENGTH = 9, 7
 MODEL = PrefixModel(V)

@@ -8,11 +8,11 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState, length_divisor
-from keras_transformer.decoding.hypothesis import IMPOSSIBLE, WORD_BEGIN, Hypothesis
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.required_words import Candidates
 from keras_transformer.decoding.search import search_without_compiling
 from keras_transformer.decoding.steps import Request, SearchResult
+from keras_transformer.translation.hypothesis import IMPOSSIBLE, WORD_BEGIN, Hypothesis
 
 Outcome = Literal["continued", "finished", "dropped"]
 

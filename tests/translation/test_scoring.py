@@ -9,7 +9,7 @@ from support.searching import beam_search
 from support.small_models import V, inputs_of, new_model, small_model
 
 from keras_transformer import compile_function
-from keras_transformer.decoding.scoring import PairScores, score_pairs
+from keras_transformer.translation.scoring import PairScores, score_pairs
 
 SOURCES = np.array([[7, 9, 5, 3], [11, 3, PAD, PAD], [12, 8, 3, PAD]], "int32")
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.keras_hub.exchange import (
+from keras_transformer.exchange.exchange import (
     DENSE,
     NORM,
     assign,

@@ -8,10 +8,15 @@ from typing import Any
 
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.decoding.hypothesis import NO_HYPOTHESIS, Hypothesis, join_hypotheses
-from keras_transformer.decoding.long_sentences import OVERLONG, Overlong, SourcePart, source_parts
 from keras_transformer.decoding.options import DecodingOptions, SearchOptions
 from keras_transformer.decoding.target_constraints import TargetConstraints, Words
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, join_hypotheses
+from keras_transformer.translation.long_sentences import (
+    OVERLONG,
+    Overlong,
+    SourcePart,
+    source_parts,
+)
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50

@@ -12,31 +12,6 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.tokenizer import check_utf8
-from keras_transformer.decoding.base_translator import (
-    BaseTranslator,
-    Progress,
-    counted_progress,
-    num_sentences,
-    whole_sentences,
-)
-from keras_transformer.decoding.beam_tree import BeamTree, nodes_of, record
-from keras_transformer.decoding.buckets import (
-    LengthBatch,
-    length_batches,
-    padded,
-    pair_batches,
-    smallest_power,
-)
-from keras_transformer.decoding.hypothesis import (
-    IMPOSSIBLE,
-    Hypothesis,
-    align_words,
-    expected_utilities,
-    hypotheses,
-    source_word_indices,
-    target_word_indices,
-)
-from keras_transformer.decoding.long_sentences import Overlong, SourcePart
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import (
@@ -48,6 +23,31 @@ from keras_transformer.decoding.shortlist import Shortlist, check_limits_vocabul
 from keras_transformer.decoding.steps import Request, SearchResult
 from keras_transformer.decoding.target_constraints import TargetConstraints
 from keras_transformer.errors import UserError
+from keras_transformer.translation.base_translator import (
+    BaseTranslator,
+    Progress,
+    counted_progress,
+    num_sentences,
+    whole_sentences,
+)
+from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
+from keras_transformer.translation.buckets import (
+    LengthBatch,
+    length_batches,
+    padded,
+    pair_batches,
+    smallest_power,
+)
+from keras_transformer.translation.hypothesis import (
+    IMPOSSIBLE,
+    Hypothesis,
+    align_words,
+    expected_utilities,
+    hypotheses,
+    source_word_indices,
+    target_word_indices,
+)
+from keras_transformer.translation.long_sentences import Overlong, SourcePart
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3

@@ -6,9 +6,9 @@ from support.fake_models import BOS, EOS, PAD
 from support.small_models import small_model
 
 from keras_transformer import Ensemble, SearchOptions, Tokenizer, Translator
-from keras_transformer.decoding import scoring
-from keras_transformer.decoding.scoring import Scorer
 from keras_transformer.errors import UserError
+from keras_transformer.translation import scoring
+from keras_transformer.translation.scoring import Scorer
 
 A = 4
 

@@ -1,0 +1,1 @@
+"""Above search and runs: strings in, strings out."""
