@@ -36,6 +36,7 @@ _PUBLIC_NAMES = {
     "decoding.steps": "Request SearchResult",
     "decoding.token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
     "decoding.target_constraints": "ConstraintError",
+    "translation.open_run": "open_model open_shortlist open_translator",
     "translation.translator": "Translator",
     "errors": "UserError",
     "layers": """

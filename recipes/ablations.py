@@ -28,6 +28,7 @@ import keras
 
 from keras_transformer import Recipe, Run, Scorer, UserError, load_recipe, train
 from keras_transformer.evaluation import evaluate_run
+from keras_transformer.translation.open_run import open_model
 
 # 1. The rows. The letters are those of Table 3. The settings are keys of a recipe.
 
@@ -115,7 +116,7 @@ def train_row(folder: Path, recipe: Recipe) -> dict[str, Any]:
 
 def score(run: Run) -> dict[str, Any]:
     """Returns the number of trained weights, the perplexity per token, and BLEU."""
-    model = run.model()
+    model = open_model(run)
     sources, references = zip(*run.text.pairs("validation"), strict=True)
     pairs = Scorer(model, run.tokenizer()).score(sources, references)
     nats = -sum(pair.log_probability for pair in pairs) / sum(pair.length for pair in pairs)

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from keras_transformer import Run
 from keras_transformer.runs.logged_scalars import logged_scalars
+from keras_transformer.translation.open_run import open_translator
 
 INK, MUTED, GRID = "#1d2b3a", "#5d6b7a", "#e3e8ee"
 # Edge and fill of the boxes.
@@ -131,7 +132,7 @@ def draw_attention(axes: Any, run: Run, sentence: str) -> None:
 
 def attention_of(run: Run, sentence: str) -> tuple[list[str], list[str], np.ndarray]:
     """Translates a sentence. Returns the tokens of both and the weights `(target, source)`."""
-    translator, tokenizer = run.translator(), run.tokenizer()
+    translator, tokenizer = open_translator(run), run.tokenizer()
     ((hypothesis,),) = translator.translate_nbest([sentence])
     (source_ids,), target_ids = tokenizer.encode_source([sentence]), hypothesis.ids
     source_input = np.array([tokenizer.frame_source(source_ids)])

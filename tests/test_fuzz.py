@@ -33,6 +33,7 @@ from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.run import Run
 from keras_transformer.serving import ServingClient, Translation
 from keras_transformer.serving.endpoint import NotFoundError, RestEndpoint, TemporaryError
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -274,7 +275,7 @@ def test_options_of_search(kind, draw):
 @pytest.fixture(scope="module")
 def translator():
     run = Run.open(RUN)
-    return Translator(run.model(), run.tokenizer(), SearchOptions(beam_size=1, max_length=4))
+    return Translator(open_model(run), run.tokenizer(), SearchOptions(beam_size=1, max_length=4))
 
 
 WORDS = st.one_of(

@@ -17,6 +17,7 @@ from keras_transformer import Run, SearchOptions, Translator, serving
 from keras_transformer.data import CorpusError, read_lines
 from keras_transformer.data.corpus import read_standard_input
 from keras_transformer.serving import ServingClient
+from keras_transformer.translation.open_run import open_model
 
 RUN = Path(__file__).parent / "fixtures" / "4d3302f" / "run"
 SEARCH = ("--beam-size", "1", "--max-length", "4")
@@ -92,7 +93,7 @@ def test_client_answers_each_line(name, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def translator():
     run = Run.open(RUN)
-    return Translator(run.model(), run.tokenizer(), SearchOptions(beam_size=1, max_length=4))
+    return Translator(open_model(run), run.tokenizer(), SearchOptions(beam_size=1, max_length=4))
 
 
 def test_translator_answers_each_string(translator):

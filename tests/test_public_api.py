@@ -26,7 +26,8 @@ PUBLIC = """
     UserError VectorQuantizer VisionTransformer array_batches attention_maps attention_page
     attention_rollout attention_svg average_checkpoints causal_mask check_same_options
     compile_function conformance evaluation_batches fit fit_data head_entropy keep_freed_memory
-    load_recipe mask_tokens padding_mask random_numbers read_parallel scaled_dot_product_attention
+    load_recipe mask_tokens open_model open_shortlist
+    open_translator padding_mask random_numbers read_parallel scaled_dot_product_attention
     score_pairs search skip_gram_batches train translation_attention word_alignment
 """.split()
 

@@ -13,6 +13,7 @@ from keras_transformer.cli.common import (
     run_argument,
 )
 from keras_transformer.errors import UserError
+from keras_transformer.translation.open_run import open_translator
 
 
 @click.command("attention")
@@ -75,7 +76,7 @@ def command(
         check_png()
     check_not_of_run(run, output=output)
     with output_path(output) as partial:
-        translator = Run.open(run).translator(checkpoint=checkpoint)
+        translator = open_translator(Run.open(run), checkpoint=checkpoint)
         example = translation_attention(translator, sentence, target)
         text = attention_page(example) if suffix == ".html" else attention_svg(example, **shown)
         partial.write_bytes(png_from_svg(text) if suffix == ".png" else text.encode())

@@ -14,6 +14,7 @@ from keras_transformer.cli.common import (
 )
 from keras_transformer.cli.search_options import checked, search_options, take_options
 from keras_transformer.errors import UserError
+from keras_transformer.translation.open_run import open_translator
 
 
 @click.command("beam")
@@ -50,7 +51,7 @@ def command(run: Path, sentence: str, output: Path, checkpoint: Any, **options: 
         from keras_transformer.visualization.beam_tree import beam_page
 
         try:
-            translator = opened.translator(search, checkpoint=checkpoint)
+            translator = open_translator(opened, search, checkpoint=checkpoint)
         except ValueError as error:
             raise UserError(str(error)) from None
         file.write(beam_page(translator.beam_tree(sentence)))

@@ -10,6 +10,7 @@ import click
 
 from keras_transformer.cli.common import run_argument
 from keras_transformer.errors import UserError
+from keras_transformer.translation.open_run import open_model
 
 
 @click.command("conformance")
@@ -54,7 +55,7 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     from keras_transformer.runs.model_file import load_model
     from keras_transformer.runs.run import Run
 
-    model = load_model(run) if run.suffix == ".keras" else Run.open(run).model()
+    model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))
     if not getattr(model, "inputs", None):
         raise UserError(
             f"{run} is not a functional model, so the shapes of its inputs are unknown. "

@@ -18,6 +18,7 @@ from keras_transformer.cli.common import (
     standard_output,
 )
 from keras_transformer.errors import UserError
+from keras_transformer.translation.open_run import open_model
 
 
 @click.command("score")
@@ -58,7 +59,9 @@ def command(
     pairs = read_parallel(source, target)
     total = count_lines(pairs, source, target)
     opened = Run.open(run)
-    scorer = Scorer(opened.inference_model(checkpoint), opened.tokenizer(), tokens_per_batch)
+    scorer = Scorer(
+        open_model(opened, checkpoint, for_inference=True), opened.tokenizer(), tokens_per_batch
+    )
     log_probability, tokens, count = 0.0, 0, 0
     with progress_bar("scoring", total) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):

@@ -12,9 +12,10 @@ from keras_transformer.cli import search_options as options_of_search
 from keras_transformer.cli.search_options import flags, take_options
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.translation.open_run import open_translator
 
 if TYPE_CHECKING:
-    from keras_transformer.runs.run import Checkpoint
+    pass
 
 
 @click.command("translate")
@@ -185,34 +186,13 @@ def _new_translator(runs: list[Any], options: dict[str, Any], search: dict[str, 
     make = SearchOptions if "sampling" in options else of_recipe
     search_options = options_of_search.checked(make, **search)
     overlong, engine = options.pop("overlong"), options.pop("engine")
-    use_shortlist, checkpoint = options.pop("shortlist"), options.pop("checkpoint")
-    chosen = (use_shortlist, checkpoint, options.pop("tokens_per_batch"))
+    keys = ("use_shortlist", "checkpoint", "tokens_per_batch")
+    options["use_shortlist"] = options.pop("shortlist")
+    chosen = {key: options.pop(key) for key in keys}
     try:
-        if len(runs) == 1:
-            return runs[0].translator(search_options, overlong, engine, *chosen)
-        return _ensemble_translator(runs, search_options, overlong, *chosen)
+        return open_translator(runs, search_options, overlong=overlong, engine=engine, **chosen)
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def _ensemble_translator(
-    runs: list[Any],
-    options: SearchOptions,
-    overlong: Any,
-    use_shortlist: bool,
-    checkpoint: "Checkpoint | None",
-    tokens_per_batch: int | None,
-) -> Any:
-    from keras_transformer.decoding.ensemble import Ensemble
-    from keras_transformer.translation.translator import Translator
-
-    tokenizers = [opened.tokenizer() for opened in runs]
-    for opened, tokenizer in zip(runs, tokenizers, strict=True):
-        if tokenizer.fingerprint != tokenizers[0].fingerprint:
-            raise UserError(f"the tokenizers of {opened.directory} and {runs[0].directory} differ")
-    ensemble = Ensemble([opened.inference_model(checkpoint) for opened in runs])
-    shortlist = runs[0].shortlist() if use_shortlist else None
-    return Translator(ensemble, tokenizers[0], options, overlong, tokens_per_batch, shortlist)
 
 
 class _Line(NamedTuple):

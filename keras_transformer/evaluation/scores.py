@@ -16,6 +16,7 @@ from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.runs.text import Split
+from keras_transformer.translation.open_run import open_translator
 
 _ALL_OF_GENERATED_TEXT: tuple[MetricName, ...] = ("bleu", "chrf", "exact-match")
 
@@ -114,8 +115,8 @@ def evaluate_run(
     # A training in another process may remove the checkpoint or replace the model.
     scored = run.scores.scored_model(folder) if has_model else {}
     try:
-        translator = run.translator(
-            engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
+        translator = open_translator(
+            run, engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
         )
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -67,7 +67,7 @@ def export_ctranslate2(
 
     Example:
 
-    >>> export_ctranslate2(run.model(), run.tokenizer(), "runs/quickstart/ctranslate2", "int8")
+    >>> export_ctranslate2(open_model(run), run.tokenizer(), "runs/quickstart/ctranslate2", "int8")
     >>> translator = ctranslate2.Translator("runs/quickstart/ctranslate2")
     >>> translator.translate_batch([["▁A", "▁dog", "▁runs", "."]], beam_size=4)[0].hypotheses[0]
 

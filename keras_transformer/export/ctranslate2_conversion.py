@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer._files import atomic_write, read_json, remove
 from keras_transformer.errors import UserError
+from keras_transformer.translation.open_run import open_model
 
 if TYPE_CHECKING:
     from keras_transformer.runs.run import Run
@@ -63,7 +64,7 @@ def _convert(run: "Run", folder: Path) -> None:
 
     print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
     sources = _source_digests(run)
-    parts = run.model(), run.tokenizer()
+    parts = open_model(run), run.tokenizer()
     with atomic_write(folder) as partial:
         try:
             export_ctranslate2(*parts, partial, sentences=run_sentences(run, SENTENCES))

@@ -13,6 +13,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export.packages import check_installed
 from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.open_run import open_model
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
 # The types of weights of the formats run and onnx.
@@ -71,7 +72,7 @@ def export_run(
             `runs/quickstart/onnx-int8`.
         quantization: Type of the weights, for all formats except SavedModel. Defaults to None,
             which means float32.
-        shortlist: Whether a SavedModel translates with `Run.shortlist()`. Defaults to False.
+        shortlist: Whether a SavedModel translates with `open_shortlist(run)`. Defaults to False.
         checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
             finished model.
         **search: Search options that replace the recipe's search options. A SavedModel accepts all
@@ -179,7 +180,7 @@ def _export(
     sentences = run_sentences(run, SENTENCES)
     if format == "run":
         return export.export_shared_run(run, directory, weights, sentences, checkpoint)
-    parts = (run.model(checkpoint), run.tokenizer(), directory, weights, sentences)
+    parts = (open_model(run, checkpoint), run.tokenizer(), directory, weights, sentences)
     if format == "ctranslate2":
         return export.export_ctranslate2(*parts)
     return export.export_onnx(*parts, **{name: getattr(options, name) for name in _ONNX_SEARCH})

@@ -88,7 +88,7 @@ def export_onnx(
 
     Example:
 
-    >>> export_onnx(run.model(), run.tokenizer(), "runs/quickstart/onnx")
+    >>> export_onnx(open_model(run), run.tokenizer(), "runs/quickstart/onnx")
     >>> OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
 
     Args:

@@ -36,6 +36,7 @@ from keras_transformer.export.source_model import (
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
@@ -105,7 +106,7 @@ def export_saved_model(
 
     Example:
 
-    >>> export_saved_model(run.model(), run.tokenizer(), "saved_models/quickstart")
+    >>> export_saved_model(open_model(run), run.tokenizer(), "saved_models/quickstart")
 
     Args:
         model: A `Transformer` or a model of another architecture, on the TensorFlow backend.
@@ -179,7 +180,7 @@ def export_run_saved_model(
         options: The default search options. Defaults to None, which means the search options of the
             recipe.
         max_beam_size: As in `export_saved_model`.
-        use_shortlist: Whether the export translates with `Run.shortlist()`. Defaults to False.
+        use_shortlist: Whether the export translates with `open_shortlist(run)`. Defaults to False.
         checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
             finished model.
 
@@ -198,13 +199,13 @@ def export_run_saved_model(
         chosen = max_beam_size, use_shortlist, checkpoint
         return _in_new_process(run, output, options, chosen)
     return export_saved_model(
-        run.model(checkpoint),
+        open_model(run, checkpoint),
         run.tokenizer(),
         output,
         options=options,
         max_beam_size=max_beam_size,
         sentences=run_sentences(run, SENTENCES),
-        shortlist=run.shortlist() if use_shortlist else None,
+        shortlist=open_shortlist(run) if use_shortlist else None,
     )
 
 

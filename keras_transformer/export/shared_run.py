@@ -25,6 +25,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.open_run import open_model, open_translator
 from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"
@@ -78,7 +79,7 @@ def export_shared_run(
             f"Received: quantization={quantization!r}"
         )
     check_is_free(directory)
-    model, tokenizer = run.model(checkpoint), run.tokenizer()
+    model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
     sentences = sentences or random_sentences(tokenizer, _SENTENCES)
     exact, scores = in_float32(model), _scores(run, checkpoint)
@@ -95,7 +96,7 @@ def export_shared_run(
             (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
         path = partial / copy.model_path.name
         _save_model(exact, path, quantization, tokenizer.fingerprint)
-        found = Run(partial, copy.recipe).translator().translate_nbest(sentences)
+        found = open_translator(Run(partial, copy.recipe)).translate_nbest(sentences)
         return compare(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,6 @@ from keras_transformer._files import (
     read_text,
     remove,
 )
-from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe, may_change
@@ -28,7 +26,6 @@ from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_st
 from keras_transformer.runs.model_file import (
     CHECKPOINT_MEMBER,
     TOKENIZER_MEMBER,
-    load_model,
     read_member,
 )
 from keras_transformer.runs.scores import RunScores
@@ -37,8 +34,6 @@ from keras_transformer.runs.text import RunText, Split
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizer import Tokenizer
-    from keras_transformer.decoding.shortlist import Shortlist
-    from keras_transformer.translation.long_sentences import Overlong
 
 Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
@@ -67,7 +62,7 @@ class Run:
 
     ```python
     run = Run.open("runs/quickstart")
-    translator = Translator(run.model(), run.tokenizer())
+    translator = open_translator(run)
     ```
 
     Args:
@@ -150,7 +145,7 @@ class Run:
             which, hint = "a run", "continue it with `Run.resume`, remove it,"
             if refused := self._refused(self._differences()):
                 which = f"another run, and its recipe differs in {refused}"
-                hint = f"continue it with its own recipe ({self._resume}), remove it,"
+                hint = f"continue it with its own recipe ({self.resume_command}), remove it,"
             raise UserError(
                 f"{self.directory} already holds {which}: {hint} or choose another folder "
                 "(`directory`)"
@@ -233,8 +228,8 @@ class Run:
         if refused := self._refused(changes):
             raise UserError(
                 f"{self.directory} cannot resume with these changes; start a new run for them, or "
-                f"resume without them: {self._resume}. The recipes of the run and of the command "
-                f"differ in {refused}"
+                f"resume without them: {self.resume_command}. The recipes of the run and of the "
+                f"command differ in {refused}"
             )
         return changes
 
@@ -326,7 +321,7 @@ class Run:
 
         if not self.tokenizer_dir.is_dir():
             raise UserError(
-                f"{self.directory} has no tokenizer yet. Train it first: {self._resume}"
+                f"{self.directory} has no tokenizer yet. Train it first: {self.resume_command}"
             )
         return Tokenizer.load(self.tokenizer_dir)
 
@@ -351,61 +346,8 @@ class Run:
             )
         return self.model_path
 
-    def model(self, checkpoint: Checkpoint | None = None) -> Any:
-        """Loads the finished model, or the model of a checkpoint, for inference.
-
-        Args:
-            checkpoint: `"best"` (the lowest validation loss), `"last"`, or the step of a
-                checkpoint. Defaults to None, which means the finished model, `model.keras`.
-
-        Raises:
-            UserError: If the model is missing or damaged, if it is not a translation model, or if
-                it was trained with a tokenizer other than the run's.
-        """
-        path = self.model_place(checkpoint)
-        if checkpoint is None:
-            model = self._finished_model()
-        else:
-            from keras_transformer._backend.compilation_cache import use_compilation_cache
-            from keras_transformer.training.checkpoint import load_checkpoint_model
-
-            use_compilation_cache()
-            model = load_checkpoint_model(path)
-        if not hasattr(model, "init_cache"):
-            raise UserError(
-                f"{path} must contain a model that translates, such as a Transformer. "
-                f"Received: a model of the class {type(model).__name__}"
-            )
-        if self.tokenizer_dir.is_dir():
-            self._check_tokenizer(model, path)
-        return model
-
-    def _finished_model(self) -> Any:
-        try:
-            return load_model(self.model_path)
-        except UserError as error:
-            if not self.checkpoints():
-                raise
-            raise UserError(
-                f"{error}. To make the model again from the checkpoints, remove this file. Then: "
-                f"{self._resume}"
-            ) from error
-
-    def inference_model(self, checkpoint: Checkpoint | None = None) -> Any:
-        """Loads the same model as `model`, to translate or to score with.
-
-        A model that was trained in mixed precision computes in float32 on TensorFlow and JAX on a
-        CPU, which compile and compute half precision more slowly there. On GPUs, and on PyTorch, it
-        computes as in training.
-        """
-        from keras_transformer._backend.compile_function import prefers_float32
-        from keras_transformer.models.base import loading_in_float32
-
-        with loading_in_float32(prefers_float32()):
-            return self.model(checkpoint)
-
     @property
-    def _resume(self) -> str:
+    def resume_command(self) -> str:
         """The command that continues the training."""
         return self.command("train", "--resume")
 
@@ -424,7 +366,7 @@ class Run:
         if not paths:
             return UserError(
                 f"{self.directory} has no model and no checkpoint yet. Train it first: "
-                f"{self._resume}"
+                f"{self.resume_command}"
             )
         steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         return UserError(
@@ -437,7 +379,7 @@ class Run:
         """Returns a sentence without its full stop, to show to the user of an unfinished run."""
         if self.is_training():
             return "Another process is training: wait for its end"
-        return f"To finish it: {self._resume}"
+        return f"To finish it: {self.resume_command}"
 
     def is_training(self) -> bool:
         """Returns whether a process trains in the folder now."""
@@ -452,65 +394,6 @@ class Run:
         except OSError:  # The folder is read-only, so nothing trains in it.
             return False
 
-    def translator(
-        self,
-        options: SearchOptions | None = None,
-        overlong: "Overlong" = "split",
-        engine: Engine = "keras",
-        use_shortlist: bool = False,
-        checkpoint: Checkpoint | None = None,
-        tokens_per_batch: int | None = None,
-    ) -> Any:
-        """Returns a translator of the finished model, or of a checkpoint.
-
-        Example:
-
-        >>> translator = Run.open("runs/quickstart").translator(engine="ctranslate2")
-        >>> translator.translate(["twenty-six"])
-
-        Args:
-            options: The options of beam search. Defaults to None, which means the search options of
-                the recipe.
-            overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
-            engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
-                `CTranslate2Translator`, which starts and translates faster on CPUs. It does not
-                import Keras and does not support all options. The first call with `"ctranslate2"`
-                converts the model and keeps the conversion in the run's folder. Defaults to
-                `"keras"`.
-            use_shortlist: Whether to translate with `Run.shortlist()`, which makes the engine
-                `"keras"` faster. Defaults to False.
-            checkpoint: As in `model`. Only for the engine `"keras"`. Defaults to None, which means
-                the finished model.
-            tokens_per_batch: As for `Translator`, only with the engine `"keras"`. Defaults to None,
-                which means the default of `Translator`.
-
-        Raises:
-            UserError: If the model is missing, or if the engine does not support the model or an
-                option.
-            ValueError: If `engine` is unknown, if a length in `options` exceeds the model's
-                maximum, or if `use_shortlist`, `checkpoint` or `tokens_per_batch` is given with the
-                engine `"ctranslate2"`.
-        """
-        options = options or self.recipe.evaluation.search_options()
-        if engine == "keras":
-            from keras_transformer.translation.translator import Translator
-
-            model, tokenizer = self.inference_model(checkpoint), self.tokenizer()
-            shortlist = self.shortlist() if use_shortlist else None
-            return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
-        if engine != "ctranslate2":
-            raise ValueError(
-                f"`engine` must be one of {list(get_args(Engine))}. Received: engine={engine!r}"
-            )
-        _check_arguments_of_ctranslate2(use_shortlist, checkpoint, tokens_per_batch)
-        self.require_transformer("The engine ctranslate2")
-        from keras_transformer.export.ctranslate2_conversion import converted
-        from keras_transformer.translation import ctranslate2_translator as ctranslate2
-
-        ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
-        ctranslate2.check_options(options)
-        return ctranslate2.CTranslate2Translator(converted(self), options, overlong)
-
     def require_transformer(self, format: str) -> None:
         """Raises UserError if the recipe's model is not a Transformer, which `format` needs."""
         if (architecture := self.recipe.model.architecture) != "transformer":
@@ -518,39 +401,6 @@ class Run:
                 f"{format} supports only the architecture transformer. "
                 f"Received: model.architecture={architecture} of {self.directory}"
             )
-
-    def shortlist(self) -> "Shortlist":
-        """Returns the `Shortlist`, which limits the target tokens of each translation.
-
-        The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
-
-        Raises:
-            UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
-                is damaged or cannot be written.
-        """
-        from keras_transformer.decoding.shortlist import Shortlist
-
-        path, tokenizer = self.shortlist_path, self.tokenizer()
-
-        def kept() -> Shortlist | None:
-            found = Shortlist.load(path) if path.exists() else None
-            return found if found and found.fingerprint == tokenizer.fingerprint else None
-
-        if shortlist := kept():
-            return shortlist
-        if not os.access(self.directory, os.W_OK | os.X_OK):
-            raise UserError(
-                f"{self.directory} must be writable, because {path.name} is kept there; translate "
-                "without a shortlist, or use a copy of the run"
-            )
-        with self.writing():
-            if shortlist := kept():  # Another process may have learned it.
-                return shortlist
-            with self.text.training_store(tokenizer) as store:
-                print(f"Learning the shortlist of {self.directory}; done once.", file=sys.stderr)
-                shortlist = Shortlist.learn(store, tokenizer)
-            shortlist.save(path)
-        return shortlist
 
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
@@ -574,17 +424,6 @@ class Run:
             return f'"{digest}"' in read_text(state)
         return self.model_path.stat().st_mtime_ns >= state.stat().st_mtime_ns
 
-    def _check_tokenizer(self, model: Any, path: Path) -> None:
-        tokenizer = self.tokenizer()
-        found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-        size = getattr(model, "vocabulary_size", found[0])
-        needed = (size, getattr(model, "target_vocabulary_size", found[1]) or size)
-        if found != needed or self.tokenizer_fingerprint() != tokenizer.fingerprint:
-            raise UserError(
-                f"{self.tokenizer_dir} is not the tokenizer that {path} was trained "
-                f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
-            )
-
     def writing(self) -> FileLock:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores.
 
@@ -597,23 +436,6 @@ class Run:
         if path.is_dir():
             raise UserError(f"{path} must be a file: remove the folder")
         return FileLock(path)
-
-
-def _check_arguments_of_ctranslate2(
-    use_shortlist: bool, checkpoint: Checkpoint | None, tokens_per_batch: int | None
-) -> None:
-    if use_shortlist:
-        raise ValueError("The engine ctranslate2 has no shortlist. Received: use_shortlist=True")
-    if checkpoint is not None:
-        raise ValueError(
-            "The engine ctranslate2 translates only with the finished model. "
-            f"Received: checkpoint={checkpoint!r}"
-        )
-    if tokens_per_batch is not None:
-        raise ValueError(
-            "The engine ctranslate2 has batches of a fixed number of sentences. "
-            f"Received: tokens_per_batch={tokens_per_batch}"
-        )
 
 
 @contextmanager

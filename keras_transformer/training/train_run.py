@@ -36,6 +36,7 @@ from keras_transformer.training.optimizer import TransformerAdam, TransformerSch
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
 from keras_transformer.training.validation import TranslationValidation
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
@@ -437,7 +438,7 @@ def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
 
 
 def _load_initial_weights(run: Run, model: Any) -> None:
-    initial = run.model()
+    initial = open_model(run)
     if any({"quantization", "lora_rank"} & own.keys() for own in layer_changes(initial).values()):
         raise UserError(
             f"training.initial_run: {run.model_path} is quantized or has LoRA, so a training "

@@ -42,7 +42,7 @@ class CTranslate2Translator(BaseTranslator):
     The methods `translate`, `translate_nbest` and `stream` work as in `Translator`. They find the
     same translations and scores, except for ties, rounding errors, and a difference in the
     probabilities. `export_ctranslate2` describes this difference.
-    `Run.translator(engine="ctranslate2")` converts a run's model and returns a
+    `open_translator(run, engine="ctranslate2")` converts a run's model and returns a
     `CTranslate2Translator`.
 
     CTranslate2 returns only `beam_size` of its finished hypotheses. Whatever the length penalty is,

@@ -81,8 +81,9 @@ class Translator(BaseTranslator):
         tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
             None, which means 2048.
         shortlist: A `Shortlist` of the target tokens for each sentence, for example
-            `Run.shortlist()`. With a shortlist, a step computes fewer logits, and the probabilities
-            of the tokens in the shortlist sum to 1. Defaults to None, which means all tokens.
+            `open_shortlist(run)`. With a shortlist, a step computes fewer logits, and the
+            probabilities of the tokens in the shortlist sum to 1. Defaults to None, which means
+            all tokens.
 
     Raises:
         ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
@@ -144,9 +145,12 @@ class Translator(BaseTranslator):
             ValueError: If a search option is unknown or out of range.
         """
         from keras_transformer.runs.run import Run
+        from keras_transformer.translation.open_run import open_translator
 
         run = Run.open(directory)
-        return run.translator(run.recipe.evaluation.search_options(**search), overlong)
+        return open_translator(
+            run, run.recipe.evaluation.search_options(**search), overlong=overlong
+        )
 
     def _search_parts(
         self,

@@ -12,6 +12,7 @@ from keras_transformer.evaluation.scores import run_evaluator
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
 from keras_transformer.visualization.report_charts import bar_chart, line_chart
 from keras_transformer.visualization.report_page import (
@@ -247,7 +248,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
         try:
             hypotheses = one.run.scores.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
-            scorer = Scorer(one.run.inference_model(), one.run.tokenizer())
+            scorer = Scorer(open_model(one.run, for_inference=True), one.run.tokenizer())
         except UserError as error:
             missing.append(note(f"{error}"))
             continue

@@ -15,6 +15,8 @@ import _common
 import numpy as np
 from _decoding_engines import _fill, _fill_attention, _fill_layer
 
+from keras_transformer.translation.open_run import open_model
+
 FORBIDDEN = -1e4  # bias on the logits of padding and bos, see `export_ctranslate2`
 MARIAN_ENCODER = "TransformerBatchEncoder->encoder"
 MARIAN_DECODER = "TransformerBatchDecoder->decoder"
@@ -219,7 +221,7 @@ def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
         tokenizer = opened.tokenizer()
         if not tokenizer.joint:
             raise RuntimeError(f"{run} has two vocabularies; the benchmark needs a joint one")
-        model = opened.model()
+        model = open_model(opened)
         problems = {}
         for peer in peers:
             try:

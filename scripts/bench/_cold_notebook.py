@@ -6,11 +6,11 @@ import time
 start = time.perf_counter()
 from pathlib import Path  # noqa: E402
 
-from keras_transformer import Run, Translator  # noqa: E402
+from keras_transformer import Run, Translator, open_model  # noqa: E402
 
 folder, file = sys.argv[1:]
 run = Run.open(folder)
-translator = Translator(run.model(), run.tokenizer())
+translator = Translator(open_model(run), run.tokenizer())
 print(time.perf_counter() - start)
 for line in Path(file).read_text("utf-8").splitlines():
     start = time.perf_counter()

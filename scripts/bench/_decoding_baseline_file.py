@@ -20,6 +20,8 @@ from _decoding_baseline import compared, take_turns
 from _decoding_file import BEAM_SIZE
 from tqdm import tqdm
 
+from keras_transformer.translation.open_run import open_model
+
 FORMATS = {"ours": ".3f", "baseline": ".3f", "ratio": ".3f"}
 EXPORT = "export"
 
@@ -71,7 +73,7 @@ def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
     from keras_transformer.runs.run import Run
 
     def export() -> None:
-        model = Run.open(run).model()
+        model = open_model(Run.open(run))
         (folder / "config.json").write_text(json.dumps(model.get_config()))
         np.savez(folder / "weights.npz", *(np.asarray(w, "float32") for w in model.get_weights()))
 

@@ -32,6 +32,8 @@ from _decoding_engines import (
 )
 from tqdm import tqdm
 
+from keras_transformer.translation.open_run import open_model, open_shortlist
+
 BEAM_SIZE = 5
 TOKENS_PER_BATCH = 1024
 TIE = 1e-4  # nats
@@ -200,7 +202,7 @@ def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
 
     def export() -> None:
         opened = Run.open(run)
-        model, tokenizer = opened.model(), opened.tokenizer()
+        model, tokenizer = open_model(opened), opened.tokenizer()
         (folder / "limits").write_text(f"{model.max_length} {EXTRA_LENGTH}")
         for dtype in ("float32", "int8"):
             export_ctranslate2(model, tokenizer, folder / dtype, dtype)
@@ -236,7 +238,7 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
     from keras_transformer.translation.translator import Translator
 
     opened = Run.open(run)
-    model, tokenizer = opened.model(), opened.tokenizer()
+    model, tokenizer = open_model(opened), opened.tokenizer()
     if setting.dtype == "int8":
         model.quantize("int8")
     translator = Translator(
@@ -244,7 +246,7 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
         tokenizer,
         SearchOptions(beam_size=BEAM_SIZE, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,
-        shortlist=opened.shortlist() if setting.shortlist else None,
+        shortlist=open_shortlist(opened) if setting.shortlist else None,
     )
     # Measures a process that has translated many sentences before.
     translator._search.plan(FEW_SHAPES_SENTENCES, make_strategy(model, translator.options))

@@ -6,6 +6,8 @@ from typing import Any
 
 from _common import serve
 
+from keras_transformer.translation.open_run import open_model
+
 # Best first: text and score of each hypothesis of a sentence.
 Expected = list[tuple[str, float]]
 
@@ -16,7 +18,7 @@ def prepare() -> Mapping[str, Callable[..., Any]]:
     run = Run.open(sys.argv[1])
     beam_size = run.recipe.evaluation.beam_size
     options = run.recipe.evaluation.search_options(n_best=beam_size)
-    translator = Translator(run.model(), run.tokenizer(), options)
+    translator = Translator(open_model(run), run.tokenizer(), options)
 
     def translate_nbest(sentences: Sequence[str]) -> list[Expected]:
         found = translator.translate_nbest(sentences)

@@ -23,6 +23,8 @@ from typing import Any
 from _common import limit_threads, table, write_json
 from tqdm import tqdm
 
+from keras_transformer.translation.open_run import open_model
+
 TRAINING_BATCHES = 8
 # The BLEU of fewer sentences tells little.
 FEWEST_SENTENCES = 20
@@ -52,7 +54,7 @@ class Contestant:
 
         self.run = Run.open(directory)
         recipe, tokenizer = self.run.recipe, self.run.tokenizer()
-        self.model, options = self.run.model(), recipe.evaluation.search_options()
+        self.model, options = open_model(self.run), recipe.evaluation.search_options()
         self.translators = {
             "greedy": Translator(self.model, tokenizer, options.replace(beam_size=1)),
             "beam": Translator(self.model, tokenizer, options),

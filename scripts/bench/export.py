@@ -29,6 +29,8 @@ from _decoding_engines import CTRANSLATE2_NO_PENALTY
 from _decoding_file import TOKENS_PER_BATCH
 from tqdm import tqdm
 
+from keras_transformer.translation.open_run import open_model
+
 BACKENDS = ("tensorflow", "jax", "torch")
 FORMATS = {
     "mb": ",.1f",
@@ -204,7 +206,7 @@ def load_keras(folder: Path, beam_size: int) -> Translate:
 
     run = Run.open(folder)
     return Translator(
-        run.model(),
+        open_model(run),
         run.tokenizer(),
         SearchOptions(beam_size=beam_size, length_penalty=0.0),
         tokens_per_batch=TOKENS_PER_BATCH,

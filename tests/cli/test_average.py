@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from support.command_line import fails, invoke, succeeds
 
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.open_run import open_model
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def test_a_damaged_model_is_replaced(run):
     model = run / "model.keras"
     model.write_bytes(model.read_bytes()[:1000])
     succeeds("average", run, "--last", 2)
-    assert hasattr(Run.open(run).model(), "init_cache")
+    assert hasattr(open_model(Run.open(run)), "init_cache")
 
 
 def test_more_checkpoints_than_there_are(run):

@@ -12,6 +12,7 @@ from support.small_models import make_token_likelier
 from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserError
 from keras_transformer.export import ctranslate2_conversion as conversion
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.translation.open_run import open_translator
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
@@ -69,11 +70,13 @@ def test_a_model_is_converted_once(run, capsys):
 
 
 def test_another_model_is_converted_again(run, capsys):
-    before = run.translator(OPTIONS, engine="ctranslate2").translate(TEXTS)
+    before = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
     save_model(run, seed=1)
     assert is_converted_again(run, capsys)
-    expected = run.translator(OPTIONS).translate(TEXTS)
-    assert run.translator(OPTIONS, engine="ctranslate2").translate(TEXTS) == expected != before
+    expected = open_translator(run, OPTIONS).translate(TEXTS)
+    assert (
+        open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS) == expected != before
+    )
 
 
 @pytest.mark.parametrize("name", ["model.bin", "config.json", "tokenizer/source.model"])
@@ -136,8 +139,8 @@ def test_a_model_replaced_while_it_is_converted_is_refused(run, monkeypatch):
     with pytest.raises(UserError, match="changed while it was converted"):
         conversion.converted(run)
     monkeypatch.undo()
-    expected = run.translator(OPTIONS).translate(TEXTS)
-    assert run.translator(OPTIONS, engine="ctranslate2").translate(TEXTS) == expected
+    expected = open_translator(run, OPTIONS).translate(TEXTS)
+    assert open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS) == expected
 
 
 def test_a_folder_in_the_tokenizer_does_no_harm(run, capsys):
@@ -169,4 +172,4 @@ def test_the_second_time_no_backend_is_imported(run):
 
 def test_unknown_engines_are_refused(run):
     with pytest.raises(ValueError, match=r"\['keras', 'ctranslate2'\]. Received: engine='marian'"):
-        run.translator(engine="marian")
+        open_translator(run, engine="marian")

@@ -16,6 +16,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
+from keras_transformer.translation.open_run import open_model, open_translator
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
@@ -82,7 +83,7 @@ def test_formats_for_transformers_refuse_other_models_before_they_load_them(run,
     line = fails(run, "--format", format)
     assert line.startswith(f"The format {format} supports only the architecture transformer")
     with pytest.raises(UserError, match="The engine ctranslate2 supports only .*=recurrent"):
-        Run.open(run).translator(engine="ctranslate2")
+        open_translator(Run.open(run), engine="ctranslate2")
 
 
 def test_onnx_takes_type_place_and_search(run, tmp_path):
@@ -99,7 +100,7 @@ def test_onnx_takes_the_maximum_length_of_the_recipe(run):
     path.write_text(path.read_text().replace("evaluation:", "evaluation:\n  max_length: 2"))
     succeeds(run, "--format", "onnx")
     translator = OnnxTranslator(run / "onnx")
-    assert translator.translate(["a b c d e"]) == Run.open(run).translator().translate(
+    assert translator.translate(["a b c d e"]) == open_translator(Run.open(run)).translate(
         ["a b c d e"]
     )
     assert translator.max_length == 2
@@ -181,7 +182,7 @@ def test_run_whose_text_is_gone_is_compared_on_random_sentences(run):
 
 @pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
 def test_a_checkpoint_is_exported(run, format):
-    model = Run.open(run).model()
+    model = open_model(Run.open(run))
     model.compile("sgd", "mse")
     save_checkpoint(run / "checkpoints", model, step=2, keep=1)
     (run / "model.keras").unlink()

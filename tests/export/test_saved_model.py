@@ -18,6 +18,7 @@ from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
+from keras_transformer.translation.open_run import open_model, open_translator
 from keras_transformer.translation.translator import Translator
 
 SIZES_OF_MODEL = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
@@ -113,7 +114,7 @@ def test_a_run_is_exported_from_any_backend(run, tmp_path):
     assert [path.directory.name for path in (first, second)] == ["1", "2"]
     sentences = [source for source, _ in run.text.pairs("test")]
     (found,) = run_signatures(second.directory, [("serving_default", {"text": sentences})])
-    translator = Translator(run.model(), run.tokenizer(), options)
+    translator = Translator(open_model(run), run.tokenizer(), options)
     assert found["translation"] == translator.translate(sentences)
 
 
@@ -165,14 +166,14 @@ def test_every_architecture_is_exported(run, name, tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_is_exported_from_any_backend(run, tmp_path):
-    model = run.model()
+    model = open_model(run)
     model.compile("sgd", "mse")
     save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
     run.model_path.unlink()
     exported = export_run_saved_model(run.directory, tmp_path / "models", checkpoint="last")
     sentences = [source for source, _ in run.text.pairs("test")]
     (found,) = run_signatures(exported.directory, [("serving_default", {"text": sentences})])
-    translator = run.translator(checkpoint=2)
+    translator = open_translator(run, checkpoint=2)
     assert found["translation"] == translator.translate(sentences)
 
 

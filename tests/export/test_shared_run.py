@@ -18,6 +18,7 @@ from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
+from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
 
 SENTENCES = ["a b c", "f e", "", "a"]
 
@@ -54,7 +55,7 @@ def test_the_copy_translates_like_the_run(run, tmp_path):
     comparison = export_shared_run(run, tmp_path / "copy", sentences=SENTENCES)
     assert (comparison.sentences, comparison.identical) == (4, 4)
     copy = Run.open(tmp_path / "copy")
-    found, expected = (x.translator().translate_nbest(SENTENCES) for x in (copy, run))
+    found, expected = (open_translator(x).translate_nbest(SENTENCES) for x in (copy, run))
     assert [rows[0].text for rows in found] == [rows[0].text for rows in expected]
     assert copy.tokenizer_fingerprint() == run.tokenizer_fingerprint()
 
@@ -71,7 +72,7 @@ def test_the_copy_has_only_what_others_need(run, tmp_path):
 
 
 def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_path):
-    model = run.model()
+    model = open_model(run)
     model.compile("sgd", "mse")
     checkpoint = save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
     of_checkpoint = scores_of(run, checkpoint)
@@ -112,8 +113,8 @@ def test_files_of_the_same_name_stay_different(run, tmp_path):
 def test_float16_weights_take_half_the_space_and_are_the_nearest(run, tmp_path, dtype):
     model_of(dtype).save(run.model_path)
     export_shared_run(run, tmp_path / "copy", "float16", SENTENCES)
-    weights = run.model().get_weights()
-    copy = Run.open(tmp_path / "copy").model()
+    weights = open_model(run).get_weights()
+    copy = open_model(Run.open(tmp_path / "copy"))
     assert copy.dtype_policy.name == "float32"
     for weight, half in zip(weights, copy.get_weights(), strict=True):
         np.testing.assert_array_equal(np.float32(weight).astype("float16"), half)
@@ -129,20 +130,20 @@ def size_of_weights(path):
 
 
 def test_adapters_are_part_of_the_copy(run, tmp_path):
-    model = run.model()
+    model = open_model(run)
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Dense):
             layer.enable_lora(2)
     randomize(model)
     model.save(run.model_path)
     export_shared_run(run, tmp_path / "copy", "float16")
-    copy = Run.open(tmp_path / "copy").model()
+    copy = open_model(Run.open(tmp_path / "copy"))
     for weight, half in zip(model.get_weights(), copy.get_weights(), strict=True):
         np.testing.assert_allclose(half, weight, rtol=2**-11, atol=1e-7)
 
 
 def test_weights_that_float16_cannot_hold_are_refused(run, tmp_path):
-    model = run.model()
+    model = open_model(run)
     model.weights[0].assign(np.full(model.weights[0].shape, 1e5))
     model.save(run.model_path)
     with pytest.raises(ValueError, match="at most 65504. Received: "):
@@ -155,7 +156,7 @@ def test_other_types_quantized_models_and_full_folders_are_refused(run, tmp_path
         export_shared_run(run, tmp_path / "copy", "int8")
     with pytest.raises(UserError, match="is not empty"):
         export_shared_run(run, tmp_path)
-    model = run.model()
+    model = open_model(run)
     model.quantize("int8")
     model.save(run.model_path)
     with pytest.raises(ValueError, match="must not be quantized"):
@@ -165,7 +166,7 @@ def test_other_types_quantized_models_and_full_folders_are_refused(run, tmp_path
 def test_a_copy_has_no_text_to_learn_a_shortlist_from(run, tmp_path, capsys):
     export_shared_run(run, tmp_path / "copy")
     with pytest.raises(UserError, match="no file text.en"):
-        Run.open(tmp_path / "copy").shortlist()
+        open_shortlist(Run.open(tmp_path / "copy"))
     assert "Learning" not in capsys.readouterr().err
 
 
@@ -182,4 +183,4 @@ def test_a_copy_learns_a_shortlist_from_the_same_text_alone(run, tmp_path, monke
         print("a", file=source)
         print("a", file=target)
     with pytest.raises(UserError, match="training text is not that of .*copy"):
-        copy.shortlist()
+        open_shortlist(copy)

@@ -18,6 +18,7 @@ from keras_transformer.cli import main
 from keras_transformer.errors import UserError
 from keras_transformer.runs.info import run_info
 from keras_transformer.training import TensorBoardWriter
+from keras_transformer.translation.open_run import open_model
 
 ROOT = Path(__file__).parents[2]
 OLD_RUN = ROOT / "tests" / "fixtures" / "4d3302f" / "run"
@@ -59,7 +60,7 @@ def test_a_finished_run(finished):
     assert (info["recipe"], info["source_language"]) == ("quickstart", "en")
     assert info["description"].startswith("Numbers and dates")
     assert (info["model"]["num_layers"], info["model"]["d_model"]) == (2, 24)
-    assert info["parameters"] == Run.open(finished).model().count_params()
+    assert info["parameters"] == open_model(Run.open(finished)).count_params()
     assert info["vocabulary"] == {"source": 160, "target": 160, "joint": True}
     assert info["training"] == {
         "is_finished": True,

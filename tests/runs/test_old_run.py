@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer import Run, Translator
+from keras_transformer.translation.open_run import open_model
 
 RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
 SENTENCES = ["twenty-six", "one hundred and five", "3 May 1990", "", "seven"]
@@ -24,7 +25,7 @@ EXPECTED = [
 def test_an_old_run_translates_as_it_did():
     run = Run.open(RUN)
     options = run.recipe.evaluation.search_options(n_best=2)
-    found = Translator(run.model(), run.tokenizer(), options).translate_nbest(SENTENCES)
+    found = Translator(open_model(run), run.tokenizer(), options).translate_nbest(SENTENCES)
     for hypotheses, expected in zip(found, EXPECTED, strict=True):
         assert {hypothesis.text for hypothesis in hypotheses} == {text for _, text in expected}
         scores = [hypothesis.score for hypothesis in hypotheses]

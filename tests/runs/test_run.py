@@ -22,6 +22,7 @@ from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Run, training_lock
 from keras_transformer.runs.validation_history import ValidationHistory
 from keras_transformer.training.checkpoint import load_checkpoint_model, save_checkpoint
+from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
 
 
 def tiny_model(**options):
@@ -137,7 +138,7 @@ def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
     for which, step in (("best", 6), ("last", 8), (4, 4)):
         path = unfinished.checkpoint(which)
         assert path.name == f"step-0000000{step}"
-        found, expected = unfinished.model(which), load_checkpoint_model(path)
+        found, expected = open_model(unfinished, which), load_checkpoint_model(path)
         for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
             assert (one == other).all()
 
@@ -145,7 +146,7 @@ def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
 @pytest.mark.parametrize("which", [5, "worst"])
 def test_an_unknown_checkpoint_names_those_that_there_are(unfinished, which):
     with pytest.raises(UserError, match=f"no checkpoint {which!r}: .* checkpoints: 4, 6, 8$"):
-        unfinished.model(which)
+        open_model(unfinished, which)
 
 
 def test_no_checkpoint_is_told(run):
@@ -156,49 +157,49 @@ def test_no_checkpoint_is_told(run):
 
 
 def test_an_unfinished_run_says_which_checkpoints_can_be_used(unfinished):
-    for use in (unfinished.model, unfinished.translator):
+    for use in (open_model, open_translator):
         with pytest.raises(UserError, match=r"`checkpoint`: best, last or a step \(4, 6, 8\)$"):
-            use()
+            use(unfinished)
 
 
 def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
     name = run.directory.rename(run.directory.with_name("my run"))
     run = Run.open(name)
     command = f"Train it first: keras-transformer train '{name}' --resume$"
-    uses = (run.model, run.translator, run.tokenizer, run.shortlist)
-    for use in (*uses, lambda: run.model("last"), lambda: run.translator(engine="ctranslate2")):
+    uses = (open_model, open_translator, open_shortlist, Run.tokenizer)
+    for use in (*uses, lambda x: open_model(x, "last")):
         with pytest.raises(UserError, match=command):
-            use()
+            use(run)
 
 
 def test_a_checkpoint_with_another_tokenizer_is_refused(unfinished):
     shutil.rmtree(unfinished.tokenizer_dir)
     Tokenizer.train([("f e", "d c")], vocabulary_size=10).save(unfinished.tokenizer_dir)
     with pytest.raises(UserError, match="tokenizer that .*/step-00000008 was trained with"):
-        unfinished.model("last")
+        open_model(unfinished, "last")
 
 
 def test_a_damaged_model_does_not_stop_the_use_of_a_checkpoint(unfinished):
-    before = unfinished.model("last").count_params()
+    before = open_model(unfinished, "last").count_params()
     unfinished.model_path.write_bytes(b"damaged")
-    assert unfinished.model("last").count_params() == before
+    assert open_model(unfinished, "last").count_params() == before
 
 
 def test_a_damaged_model_can_be_made_again_from_the_checkpoints(unfinished):
     unfinished.model_path.write_bytes(b"damaged")
     message = f"remove this file. Then: keras-transformer train {unfinished.directory} --resume$"
     with pytest.raises(UserError, match=message):
-        unfinished.model()
+        open_model(unfinished)
     shutil.rmtree(unfinished.checkpoints_dir)
     with pytest.raises(UserError, match="model.keras is not a complete .* not a zip file$"):
-        unfinished.model()
+        open_model(unfinished)
 
 
 def test_a_model_that_is_older_than_the_newest_checkpoint_is_told(unfinished):
     tiny_model().save(unfinished.model_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        unfinished.model()
+        open_model(unfinished)
     os.utime(unfinished.model_path, (0, 0))
     for use in (unfinished.model, unfinished.model_place):
         with pytest.warns(
@@ -208,14 +209,14 @@ def test_a_model_that_is_older_than_the_newest_checkpoint_is_told(unfinished):
 
 
 def test_ctranslate2_refuses_a_checkpoint(unfinished):
-    with pytest.raises(ValueError, match="only with the finished model.*checkpoint='best'"):
-        unfinished.translator(engine="ctranslate2", checkpoint="best")
+    with pytest.raises(ValueError, match="finished model of one run.*checkpoint='best'"):
+        open_translator(unfinished, engine="ctranslate2", checkpoint="best")
 
 
 def test_model_comes_back_with_its_weights(run):
     model = tiny_model()
     model.save(run.model_path)
-    loaded = run.model()
+    loaded = open_model(run)
     assert type(loaded) is Transformer
     for mine, theirs in zip(model.get_weights(), loaded.get_weights(), strict=True):
         assert (mine == theirs).all()
@@ -223,7 +224,7 @@ def test_model_comes_back_with_its_weights(run):
 
 def test_missing_model_and_tokenizer_are_told(run):
     with pytest.raises(UserError, match="has no model and no checkpoint yet"):
-        run.model()
+        open_model(run)
     with pytest.raises(UserError, match="no tokenizer yet"):
         run.tokenizer()
 
@@ -304,10 +305,10 @@ def test_a_tokenizer_of_another_run_is_refused(run):
     tokenizer.save(run.tokenizer_dir)
     model = Transformer(16, num_layers=1, d_model=6, num_heads=2, d_ff=7)
     model.save(run.model_path)  # as releases did that stored no fingerprint
-    assert run.model().vocabulary_size == 16
+    assert open_model(run).vocabulary_size == 16
     with zipfile.ZipFile(run.model_path, "a") as archive:
         archive.writestr(TOKENIZER_MEMBER, tokenizer.fingerprint)
-    assert run.model().vocabulary_size == 16
+    assert open_model(run).vocabulary_size == 16
     others = {
         "same sizes": tokenizer_of("h i j k l m n", 16),
         "smaller": tokenizer_of("a b c d e f g", 15),
@@ -317,27 +318,27 @@ def test_a_tokenizer_of_another_run_is_refused(run):
         shutil.rmtree(run.tokenizer_dir)
         other.save(run.tokenizer_dir)
         with pytest.raises(UserError, match="is not the tokenizer that .*model.keras was trained"):
-            run.model()
+            open_model(run)
 
 
 def test_another_tokenizer_is_refused_by_its_size_alone(run):
     tiny_model().save(run.model_path)
     tokenizer_of("a b c d e f g", 16).save(run.tokenizer_dir)
     with pytest.raises(UserError, match=r"vocabularies of \(11, 11\) ids. Received: \(16, 16\)"):
-        run.model()
+        open_model(run)
 
 
 def test_a_model_of_another_kind_is_refused(run):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(run.model_path)
     with pytest.raises(UserError, match="must contain a model that translates.*class Sequential"):
-        run.model()
+        open_model(run)
 
 
 def test_mixed_precision_computes_in_float32_where_that_is_faster(run):
     trained = tiny_model(dtype="mixed_bfloat16")
     trained.save(run.model_path)
-    assert run.model().compute_dtype == "bfloat16"
-    model = run.inference_model()
+    assert open_model(run).compute_dtype == "bfloat16"
+    model = open_model(run, for_inference=True)
     compiles = keras.config.backend() != "torch"
     assert model.compute_dtype == ("float32" if compiles else "bfloat16")
     for found, expected in zip(model.get_weights(), trained.get_weights(), strict=True):
@@ -359,11 +360,11 @@ def test_a_changed_model_computes_in_float32_as_its_twin_does(run, change):
     model.save(run.model_path)
     ids = {"source_ids": np.array([[4, 5, 6, 3]]), "target_ids": np.array([[2, 7, 8]])}
     twin = model if keras.config.backend() == "torch" else in_float32(model)
-    loaded = run.inference_model()
+    loaded = open_model(run, for_inference=True)
     np.testing.assert_allclose(to_numpy(loaded(ids)), to_numpy(twin(ids)), atol=1e-5)
     assert len(loaded.trainable_variables) == len(model.trainable_variables)
 
 
 def test_pure_half_precision_stays(run):
     tiny_model(dtype="float16").save(run.model_path)
-    assert run.inference_model().compute_dtype == "float16"
+    assert open_model(run, for_inference=True).compute_dtype == "float16"

@@ -28,6 +28,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training import average_checkpoints, train
 from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.train_run import check_settings
+from keras_transformer.translation.open_run import open_model
 
 
 def train_in_another_process(*arguments) -> subprocess.CompletedProcess:
@@ -104,7 +105,7 @@ def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_pat
     for file in first.tokenizer_dir.iterdir():
         assert (run.tokenizer_dir / file.name).read_bytes() == file.read_bytes()
     # One step at the beginning of a slow warm-up moves no weight far.
-    for begun, moved in zip(first.model().weights, run.model().weights, strict=True):
+    for begun, moved in zip(open_model(first).weights, open_model(run).weights, strict=True):
         np.testing.assert_allclose(to_numpy(moved), to_numpy(begun), atol=1e-4)
 
 
@@ -146,7 +147,7 @@ def test_another_run_must_have_the_tokenizer_of_the_recipe(whole, tmp_path):
 def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     (tmp_path / "next").mkdir()
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
-    model = first.model()
+    model = open_model(first)
     next(x for x in model._flatten_layers() if hasattr(x, "enable_lora")).enable_lora(1)
     model.save(first.model_path)
     with pytest.raises(UserError, match=r"training\.initial_run: .* is quantized or has LoRA"):
@@ -169,7 +170,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
         "ended at step 3: 2 checkpoints without a lower validation loss" in capsys.readouterr().out
     )
     best = load_checkpoint_model(run.checkpoints()[0])
-    for own, other in zip(run.model().weights, best.weights, strict=True):
+    for own, other in zip(open_model(run).weights, best.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
     for left in (3, 2):  # resumed when it is over, and with what the second checkpoint remembers
         for path in run.checkpoints()[left:]:
@@ -284,11 +285,11 @@ def copy(whole, tmp_path) -> Run:
 
 def test_another_number_of_checkpoints_is_averaged_again(copy):
     os.utime(copy.model_path, (2e9, 2e9))  # the times of files tell nothing
-    last = copy.model(checkpoint="last").get_weights()
+    last = open_model(copy, checkpoint="last").get_weights()
     evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
     recipe = copy.recipe.model_copy(update={"evaluation": evaluation})
     train(Run.resume(copy.directory, recipe), resume=True)
-    for weight, expected in zip(copy.model().get_weights(), last, strict=True):
+    for weight, expected in zip(open_model(copy).get_weights(), last, strict=True):
         np.testing.assert_array_equal(weight, expected)
     assert (copy.directory / "model.previous.keras").exists()
 
@@ -299,11 +300,11 @@ def test_models_of_older_releases_are_averaged_again_by_the_time_of_the_file(cop
     with zipfile.ZipFile(copy.model_path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    last = copy.model(checkpoint="last").get_weights()
+    last = open_model(copy, checkpoint="last").get_weights()
     evaluation = copy.recipe.evaluation.model_copy(update={"average_last": 1})
     recipe = copy.recipe.model_copy(update={"evaluation": evaluation})
     train(Run.resume(copy.directory, recipe), resume=True)
-    for weight, expected in zip(copy.model().get_weights(), last, strict=True):
+    for weight, expected in zip(open_model(copy).get_weights(), last, strict=True):
         np.testing.assert_array_equal(weight, expected)
 
 
@@ -333,17 +334,17 @@ def test_a_copy_without_the_times_of_files_is_finished(copy, capsys):
 
 
 def test_a_damaged_model_is_made_again(copy, capsys):
-    content = copy.model().get_weights()
+    content = open_model(copy).get_weights()
     copy.model_path.write_bytes(copy.model_path.read_bytes()[:-99])
     train(copy, resume=True)
-    for weight, expected in zip(copy.model().get_weights(), content, strict=True):
+    for weight, expected in zip(open_model(copy).get_weights(), content, strict=True):
         np.testing.assert_array_equal(weight, expected)
     assert capsys.readouterr().err.endswith("Averaging checkpoints.\n")
     assert not (copy.directory / "model.previous.keras").exists()
 
 
 def test_checkpoints_of_the_warmup_are_not_averaged(copy, capsys):
-    last = copy.model(checkpoint="last").get_weights()
+    last = open_model(copy, checkpoint="last").get_weights()
     training = copy.recipe.training.model_copy(update={"warmup_steps": tiny_run.STEPS})
     changed = Run(copy.directory, copy.recipe.model_copy(update={"training": training}))
     changed.recipe_path.write_text(changed.recipe.to_yaml())
@@ -534,7 +535,7 @@ def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy
     assert "is finished by training.early_stopping_patience=1, so" in shown
     assert "resume it with a larger training.early_stopping_patience\n" in shown
     best = load_checkpoint_model(copy.checkpoints()[0])
-    for own, other in zip(copy.model().weights, best.weights, strict=True):
+    for own, other in zip(open_model(copy).weights, best.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
 
 
@@ -610,4 +611,4 @@ def test_the_finished_model_knows_its_tokenizer(whole, tmp_path):
     Tokenizer.train([("a b c", "d e f")], vocabulary_size=17).save(run.tokenizer_dir)
     assert run.tokenizer_fingerprint() != run.tokenizer().fingerprint
     with pytest.raises(UserError, match="is not the tokenizer"):
-        run.model()
+        open_model(run)

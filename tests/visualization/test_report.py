@@ -12,6 +12,7 @@ from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
 from keras_transformer import UserError
 from keras_transformer.evaluation import Evaluator
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import run_report
 
 
@@ -49,7 +50,7 @@ def test_attention_is_that_of_the_model(page, run):
     figures = [x for x in page.texts("figcaption") if x.startswith("Sentence ")]
     assert 1 <= len(figures) <= 3
     number = int(figures[0].split(",")[0].removeprefix("Sentence ")) - 1
-    model, tokenizer = run.model(), run.tokenizer()
+    model, tokenizer = open_model(run), run.tokenizer()
     (source,), (target,) = (
         tokenizer.encode_source([SOURCES[number]]),
         tokenizer.encode_target([HYPOTHESES[number]]),

@@ -17,6 +17,7 @@ from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.distribution.distribution import on_copy
 from keras_transformer.training.optimizer import start_optimizer
+from keras_transformer.translation.open_run import open_model
 
 TEXT = {"source": "text.en", "target": "text.de"}
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
@@ -270,5 +271,7 @@ def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
     processes = tiny_job.run_job(stopped, 2)
     assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
     assert_same_training(run, whole)
-    for own, other in zip(run.model().get_weights(), whole.model().get_weights(), strict=True):
+    for own, other in zip(
+        open_model(run).get_weights(), open_model(whole).get_weights(), strict=True
+    ):
         np.testing.assert_array_equal(own, other)
