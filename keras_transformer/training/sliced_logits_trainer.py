@@ -58,7 +58,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         logits_mebibytes: Memory, in MiB, for the float32 logits. It limits the number of tokens
             that the loss processes at a time. The loss always processes at least `d_model` tokens
             at a time, because fewer tokens would be slow. Defaults to None, which means 16 on a CPU
-            and 256 on other devices.
+            and 4096 on other devices.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
             is a good value. The model processes each batch twice with different dropout masks, so a
             step takes twice as long. The loss includes the divergence between the two predicted
@@ -195,15 +195,18 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
+                from keras_transformer._backend.compiled_step import CompiledStep
                 from keras_transformer._backend.cuda_graphs import GraphedStep
 
-                self.train_function = GraphedStep(self, is_required=self._uses_graphs is True)
+                step = CompiledStep(self)
+                self.train_function = GraphedStep(step, self, self._uses_graphs is True)
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
         needs = {
             "a GPU of CUDA": _is_on_cuda(),
+            "Triton": _has_triton(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
@@ -236,8 +239,8 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         vocabulary_size, width = self.model.output_weights()[0].shape
         mebibytes = self.logits_mebibytes
         if mebibytes is None:
-            # In many small slices, a GPU would wait for Python or for the start of its programs.
-            mebibytes = 16 if is_on_cpu() else 256
+            # Slices would make a GPU read the output matrix and its gradient many times.
+            mebibytes = 16 if is_on_cpu() else 4096
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
@@ -336,3 +339,9 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
 def _is_on_cuda() -> bool:
     """Returns whether PyTorch computes on a GPU of CUDA. Apple's GPUs have no CUDA graphs."""
     return ops.zeros(()).device.type == "cuda"
+
+
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return has_triton()

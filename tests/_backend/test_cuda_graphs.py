@@ -1,7 +1,5 @@
 """CUDA graphs, with a stand-in that records and replays the operations of a CPU."""
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from keras_transformer.training import (
 
 torch = pytest.importorskip("torch")
 cuda_graphs = pytest.importorskip("keras_transformer._backend.cuda_graphs")
+compiled_step = pytest.importorskip("keras_transformer._backend.compiled_step")
 cuda_on_cpu = pytest.importorskip("support.cuda_on_cpu").cuda_on_cpu
 
 ON_PYTORCH = keras.config.backend() == "torch"
@@ -23,7 +22,9 @@ ON_PYTORCH = keras.config.backend() == "torch"
 
 @pytest.fixture
 def gpu(monkeypatch):
+    monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
     monkeypatch.setattr(sliced_logits_trainer, "_is_on_cuda", lambda: True)
+    monkeypatch.setattr(sliced_logits_trainer, "_has_triton", lambda: True)
     for name, function in vars(cuda_on_cpu()).items():
         monkeypatch.setattr(torch.cuda, name, function)
 
@@ -54,7 +55,8 @@ def train(trainer, steps=6):
 
 def graphs(trainer):
     function = trainer.train_function
-    return [recording.graph for recording in getattr(function, "_recordings", {}).values()]
+    recordings = getattr(function, "_recordings", {}).values()
+    return [recording.graph for recording in recordings if recording]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_replayed_steps_train_as_others_do(gpu, optimizer, options):
     assert train(trainer) == train(plain)
     for expected, found in zip(plain.get_weights(), trainer.get_weights(), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert [graph.replays for graph in graphs(trainer)] == [3, 2] * ON_PYTORCH
+    assert [graph.replays for graph in graphs(trainer)] == [2, 2] * ON_PYTORCH
     assert not graphs(plain)
 
 
@@ -96,13 +98,11 @@ def test_steps_that_decide_in_python_have_no_graphs(gpu, optimizer, options, nee
 def test_a_step_that_reads_from_the_gpu_runs_without_a_graph(gpu):
     overwriting = {"use_ema": True, "ema_overwrite_frequency": 3}
     plain, trainer = trainer_of(False, overwriting), trainer_of("auto", overwriting)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "called a synchronizing")
-        assert train(trainer, 3) == train(plain, 3)
+    assert train(trainer, 3) == train(plain, 3)
     assert not graphs(trainer)
     if ON_PYTORCH:
-        with pytest.raises(ValueError, match=r"can't be recorded.*waits for the GPU in .*\.py:\d"):
-            train(trainer_of(True, overwriting), 1)
+        with pytest.raises(ValueError, match=r"can't be recorded.*when stream is capturing"):
+            train(trainer_of(True, overwriting), 3)
 
 
 def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
@@ -133,15 +133,6 @@ def test_jit_compile_on_pytorch_needs_a_gpu():
     with pytest.raises(ValueError, match="CUDA graphs, which needs a GPU of CUDA: use"):
         trainer_of(True, {})
     assert not isinstance(trainer_of("auto", {}).train_function, cuda_graphs.GraphedStep)
-
-
-def test_numbers_are_made_on_the_device():
-    with cuda_graphs.NumbersOnDevice():
-        made = [torch.as_tensor(x) for x in (True, 3, 2.5, np.float32(1.5), np.array(7))]
-        whole = torch.as_tensor(np.arange(3)), torch.as_tensor(torch.tensor([1.0]))
-    assert [x.item() for x in made] == [True, 3, 2.5, 1.5, 7]
-    assert [tuple(x.shape) for x in whole] == [(3,), (1,)]
-    assert made[2].dtype == torch.float32
 
 
 def test_a_training_after_compile_records_anew(gpu):
