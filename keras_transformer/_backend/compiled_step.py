@@ -46,23 +46,37 @@ class CompiledStep:
         candidates = [*model.non_trainable_variables, *model.metrics_variables]
         others = {id(x): x for x in candidates if id(x) not in known}
         self._others = list(others.values())
-        self._compiled = _compiled(lambda *arguments: self._forward(*arguments))
+        self._programs: dict[str, Callable[..., Any]] = {}  # by the structure of batches
 
     def __call__(self, batch: Any) -> dict[str, Any]:
-        batch = keras.tree.map_structure(
-            lambda x: x if x is None else ops.convert_to_tensor(x), batch
-        )
+        is_given = keras.tree.map_structure(lambda x: x is not None, batch)
+        arrays = [ops.convert_to_tensor(x) for x in keras.tree.flatten(batch) if x is not None]
+        program = self._programs.get(f"{is_given}") or self._compile(is_given)
         weights = [variable.value for variable in self._trainable]
         values = [variable.value.detach() for variable in self._others]
         for weight in weights:
             weight.grad = None
         with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
-            loss, new_values, logs = self._compiled(weights, values, batch)
+            loss, new_values, logs = program(weights, values, arrays)
         self._model.optimizer.scale_loss(loss).backward()
         with torch.no_grad(), NumbersOnDevice():
             _assign(values, new_values)
             self._model.optimizer.apply([x.grad for x in weights], self._trainable)
         return logs
+
+    def _compile(self, is_given: Any) -> Callable[..., Any]:
+        """Compiles the step for batches with arrays where `is_given` is True, otherwise None.
+
+        Dynamo gives no None to a function that it traces.
+        """
+
+        def forward(weights: Any, values: Any, arrays: Any) -> Any:
+            rest = iter(arrays)
+            batch = keras.tree.map_structure(lambda x: next(rest) if x else None, is_given)
+            return self._forward(weights, values, batch)
+
+        self._programs[f"{is_given}"] = _compiled(forward)
+        return self._programs[f"{is_given}"]
 
     def _forward(self, weights: Any, values: Any, batch: Any) -> tuple[Any, list[Any], Any]:
         """Returns the loss, the new values of the other variables, and the metrics."""
@@ -95,10 +109,10 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # Dynamo keeps its programs with the code of a function. Without a copy of its own, a model with
     # weights of equal shapes would run the programs of another model.
     own = FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
-    return torch.compile(own, fullgraph=True, dynamic=False, backend=_compile)
+    return torch.compile(own, fullgraph=True, dynamic=False, backend=_backend)
 
 
-def _compile(graph: Any, inputs: Any) -> Any:
+def _backend(graph: Any, inputs: Any) -> Any:
     # A regularizer of Keras, for example, keeps a number as a tensor, which is no input.
     detect_fake_mode(inputs).allow_non_fake_inputs = True
     # The graph on which this cache depends does not tell one function from another.

@@ -210,6 +210,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
+            "no ema_overwrite_frequency": not inner_optimizer(self).ema_overwrite_frequency,
             "run_eagerly=False": not self.run_eagerly,
         }
         lacking = [name for name, is_given in needs.items() if not is_given]

@@ -63,7 +63,8 @@ class Check:
 def training(check: Check) -> Actions:
     """Seconds and memory of training steps, for Keras through `fit`."""
     steps, windows = (1, 2) if check.on_cpu else (STEPS, WINDOWS)
-    run = torch_runner(check) if check.engine == "torch.nn.Transformer" else fit_runner(check)
+    runner = torch_runner if check.engine == "torch.nn.Transformer" else fit_runner
+    run, model = runner(check)
 
     def prepare() -> dict[str, Any]:
         run(1, 3)
@@ -79,6 +80,7 @@ def training(check: Check) -> Actions:
             "ms": statistics.median(seconds) * 1e3,
             "best_ms": min(seconds) * 1e3,
             "gigabytes": peak_bytes(check) / 1e9,
+            "no_graph_because": getattr(model.train_function, "_reason", None) if model else None,
         }
 
     def profile() -> dict[str, Any]:
@@ -87,8 +89,11 @@ def training(check: Check) -> Actions:
     return {"prepare": prepare, "measure": measure, "profile": profile}
 
 
-def fit_runner(check: Check) -> Callable[[int, int], list[float]]:
-    """Returns a function of windows and steps, which trains by `fit` and returns seconds."""
+def fit_runner(check: Check) -> tuple[Callable[[int, int], list[float]], Any]:
+    """Returns a function of windows and steps, which trains by `fit` and returns seconds.
+
+    The second result is the model.
+    """
     import keras
 
     from keras_transformer._backend.compilation_cache import use_compilation_cache
@@ -119,10 +124,10 @@ def fit_runner(check: Check) -> Callable[[int, int], list[float]]:
         model.fit(batches(), epochs=windows, steps_per_epoch=steps, verbose=0, callbacks=[clock])
         return clock.seconds
 
-    return run
+    return run, model
 
 
-def torch_runner(check: Check) -> Callable[[int, int], list[float]]:
+def torch_runner(check: Check) -> tuple[Callable[[int, int], list[float]], None]:
     """The same for PyTorch's own model, in a loop of one's own."""
     device = "cpu" if check.on_cpu else "cuda"
     step, _ = torch_step(check.cases[0], DTYPE, device, compiled=bool(check.jit_compile))
@@ -137,7 +142,7 @@ def torch_runner(check: Check) -> Callable[[int, int], list[float]]:
             seconds.append(time.perf_counter() - begin)
         return seconds
 
-    return run
+    return run, None
 
 
 def peak_bytes(check: Check) -> float:

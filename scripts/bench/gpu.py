@@ -43,7 +43,7 @@ DECODING = tuple(
 TRAINING_GB = {"base": 10.0, "big": 18.0}
 EXAMPLES = """examples:
   scripts/bench/gpu.py --out results
-  scripts/bench/gpu.py --out results --only 'train torch*' ceilings --profile
+  scripts/bench/gpu.py --out results --only 'train torch*' ceilings --profile 'train*'
   scripts/bench/gpu.py --out results --cpu
 """
 
@@ -176,7 +176,8 @@ class Bench:
 
     def _measure(self, workers: dict[Check, Worker], check: Check) -> None:
         actions = [] if check.kind == "restart" else ["measure"]
-        actions += ["profile"] * (self._options.profile and check.kind in ("train", "decode"))
+        is_profiled = check.kind in ("train", "decode") and _matches(check, self._options.profile)
+        actions += ["profile"] * is_profiled
         for action in actions:
             if check in workers:
                 workers[check].send(action)
@@ -239,7 +240,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--baseline", type=Path, help="another checkout to measure beside this")
     parser.add_argument("--minutes", type=float, default=8, help="time limit; default: 8")
     parser.add_argument("--peak", type=float, default=989, help="TFLOP/s of the card; default: 989")
-    parser.add_argument("--profile", action="store_true", help="also record the slowest kernels")
+    parser.add_argument(
+        "--profile",
+        nargs="+",
+        metavar="PATTERN",
+        default=[],
+        help="record slowest kernels of these",
+    )
     parser.add_argument("--cpu", action="store_true", help="show with tiny sizes that this works")
     return parser.parse_args()
 
@@ -248,13 +255,13 @@ def chosen_checks(options: argparse.Namespace) -> list[Check]:
     checks = list(all_checks(options.backends))
     if options.baseline:
         checks = list(with_baseline(checks))
-
-    def matches(check: Check, patterns: Sequence[str]) -> bool:
-        return any(fnmatch.fnmatch(check.name, pattern) for pattern in patterns)
-
-    checks = [x for x in checks if matches(x, options.only or ["*"])]
-    checks = [x for x in checks if not matches(x, options.skip)]
+    checks = [x for x in checks if _matches(x, options.only or ["*"])]
+    checks = [x for x in checks if not _matches(x, options.skip)]
     return [shrunk(x) for x in checks] if options.cpu else checks
+
+
+def _matches(check: Check, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(check.name, pattern) for pattern in patterns)
 
 
 def main() -> None:

@@ -83,8 +83,9 @@ def test_replayed_steps_train_as_others_do(gpu, optimizer, options):
     [
         ({"gradient_accumulation_steps": 2}, {}, "no gradient accumulation"),
         ({}, {"dtype": "mixed_float16"}, "no loss scaling, as in mixed_float16"),
+        ({"use_ema": True, "ema_overwrite_frequency": 3}, {}, "no ema_overwrite_frequency"),
     ],
-    ids=["accumulation", "float16"],
+    ids=["accumulation", "float16", "overwriting"],
 )
 def test_steps_that_decide_in_python_have_no_graphs(gpu, optimizer, options, needed):
     trainer = trainer_of("auto", optimizer, **options)
@@ -93,16 +94,6 @@ def test_steps_that_decide_in_python_have_no_graphs(gpu, optimizer, options, nee
     if ON_PYTORCH:
         with pytest.raises(ValueError, match=f"CUDA graphs, which needs {needed}: use jit"):
             trainer_of(True, optimizer, **options)
-
-
-def test_a_step_that_reads_from_the_gpu_runs_without_a_graph(gpu):
-    overwriting = {"use_ema": True, "ema_overwrite_frequency": 3}
-    plain, trainer = trainer_of(False, overwriting), trainer_of("auto", overwriting)
-    assert train(trainer, 3) == train(plain, 3)
-    assert not graphs(trainer)
-    if ON_PYTORCH:
-        with pytest.raises(ValueError, match=r"can't be recorded.*when stream is capturing"):
-            train(trainer_of(True, overwriting), 3)
 
 
 def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):

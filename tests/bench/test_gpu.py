@@ -22,7 +22,7 @@ ALL = list(gpu.all_checks(["torch", "jax"]))
 
 def options(**given):
     defaults = {"only": None, "skip": [], "backends": ["torch", "jax"], "baseline": None}
-    defaults |= {"cpu": False, "minutes": 1, "profile": False}
+    defaults |= {"cpu": False, "minutes": 1, "profile": []}
     return argparse.Namespace(**{**defaults, **given})
 
 
