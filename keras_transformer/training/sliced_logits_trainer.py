@@ -206,7 +206,7 @@ class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
         needs = {
             "a GPU of CUDA": _is_on_cuda(),
-            "Triton": _has_triton(),
+            "Triton": _has_triton() or not _is_on_cuda(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
