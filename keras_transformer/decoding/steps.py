@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_transformer._backend.operations import known_values
 from keras_transformer.errors import check_range
+from keras_transformer.layers.attention.cache import take_columns
 from keras_transformer.translation.hypothesis import IMPOSSIBLE
 
 # Number of tokens in a block of `top_k_tokens`.
@@ -254,17 +255,6 @@ def top_k_tokens(
         columns = take_columns(columns, chosen)
     columns = ops.cast(columns, "int32")
     return values, columns // vocabulary_size, columns % vocabulary_size
-
-
-def take_columns(x: Any, columns: Any) -> Any:
-    """Takes `columns` `(B, M)` along axis 1 of `x` `(B, N, ...)`, and returns `(B, M, ...)`."""
-    if x.shape[1] == columns.shape[1] == 1:
-        return x
-    batch, num_columns = ops.shape(x)[:2]
-    rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
-    # Not -1: an axis of size 0 would leave it undefined.
-    flat = ops.reshape(x, (batch * num_columns, *ops.shape(x)[2:]))
-    return ops.take(flat, rows + ops.cast(columns, "int32"), axis=0)
 
 
 def block_maxima(scores: Any) -> Any:

@@ -1,10 +1,13 @@
 """The layers of the Transformer (Figure 1 of the paper), variants of them, and older layers."""
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
-from keras_transformer.layers.attention.fixed_attention import FixedAttention
+from keras_transformer.layers.attention.attention_patterns import (
+    AttentionPattern,
+    FixedAttention,
+    LocalAttention,
+    StridedAttention,
+)
 from keras_transformer.layers.attention.full_attention import FullAttention
-from keras_transformer.layers.attention.local_attention import LocalAttention
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     SelfAttention,
@@ -12,7 +15,6 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.attention.strided_attention import StridedAttention
 from keras_transformer.layers.attentional_gru import AttentionalGRU
 from keras_transformer.layers.convolutional_decoder_layer import ConvolutionalDecoderLayer
 from keras_transformer.layers.convolutional_encoder_layer import ConvolutionalEncoderLayer

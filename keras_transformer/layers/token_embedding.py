@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.errors import check_integers, check_sizes
 from keras_transformer.layers.base import (
     ConfiguredLayer,
-    initializer_config,
+    config_of,
     int8_matmul,
     is_default_int8,
 )
@@ -65,7 +65,7 @@ class TokenEmbedding(ConfiguredLayer):
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
         self.use_scale = use_scale
-        self.initializer = None if initializer is None else initializer_config(initializer)
+        self.initializer = config_of(initializer)
         self.scale = None
         self.quantization_config = None
 

@@ -19,7 +19,7 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
     StridedAttention,
 )
-from keras_transformer.layers.attention.attention_pattern import (
+from keras_transformer.layers.attention.attention_patterns import (
     ATTENTION_PATTERNS,
     join_blocks,
     key_marks,
