@@ -23,12 +23,12 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.alibi_positional_encoding import ALiBiPositionalEncoding
-from keras_transformer.layers.positions.binary_positional_encoding import BinaryPositionalEncoding
-from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
-from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
-from keras_transformer.layers.positions.normalized_index_positional_encoding import (
+from keras_transformer.layers.positions.index_positional_encoding import (
+    BinaryPositionalEncoding,
+    IndexPositionalEncoding,
     NormalizedIndexPositionalEncoding,
 )
+from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.positions.relative_position_bias import RelativePositionBias
 from keras_transformer.layers.positions.rotary_positional_encoding import RotaryPositionalEncoding

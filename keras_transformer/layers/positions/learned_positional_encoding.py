@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.base import config_of
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
@@ -40,7 +39,6 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_sizes(max_length=max_length)
         self.max_length = max_length
         self.initializer = config_of(initializer)
 
