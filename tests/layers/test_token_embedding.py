@@ -142,6 +142,8 @@ def test_ids_that_became_floats_are_refused(policy):
         ([True, False], np.ones((2, D)), "`ids` must be integers. Received: dtype=bool"),
     ],
 )
-def test_vectors_that_would_damage_the_matrix_are_refused(layer, ids, vectors, message):
+def test_vectors_that_would_damage_the_matrix_are_refused(ids, vectors, message):
+    layer = TokenEmbedding(V, D)
+    layer.build((B, T))
     with pytest.raises(ValueError, match=message):
         layer.set_vectors(ids, vectors)

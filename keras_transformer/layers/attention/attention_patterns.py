@@ -97,17 +97,7 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         check_sizes(**self.get_config())
 
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
-        use_causal_mask: bool = False,
-        use_scale: bool = True,
-        dropout: Any = None,
-        training: bool = False,
-    ) -> Any:
+    def __call__(self, query: Any, key: Any, value: Any, **options: Any) -> Any:
         raise NotImplementedError
 
     def allows(self, query: Any, key: Any) -> Any:
