@@ -10,7 +10,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.runs.model_file import load_model
+from keras_transformer.runs.model_file import load_checkpoint_model, load_model
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.translation.base_translator import BaseTranslator
 from keras_transformer.translation.long_sentences import Overlong
@@ -63,7 +63,6 @@ def _finished_model(run: Run) -> Any:
 
 def _checkpoint_model(path: Path) -> Any:
     from keras_transformer._backend.compilation_cache import use_compilation_cache
-    from keras_transformer.training.checkpoint import load_checkpoint_model
 
     use_compilation_cache()
     return load_checkpoint_model(path)
