@@ -21,7 +21,7 @@ from keras_transformer.training import TensorBoardWriter
 from keras_transformer.translation.open_run import open_model
 
 ROOT = Path(__file__).parents[2]
-OLD_RUN = ROOT / "tests" / "fixtures" / "4d3302f" / "run"
+OLD_RUN = ROOT / "tests" / "fixtures" / "trained_run"
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import shutil
 
 import pytest
+from keras_transformer.runs.shipped import find_run, shipped_runs
 from support.tiny_run import recipe_for
 
 from keras_transformer.errors import UserError
 from keras_transformer.runs import shipped as module
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.shipped import find_run, shipped_runs
 
 
 @pytest.fixture(autouse=True)
