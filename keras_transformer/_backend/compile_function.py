@@ -15,7 +15,8 @@ from keras_transformer._backend.compilation_cache import use_compilation_cache
 def compile_function(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode.
+    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode. If
+    `model.compiles` is False (see `Searchable`), the function runs eagerly on every backend.
     Every call reads the model's current weights, so training does not require recompilation.
     `quantize` and `enable_lora` replace or add weights, so the next call recompiles the function.
 
@@ -87,7 +88,8 @@ class CompiledFunctions:
         if backend not in BACKENDS:
             raise ValueError(f"The backend must be one of {list(BACKENDS)}. Received: {backend!r}")
         compilers = _COMPILERS_FOR_ANY_SHAPE if any_shape else _COMPILERS
-        self._model, self._functions, self._compile = model, functions, compilers[backend]
+        self._model, self._functions = model, functions
+        self._compile = compilers[backend] if getattr(model, "compiles", True) else _uncompiled
         layers = _layers(model)
         self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
         self._lock = threading.Lock()
@@ -236,6 +238,10 @@ def _torch(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable
     import torch
 
     return torch.inference_mode()(functools.partial(function, model))
+
+
+def _uncompiled(function: Callable[..., Any], model: Any, _: Any) -> Callable[..., Any]:
+    return functools.partial(function, model)
 
 
 _COMPILERS = dict(zip(BACKENDS, (_tensorflow, _jax, _torch), strict=True))

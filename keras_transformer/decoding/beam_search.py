@@ -164,9 +164,10 @@ class BeamSearch:
         last = ops.take(live.ids, position, axis=-1)
         arguments = {"return_attention_weights": True} if coverage_penalty else {}
         logits, cache, *attention = model.step(last, cache, position, **arguments)
+        logits = ops.convert_to_tensor(logits)  # A model that is not compiled may return NumPy.
         bonus = ops.zeros_like(live.log_probabilities)
         if coverage_penalty:
-            live = live._replace(coverage=live.coverage + attention[0])
+            live = live._replace(coverage=ops.add(live.coverage, attention[0]))
             padding_mask = request.source_ids != self.pad_id
             bonus = coverage_penalty * coverage_score(live.coverage, padding_mask)
         state, beams = self._select_groups(state._replace(live=live), logits, bonus, request)

@@ -70,6 +70,10 @@ class Ensemble:
         return all(getattr(model, "accepts_any_shape", False) for model in self.models)
 
     @property
+    def compiles(self) -> bool:
+        return all(getattr(model, "compiles", True) for model in self.models)
+
+    @property
     def reads_prompt(self) -> bool:
         return getattr(self.models[0], "reads_prompt", False)
 

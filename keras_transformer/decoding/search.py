@@ -6,7 +6,7 @@ stage separately. It also ends a stage when the unfinished sentences fit into a 
 next stage then has the smaller batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -103,7 +103,7 @@ def search(
         raise ValueError("`beam_size` requires `request.beam_sizes`.")
     if rules and request.shortlist is not None:
         raise ValueError(f"`rules` can't be combined with a shortlist. Received: rules={rules}")
-    return _run(model, request, max_length, strategy=strategy)
+    return run_stages(model, request, max_length, strategy=strategy)
 
 
 def _checked_length(max_length: Any) -> Any:
@@ -240,7 +240,7 @@ class AdaptiveSearch:
 
     def __init__(self, model: Any) -> None:
         self._staged = StagedSearch(model)
-        self._in_graph = CompiledFunctions(model, (_run, ()), any_shape=True)
+        self._in_graph = CompiledFunctions(model, (run_stages, ()), any_shape=True)
         self._accepts_any_shape = makes_graphs() and getattr(model, "accepts_any_shape", False)
         self._num_sentences = 0
 
@@ -298,10 +298,13 @@ def batch_sizes(rows: int, shapes: Shapes) -> list[int]:
     return sizes
 
 
-def _run(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -> SearchResult:
+def run_stages(
+    model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
+) -> SearchResult:
     """Runs all stages of a search.
 
-    If `max_length` is known only at run time, there is a single stage.
+    If `max_length` is known only at run time, there is a single stage. If `in_python` is True,
+    Python calls `strategy.advance` for each token, even if the backend has loops.
     """
     is_known = isinstance(max_length, int)
     lengths = stages(model, max_length, FIRST_STAGE) if is_known else [max_length]
@@ -314,21 +317,9 @@ def _run(model: Any, request: Request, max_length: Any, *, strategy: Strategy) -
                 model, request, state, cache, None, strategy=strategy, length=length
             )
         state, cache, result, _ = _advance(
-            model, request, state, cache, strategy=strategy, length=length
+            model, request, state, cache, strategy=strategy, length=length, in_python=in_python
         )
     return result
-
-
-def search_without_compiling(
-    model: Any, request: Request, max_length: int, *, strategy: Strategy
-) -> SearchResult:
-    """Does the same as `search`, but calls `strategy.advance` from Python for each token."""
-    request, state, cache = _begin(
-        model, request, strategy=strategy, max_length=max_length, length=max_length
-    )
-    while ops.convert_to_numpy(strategy.is_open(state)).any():
-        state, cache = strategy.advance(model, request, state, cache)
-    return strategy.result(request, state)
 
 
 def _begin(
@@ -383,12 +374,15 @@ def _advance(
     strategy: Strategy,
     length: Any,
     max_open: int = 0,
+    in_python: bool = False,
 ) -> tuple[Any, Cache, SearchResult, Any]:
     """Decodes up to `length` tokens, but stops if at most `max_open` sentences are unfinished.
 
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of unfinished sentences.
     """
-    state, cache = ops.while_loop(
+    in_python = in_python or not getattr(model, "compiles", True)
+    loop = _python_loop if in_python else ops.while_loop
+    state, cache = loop(
         lambda state, _: ops.logical_and(
             ops.sum(ops.cast(strategy.is_open(state), "int32")) > max_open, state.position < length
         ),
@@ -399,6 +393,13 @@ def _advance(
     if request.shortlist is not None:
         result = with_token_ids(result, request.shortlist)
     return state, cache, result, strategy.is_open(state)
+
+
+def _python_loop(condition: Callable[..., Any], body: Callable[..., Any], state: Any) -> Any:
+    """Does the same as `ops.while_loop`, but calls both functions before each step, from Python."""
+    while ops.convert_to_numpy(condition(*state)):
+        state = body(*state)
+    return state
 
 
 def _rows_to_keep(is_open: np.ndarray, sizes: Sequence[int]) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState, length_divisor
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.required_words import Candidates
-from keras_transformer.decoding.search import search_without_compiling
+from keras_transformer.decoding.search import run_stages
 from keras_transformer.decoding.steps import Request, SearchResult
 from keras_transformer.translation.hypothesis import IMPOSSIBLE, WORD_BEGIN, Hypothesis
 
@@ -155,7 +155,7 @@ def record(
     """
     own = {x.name: getattr(strategy, x.name) for x in fields(strategy)}
     recording = _RecordingBeamSearch(**own)
-    result = search_without_compiling(model, request, max_length, strategy=recording)
+    result = run_stages(model, request, max_length, strategy=recording, in_python=True)
     return recording.steps, SearchResult(*map(ops.convert_to_numpy, result))
 
 

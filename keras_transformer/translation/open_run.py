@@ -4,16 +4,18 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.runs.model_file import load_model
+from keras_transformer.runs.model_file import load_checkpoint_model, load_model
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.translation.base_translator import BaseTranslator
 from keras_transformer.translation.long_sentences import Overlong
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
 
 
 def open_model(
@@ -63,7 +65,6 @@ def _finished_model(run: Run) -> Any:
 
 def _checkpoint_model(path: Path) -> Any:
     from keras_transformer._backend.compilation_cache import use_compilation_cache
-    from keras_transformer.training.checkpoint import load_checkpoint_model
 
     use_compilation_cache()
     return load_checkpoint_model(path)
@@ -142,15 +143,15 @@ def open_translator(
 
 def _ctranslate2_translator(run: Run, options: SearchOptions, overlong: Overlong) -> BaseTranslator:
     run.require_transformer("The engine ctranslate2")
-    from keras_transformer.export.ctranslate2_conversion import converted
     from keras_transformer.translation import ctranslate2_translator as ctranslate2
+    from keras_transformer.translation.ctranslate2_run import converted
 
     ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
     ctranslate2.check_options(options)
-    return ctranslate2.CTranslate2Translator(converted(run), options, overlong)
+    return ctranslate2.CTranslate2Translator(converted(run, open_model), options, overlong)
 
 
-def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
+def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
     The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
@@ -163,6 +164,8 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
         UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
             is damaged or cannot be written.
     """
+    from keras_transformer.decoding.shortlist import Shortlist
+
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
 
     def kept() -> Shortlist | None:

@@ -26,6 +26,7 @@ from keras_transformer.decoding.search import (
     stage_lengths,
     stages,
 )
+from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.translation.buckets import FEW_SHAPES, MANY_SHAPES
 
 BATCH, MAX_LENGTH, V = 32, 26, 13
@@ -179,6 +180,36 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
     expected, _ = model.step(tokens, cache, 1)
     found, _ = model.step(tokens[rows], cache.take_sentences(rows, 3), 1)
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
+
+
+class NumpyModel(PrefixModel):
+    """Computes with NumPy, which no backend compiles."""
+
+    compiles = False
+
+    def init_cache(self, source_ids, max_length, beam_size=1):
+        source = to_numpy(source_ids).sum(axis=1)
+        return Cache([{"row": np.repeat(source[:, None], beam_size, axis=1)}], {"source": source})
+
+    def step(self, token_ids, cache, position):
+        row, token, source = map(
+            to_numpy, (cache.beam[0]["row"], token_ids, cache.sentence["source"])
+        )
+        row = self._row(row, token, int(position), source[:, None])
+        return self.table[row], cache._replace(beam=[{"row": row}])
+
+
+@pytest.mark.parametrize("options", [SearchOptions(n_best=2), SamplingOptions(top_p=0.9)])
+def test_a_model_that_does_not_compile_is_searched_by_python(options):
+    request = Request(sources(), limits())
+    if isinstance(options, SamplingOptions):
+        request = request._replace(random_numbers=random_numbers(1, range(BATCH), 1, MAX_LENGTH))
+    expected = quick_search(PrefixModel(V), request, MAX_LENGTH, options)
+    model = NumpyModel(V)
+    assert_equal(quick_search(model, request, MAX_LENGTH, options), expected)
+    assert_equal(staged(model, request, options), expected)
+    both = Ensemble([model, PrefixModel(V)])
+    assert_equal(quick_search(both, request, MAX_LENGTH, options), expected)
 
 
 def test_stages_double_and_end_with_the_length():
