@@ -3,11 +3,11 @@
 import shutil
 
 import pytest
-from keras_transformer.runs.shipped import find_run, shipped_runs
 from support.tiny_run import recipe_for
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs import shipped as module
+from keras_transformer.recipe import run_folders as module
+from keras_transformer.recipe.run_folders import find_run, shipped_runs
 from keras_transformer.runs.run import Run
 
 
@@ -26,14 +26,16 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
-def test_the_name_of_a_run_in_runs_proposes_its_path(package):
-    shutil.copytree(package / "one", "runs/mine")
-    with pytest.raises(UserError, match="mine is no run folder: .*did you mean runs/mine"):
-        find_run("mine")
-
-
-def test_runs_of_the_package_have_names(package):
+def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path):
     assert shipped_runs() == {"one": package / "one"}
+    (package / "one" / "scores.json").write_text('[{"split": "test"}]')
+    run = Run.open("one")
+    assert run.directory.name == "one" and (tmp_path / "home") in run.directory.parents
+    assert run.model_path.read_bytes() == b"weights"
+    assert run.scores.entries() == [{"split": "test"}]
+    run.scores_path.write_text("[{}, {}]")
+    assert Run.open("one").scores.entries() == [{}, {}]
+    assert (package / "one" / "scores.json").read_text() == '[{"split": "test"}]'
 
 
 def test_commands_have_the_name_of_a_run_in_the_package(package, tmp_path):
@@ -42,53 +44,16 @@ def test_commands_have_the_name_of_a_run_in_the_package(package, tmp_path):
     assert run.command("evaluate", "") == f"keras-transformer evaluate {tmp_path / 'mine'} "
 
 
-def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path):
-    run = Run.open("one")
-    assert run.directory.name == "one"
-    assert (tmp_path / "home") in run.directory.parents
-    assert run.model_path.read_bytes() == b"weights"
-    run.scores_path.write_text("[]")
-    assert find_run("one") == run.directory
-    assert not (package / "one" / "scores.json").exists()
-
-
-def test_scores_of_a_run_are_copied_and_more_can_be_added(package):
-    (package / "one" / "scores.json").write_text('[{"split": "test"}]')
-    run = Run.open("one")
-    assert run.scores.entries() == [{"split": "test"}]
-    run.scores_path.write_text("[{}, {}]")
-    assert Run.open("one").scores.entries() == [{}, {}]
-    assert (package / "one" / "scores.json").read_text() == '[{"split": "test"}]'
-
-
-def test_exports_beside_a_run_of_a_source_tree_are_no_part_of_it(package):
+def test_files_beside_a_run_are_no_part_of_it(package):
     before = find_run("one")
     (package / "one" / "1").mkdir()
     (package / "one" / "1" / "saved_model.pb").write_bytes(b"graph")
-    (package / "one" / ".write.lock").touch()
+    (package / "one" / "tokenizer").mkdir()
+    (package / "one" / "tokenizer" / ".DS_Store").touch()
     assert find_run("one") == before
     (package / "one" / "model.keras").write_bytes(b"other weights")
-    assert {path.name for path in find_run("one").iterdir()} == {"model.keras", "recipe.yaml"}
-
-
-def test_hidden_files_of_a_file_manager_do_not_change_a_copy(package):
-    for folder in (package / "one", find_run("one")):
-        (folder / "tokenizer").mkdir()
-        (folder / "tokenizer" / ".DS_Store").touch()
-        assert find_run("one").is_dir()
-
-
-def test_a_copy_that_someone_changed_is_refused(package):
-    (find_run("one") / "model.keras").write_bytes(b"other weights")
-    with pytest.raises(UserError, match="must be a copy of .*, but was changed: remove the folder"):
-        find_run("one")
-
-
-def test_another_release_of_a_run_gets_another_copy(package):
-    before = find_run("one")
-    (package / "one" / "model.keras").write_bytes(b"other weights")
     after = find_run("one")
-    assert after != before
+    assert {path.name for path in after.iterdir()} == {"model.keras", "recipe.yaml"}
     assert (after / "model.keras").read_bytes() == b"other weights"
     assert (before / "model.keras").read_bytes() == b"weights"
 
@@ -98,37 +63,30 @@ def test_a_folder_of_the_user_comes_first(package):
     assert str(find_run("one")) == "one"
 
 
-def test_a_copy_that_was_interrupted_is_made_again(package, monkeypatch):
+def test_a_copy_that_was_interrupted_is_made_again(monkeypatch):
     def interrupted(source, target):
         target.touch()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(module, "copyfile", interrupted)
+        context.setattr(module.shutil, "copyfile", interrupted)
         find_run("one")
     assert Run.open("one").model_path.read_bytes() == b"weights"
 
 
-def test_a_recipe_and_a_sentence_are_no_run_folders(tmp_path):
-    recipe = tmp_path / "mine.yaml"
-    recipe.write_text("name: mine\n")
-    with pytest.raises(UserError, match="it is a file. A recipe's run is in runs/"):
-        Run.open(recipe)
-    with pytest.raises(UserError, match="it looks like a sentence. Write sentences to standard"):
-        Run.open("Where is the station?")
-
-
-def test_a_similar_run_beside_it_is_named(tmp_path):
-    run = tmp_path / "runs" / "english_en_de"
-    run.mkdir(parents=True)
-    (run / "recipe.yaml").write_text("name: a\n")
-    with pytest.raises(
-        UserError, match=rf"it does not exist \(did you mean {run}\?\). The package"
-    ):
-        Run.open(tmp_path / "runs" / "english_de")
-
-
-@pytest.mark.parametrize("name", ["two", "package/one", "../package/two", "export"])
-def test_other_names_are_refused_with_the_names_that_exist(name):
-    with pytest.raises(UserError, match=f"{name} is no run folder: .* The package has one$"):
-        Run.open(name)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("two", "does not exist. The package has one$"),
+        ("package/one", "does not exist. The package has one$"),
+        ("../package/export", "it holds no recipe.yaml"),
+        ("../package/one/recipe.yaml", "it is a file. A recipe's run is in runs/"),
+        ("Where is the station?", "it looks like a sentence. Write sentences to standard"),
+        ("mine", r"does not exist \(did you mean runs/mine\?\)"),
+        ("runs/mime", r"does not exist \(did you mean runs/mine\?\)"),
+    ],
+)
+def test_what_is_no_run_folder_is_told(package, name, message):
+    shutil.copytree(package / "one", "runs/mine")
+    with pytest.raises(UserError, match=f"is no run folder: .*{message}"):
+        find_run(name)
