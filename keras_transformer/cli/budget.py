@@ -30,7 +30,7 @@ def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None
     keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
     from keras_transformer.recipe.files import load_recipe
-    from keras_transformer.recipe.token_budget import Try, available_mebibytes, find_token_budget
+    from keras_transformer.training.token_budget import Try, available_mebibytes, find_token_budget
 
     def show(tried: Try) -> None:
         shape = " x ".join(map(str, tried.shape))

@@ -176,7 +176,7 @@ def _evaluate_file(
     settings = _settings(options)
     evaluator = Evaluator.from_files(options["reference"], options["source"], **settings)
     hypotheses = list(read_lines(options["hypotheses"]))
-    evaluator.check_aligned({str(options["hypotheses"]): hypotheses})
+    evaluator.check_aligned(str(options["hypotheses"]), hypotheses)
     other = read_baseline(baseline, evaluator, None) if baseline else None
     return evaluator, hypotheses, other, evaluator.scores(hypotheses)
 

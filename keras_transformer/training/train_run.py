@@ -18,7 +18,6 @@ from keras_transformer.evaluation.scores import bleu
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import architecture
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.recipe.token_budget import available_mebibytes
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER, read_member
 from keras_transformer.runs.run import Run
@@ -35,6 +34,7 @@ from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
+from keras_transformer.training.token_budget import available_mebibytes
 from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator

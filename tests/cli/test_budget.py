@@ -2,7 +2,7 @@
 
 from support.command_line import fails, succeeds
 
-from keras_transformer.recipe import token_budget
+from keras_transformer.training import token_budget
 
 
 def test_every_try_is_a_line_and_the_last_line_names_the_setting(recipe, data, monkeypatch):

@@ -18,7 +18,7 @@ from support.time_limit import time_limit
 pytestmark = pytest.mark.slow
 
 SEED, COMMANDS, GROUPS = 20170612, 500, 10
-RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
 PATHS = [
     *("in", "empty", "no-utf8", "nul", "folder", "dangling", "loop", "run", "run/model.keras"),
     *("run/recipe.yaml", "link-to-run", "absent", "absent/deeper", "read-only", "damaged-run"),

@@ -22,7 +22,7 @@ from keras_transformer.decoding.target_constraints import ConstraintError
 from keras_transformer.errors import UserError
 from keras_transformer.translation import translator as decoding
 
-OLD_RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+OLD_RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
 
 
 def test_translate_gives_one_line_a_line(run):

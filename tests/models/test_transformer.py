@@ -331,19 +331,6 @@ def test_float64_is_refused():
         new_model(dtype="float64")
 
 
-@pytest.mark.parametrize("name", ["post_norm_learned", "pre_norm_rotary_separate"])
-def test_files_of_the_first_release_give_the_same_logits(name):
-    """Written by commit 4d3302f, before encoder and decoder were layers."""
-    folder = Path(__file__).parents[1] / "fixtures" / "4d3302f"
-    model = keras.saving.load_model(folder / f"{name}.keras", safe_mode=True)
-    expected = np.load(folder / f"{name}.npz")
-    inputs = {key: expected[key] for key in ("source_ids", "target_ids")}
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected["logits"], atol=1e-5)
-    weights = model.get_weights()
-    sums = [weight.astype("float64").sum() for weight in weights]
-    np.testing.assert_allclose(sums, expected["weight_sums"], atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_positions_on_the_scores_tell_orders_apart(name):
     model = small_model(name)

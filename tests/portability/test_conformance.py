@@ -29,7 +29,7 @@ from keras_transformer.portability.conformance import (
     random_inputs,
 )
 
-RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
 
 
 def check(model, inputs=None):
