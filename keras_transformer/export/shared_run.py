@@ -25,7 +25,8 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"

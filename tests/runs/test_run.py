@@ -22,7 +22,8 @@ from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Run, training_lock
 from keras_transformer.runs.validation_history import ValidationHistory
 from keras_transformer.training.checkpoint import load_checkpoint_model, save_checkpoint
-from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model, open_shortlist
 
 
 def tiny_model(**options):
