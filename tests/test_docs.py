@@ -147,8 +147,8 @@ def test_paths_of_a_page_exist(page):
         assert (page.parent / link).exists(), link
 
 
-def test_options_of_the_benchmarks_exist():
-    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+def test_options_of_the_measurements_exist():
+    text = (ROOT / "docs" / "reference" / "measurements.md").read_text("utf-8")
     lines = re.findall(r"`python (scripts/bench/\w+\.py)([^`]*)`", text)
     assert len(lines) > 10
     for script, options in lines:

@@ -70,15 +70,15 @@ class BatchSearch:
         self._advance = compile_function(advance, model, donated=(1, 2))
         self._run_stages = compile_function(run_stages, model, any_shape=True)
         self._accepts_any_shape = makes_graphs() and getattr(model, "accepts_any_shape", False)
-        self._num_sentences = 0
+        self.num_sentences = 0
 
     def shapes(self, num_sentences: int, strategy: Strategy) -> Shapes:
         """Returns the shapes for the next `num_sentences` sentences."""
-        self._num_sentences += num_sentences
+        self.num_sentences += num_sentences
         has_graph = self._accepts_any_shape and isinstance(strategy, BeamSearch)
-        if has_graph and self._num_sentences <= GRAPH_SENTENCES:
+        if has_graph and self.num_sentences <= GRAPH_SENTENCES:
             return IN_GRAPH
-        is_short = compiles_each_shape() and self._num_sentences <= FEW_SHAPES_SENTENCES
+        is_short = compiles_each_shape() and self.num_sentences <= FEW_SHAPES_SENTENCES
         return FEW_SHAPES if is_short else MANY_SHAPES
 
     def __call__(

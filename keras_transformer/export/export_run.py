@@ -175,7 +175,7 @@ def _export(
 ) -> Any:
     """Exports to a format other than SavedModel, and returns the comparison."""
     from keras_transformer import export
-    from keras_transformer.export.source_model import run_sentences
+    from keras_transformer.translation.comparison import run_sentences
 
     sentences = run_sentences(run, SENTENCES)
     if format == "run":

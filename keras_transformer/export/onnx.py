@@ -12,18 +12,17 @@ from typing import Any, get_args
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.exchange.source_model import check_model, check_supported
 from keras_transformer.export.export_run import OnnxWeights
 from keras_transformer.export.packages import check_installed
-from keras_transformer.export.source_model import (
-    Comparison,
-    check_attention,
-    check_model,
-    compare,
-    random_sentences,
-)
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.comparison import (
+    Agreement,
+    compare_translations,
+    random_sentences,
+)
 from keras_transformer.translation.translator import Translator
 
 WEIGHTS = "weights.bin"
@@ -48,7 +47,7 @@ def export_onnx(
     beam_size: int = 4,
     length_penalty: float = 0.6,
     max_length: int | None = None,
-) -> Comparison:
+) -> Agreement:
     """Writes a model as two ONNX models, and compares their translations with the model's.
 
         encoder.onnx      the encoder, and the keys and values of cross-attention
@@ -144,7 +143,7 @@ def export_onnx(
 
 def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantization: str) -> None:
     check_model(model, tokenizer)
-    check_attention(model, "The ONNX export")
+    check_supported(model, "The ONNX export")
     if model.activation not in onnx_graph.ACTIVATIONS:
         raise ValueError(
             f"The ONNX export supports only the activations {list(onnx_graph.ACTIVATIONS)}. "
@@ -212,7 +211,7 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
 
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
-) -> Comparison:
+) -> Agreement:
     """Compares the translations by `OnnxTranslator` with the translations by the model."""
     from keras_transformer.export.onnx_translator import OnnxTranslator
 
@@ -224,4 +223,4 @@ def _compare(
         warnings.simplefilter("ignore")  # no warnings about truncation, as in `compare`
         found = [[pair] for pair in exported.translate_with_scores(sentences)]
     parts = ("ONNX model", translator, sentences, found)
-    return compare(*parts, tolerance=TOLERANCE, is_exact=exact)
+    return compare_translations(*parts, tolerance=TOLERANCE, is_exact=exact)

@@ -14,7 +14,7 @@ import onnx
 from keras import ops
 from onnx import TensorProto, helper, numpy_helper
 
-from keras_transformer.export.source_model import array, position_table
+from keras_transformer.exchange.source_model import array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.batch_normalization import BatchNormalization

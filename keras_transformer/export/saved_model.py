@@ -17,6 +17,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
+from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.export.packages import check_installed
 from keras_transformer.export.serving_files import (
@@ -26,16 +27,15 @@ from keras_transformer.export.serving_files import (
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.export.source_model import (
-    Comparison,
-    check_model,
-    compare,
-    random_sentences,
-    run_sentences,
-)
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.comparison import (
+    Agreement,
+    compare_translations,
+    random_sentences,
+    run_sentences,
+)
 from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.translator import Translator
 
@@ -254,7 +254,7 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
     ]
 
 
-def _compare(version: Path, translator: Translator, sentences: list[str]) -> Comparison:
+def _compare(version: Path, translator: Translator, sentences: list[str]) -> Agreement:
     """Runs the saved version in a new process, and compares its translations with the model's."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
@@ -265,7 +265,7 @@ def _compare(version: Path, translator: Translator, sentences: list[str]) -> Com
             for row in zip(nbest["translations"], nbest["scores"], strict=True)
         ],
     )
-    return compare("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
+    return compare_translations("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
 
 
 def _in_new_process(

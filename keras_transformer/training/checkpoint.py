@@ -6,8 +6,7 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,24 @@ import keras
 import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer._files import atomic_write, is_keras_file, read_config, sha256_of
+from keras_transformer._files import atomic_write, is_keras_file, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
-from keras_transformer.layers.placeholder_weights import placeholder_weights
-from keras_transformer.models import register_models
-from keras_transformer.models.base import loading_in_float32
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
+    CHECKPOINT_FORMAT,
     CHECKPOINT_MEMBER,
+    CHECKPOINT_MODEL,
     TOKENIZER_MEMBER,
+    load_checkpoint_model,
+    loading_optimizer,
+    verify_checkpoint,
 )
 from keras_transformer.runs.validation_history import STATE, ValidationHistory, read_state
 from keras_transformer.training.optimizer import inner_optimizer
 
-_MODEL = "model.keras"
 _EXTRACTED = ".partial-"  # prefix of folders in a checkpoint
-_FORMAT = 2  # in format 1, of release 0.1.0.dev0, model.keras held a trainer, not a model
 
 
 def save_checkpoint(
@@ -59,12 +58,12 @@ def save_checkpoint(
     history = history or ValidationHistory()
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
-        model.save(partial / _MODEL)
+        model.save(partial / CHECKPOINT_MODEL)
         state = {
-            "format": _FORMAT,
+            "format": CHECKPOINT_FORMAT,
             "step": step,
             **_traits(model),
-            "sha256": {_MODEL: sha256_of(partial / _MODEL)},
+            "sha256": {CHECKPOINT_MODEL: sha256_of(partial / CHECKPOINT_MODEL)},
             "validation_losses": history.losses,
         }
         (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
@@ -86,17 +85,16 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is incomplete
     or damaged, belongs to another model, or has the format of an older release.
     """
-    step, _ = _check_loadable(Path(path))
-    state = read_state(Path(path))
+    step, state = verify_checkpoint(path), read_state(Path(path))
     for name, trait in _traits(model).items():
-        if state.get(name, trait) != trait:  # older checkpoints have fewer traits
+        if state.get(name, trait) != trait:
             raise UserError(
                 f"checkpoint {path} is of another model or optimizer: its {name} are "
                 f"{state[name]}, and those of the model are {trait}"
             )
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    with _complete_loading(f"checkpoint {path} is of another model or optimizer"):
+    with loading_optimizer(f"checkpoint {path} is of another model or optimizer"):
         _load_weights(Path(path), model)
     return step
 
@@ -113,24 +111,13 @@ def _traits(model: Any) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _complete_loading(message: str) -> Iterator[None]:
-    """Raises `UserError` with `message` if Keras cannot load the weights or the optimizer."""
-    try:
-        with warnings.catch_warnings():  # Keras only warns if it cannot load the optimizer
-            warnings.filterwarnings("error", message="Skipping variable loading for optimizer")
-            yield
-    except (ValueError, UserWarning) as error:
-        raise UserError(f"{message}: {' '.join(str(error).split())}") from None
-
-
 def _load_weights(path: Path, model: Any) -> None:
     """Loads the weights and the optimizer state of a checkpoint into a compiled model.
 
     Extracts the weights file first, because loading it from within the zip archive is slow.
     """
     with (
-        zipfile.ZipFile(path / _MODEL) as archive,
+        zipfile.ZipFile(path / CHECKPOINT_MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=_EXTRACTED, dir=path) as folder,
     ):
         model.load_weights(archive.extract("model.weights.h5", folder))
@@ -156,20 +143,6 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
     if damaged:
         raise next(iter(damaged.values()))
     return None
-
-
-def verify_checkpoint(path: str | Path) -> int:
-    """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
-    path = Path(path)
-    try:
-        state = read_state(path)
-        step = int(state["step"])
-        damaged = sha256_of(path / _MODEL) != state["sha256"][_MODEL]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
-    if damaged:
-        raise UserError(f"checkpoint {path} is damaged: the SHA-256 of {_MODEL} is wrong")
-    return step
 
 
 def average_checkpoints(
@@ -241,57 +214,13 @@ def average_checkpoints(
             if tokenizer:
                 archive.writestr(TOKENIZER_MEMBER, tokenizer)
             if newest:
-                digest = read_state(Path(newest))["sha256"][_MODEL]
+                digest = read_state(Path(newest))["sha256"][CHECKPOINT_MODEL]
                 archive.writestr(CHECKPOINT_MEMBER, digest)
             if average_last:
                 archive.writestr(AVERAGE_LAST_MEMBER, str(average_last))
         if previous and is_keras_file(output):
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)
-
-
-def load_checkpoint_model(path: str | Path) -> Any:
-    """Returns the model of a checkpoint, without the optimizer.
-
-    If the optimizer keeps EMA weights, the model gets the EMA weights. Raises `UserError` if the
-    checkpoint is incomplete or damaged, or has the format of an older release. Also raises it if
-    the optimizer does not fit the loaded model, for example because a custom layer does not save
-    which of its sublayers are frozen.
-    """
-    _, config = _check_loadable(Path(path))
-    register_models()
-    file = Path(path) / _MODEL
-    with placeholder_weights():
-        model = keras.saving.load_model(file, compile=False)
-        if _has_averages(config):
-            # In float32, the optimizer would lack the loss scale of mixed_float16.
-            with (
-                _complete_loading(f"the EMA weights of checkpoint {path} cannot be loaded"),
-                loading_in_float32(active=False),
-            ):
-                compiled = keras.saving.load_model(file)
-            compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
-            model.set_weights(compiled.get_weights())
-    return model
-
-
-def _check_loadable(path: Path) -> tuple[int, dict[str, Any]]:
-    """Returns the step of a checkpoint and the configuration of its model."""
-    step = verify_checkpoint(path)
-    if read_state(path).get("format") != _FORMAT:
-        raise UserError(
-            f"checkpoint {path} was written by keras3-transformer 0.1.0.dev0 in an older format. "
-            "Finish this run with that release, or start a new run. To fine-tune the model of a "
-            "finished run, set training.initial_run in the new run"
-        )
-    return step, read_config(path / _MODEL)
-
-
-def _has_averages(config: dict[str, Any]) -> bool:
-    compiled = config.get("compile_config") or {}
-    optimizer = compiled.get("optimizer", {}).get("config", {})
-    inner = optimizer.get("inner_optimizer", {}).get("config", optimizer)
-    return inner.get("use_ema", False)
 
 
 def remove_unfinished(directory: str | Path) -> None:

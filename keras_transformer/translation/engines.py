@@ -6,6 +6,7 @@ from typing import Any
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.translation.long_sentences import Overlong
+from keras_transformer.translation.open_run import open_model
 
 
 def open_translator(
@@ -64,9 +65,9 @@ def open_translator(
     (run,) = runs
     options = options or run.recipe.evaluation.search_options()
     run.require_transformer("The engine ctranslate2")
-    from keras_transformer.export.ctranslate2_conversion import converted
     from keras_transformer.translation import ctranslate2_translator as ctranslate2
+    from keras_transformer.translation.ctranslate2_run import converted
 
     ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
     ctranslate2.check_options(options)
-    return ctranslate2.CTranslate2Translator(converted(run), options, overlong)
+    return ctranslate2.CTranslate2Translator(converted(run, open_model), options, overlong)

@@ -37,7 +37,7 @@ class ListSearch:
         self.model = model
         self._ids = {"bos_id": bos_id, "eos_id": eos_id}
         self._decode = decode
-        self._search = BatchSearch(model)
+        self.batch_search = BatchSearch(model)
 
     def strategy(self, options: DecodingOptions) -> Strategy:
         """Returns the beam search or sampling for `options`."""
@@ -83,7 +83,7 @@ class ListSearch:
             advance: Function that is called after each batch, with the indices of its sources.
         """
         strategy = self.strategy(options)
-        shapes = self._search.shapes(len(sources), strategy)
+        shapes = self.batch_search.shapes(len(sources), strategy)
         batches = list(length_batches([*map(len, sources)], tokens_per_batch, longest, shapes))
         found: list[list[Hypothesis]] = [[]] * len(sources)
 
@@ -91,7 +91,7 @@ class ListSearch:
             indices, rows, width = batch
             request, length = self.request([sources[i] for i in indices], rows, width, limit)
             request = request._replace(**fields(batch, length))
-            result = self._search(request, strategy, length, shapes)
+            result = self.batch_search(request, strategy, length, shapes)
             for row, index in enumerate(indices):
                 found[index] = self.hypotheses(result, row)
             return indices

@@ -4,17 +4,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_transformer._backend.compilation_cache import use_compilation_cache
-from keras_transformer._backend.compile_function import prefers_float32
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.models.base import loading_in_float32
-from keras_transformer.runs.model_file import load_model
+from keras_transformer.runs.model_file import load_checkpoint_model, load_model
 from keras_transformer.runs.run import Checkpoint, Run
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
 
 
 def open_model(
@@ -39,9 +37,12 @@ def open_model(
         UserError: If the model is missing or damaged, if it is not a translation model, or if
             it was trained with a tokenizer other than the run's.
     """
+    from keras_transformer._backend.compile_function import prefers_float32
+    from keras_transformer.models.base import loading_in_float32
+
     path = run.model_place(checkpoint)
     with loading_in_float32(for_inference and prefers_float32()):
-        model = _finished_model(run) if checkpoint is None else _checkpoint_model(path)
+        model = _finished_model(run) if checkpoint is None else load_checkpoint_model(path)
     if not hasattr(model, "init_cache"):
         raise UserError(
             f"{path} must contain a model that translates, such as a Transformer. "
@@ -62,13 +63,6 @@ def _finished_model(run: Run) -> Any:
             f"{error}. To make the model again from the checkpoints, remove this file. Then: "
             f"{run.resume_command}"
         ) from error
-
-
-def _checkpoint_model(path: Path) -> Any:
-    from keras_transformer.training.checkpoint import load_checkpoint_model
-
-    use_compilation_cache()
-    return load_checkpoint_model(path)
 
 
 def _check_tokenizer(run: Run, model: Any, path: Path, tokenizer: Tokenizer) -> None:
@@ -92,6 +86,8 @@ def open_ensemble(
     Raises:
         UserError: As by `open_model`, and if the tokenizers of the runs differ.
     """
+    from keras_transformer.decoding.ensemble import Ensemble
+
     first, *others = runs
     tokenizer = first.tokenizer()
     for run in others:
@@ -101,7 +97,7 @@ def open_ensemble(
     return models[0] if len(models) == 1 else Ensemble(models), tokenizer
 
 
-def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
+def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
     The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
@@ -114,6 +110,8 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
         UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
             is damaged or cannot be written.
     """
+    from keras_transformer.decoding.shortlist import Shortlist
+
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
 
     def kept() -> Shortlist | None:

@@ -17,8 +17,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from keras_transformer.errors import UserError
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
-from keras_transformer.training.checkpoint import load_checkpoint_model, newest_checkpoint
+from keras_transformer.training.checkpoint import newest_checkpoint
 from keras_transformer.training.distribution import Distribution
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20

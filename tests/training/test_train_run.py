@@ -23,10 +23,9 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.info import run_info
-from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER
+from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER, load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import average_checkpoints, train
-from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.train_run import check_settings
 from keras_transformer.translation.open_run import open_model
 

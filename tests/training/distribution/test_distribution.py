@@ -11,9 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
-from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.distribution.distribution import on_copy
 from keras_transformer.training.optimizer import start_optimizer

@@ -10,11 +10,13 @@ from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
 from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserError
-from keras_transformer.export import ctranslate2_conversion as conversion
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.translation import ctranslate2_run as conversion
 from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+pytestmark = pytest.mark.once
 
 V = 60
 # Short and greedy, because the hypotheses of random weights nearly tie.
@@ -45,114 +47,110 @@ def new_run(folder, seed=0):
 @pytest.fixture(scope="module")
 def converted_run(tmp_path_factory):
     run = new_run(tmp_path_factory.mktemp("runs") / "run")
-    conversion.converted(run)
+    conversion.converted(run, open_model)
     return run
 
 
 @pytest.fixture
 def run(converted_run, tmp_path):
+    """A copy with the same times."""
     return Run.open(shutil.copytree(converted_run.directory, tmp_path / "run"))
 
 
-def is_converted_again(run, capsys):
-    capsys.readouterr()
-    conversion.converted(run)
-    message = capsys.readouterr().err
+def is_converted_again(run):
+    loaded = []
+    conversion.converted(run, lambda run: loaded.append(run) or open_model(run))
     assert conversion._is_current(run, run.directory / conversion.FOLDER)
-    return "Converting" in message
+    return bool(loaded)
 
 
-def test_a_model_is_converted_once(run, capsys):
-    assert not is_converted_again(run, capsys)
+def test_a_model_is_converted_once(run):
+    (run.tokenizer_dir / ".ipynb_checkpoints").mkdir()
+    assert not is_converted_again(run)
     shutil.rmtree(run.directory / conversion.FOLDER)
-    assert is_converted_again(run, capsys)
-    assert not is_converted_again(run, capsys)
+    assert is_converted_again(run)
+    assert not is_converted_again(run)
 
 
 def test_another_model_is_converted_again(run, capsys):
     before = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
     save_model(run, seed=1)
-    assert is_converted_again(run, capsys)
     expected = open_translator(run, OPTIONS).translate(TEXTS)
-    assert (
-        open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS) == expected != before
-    )
+    found = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
+    assert found == expected != before
+    assert "Converting" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["model.bin", "config.json", "tokenizer/source.model"])
-def test_a_damaged_file_is_converted_again(name, run, capsys):
-    path = run.directory / conversion.FOLDER / name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    assert is_converted_again(run, capsys)
+def cut(folder):
+    (folder / "model.bin").write_bytes(b"cut")
 
 
-@pytest.mark.parametrize("hashes", ["", "[", "[]", "{}"])
-def test_damaged_or_missing_hashes_are_converted_again(hashes, run, capsys):
-    path = run.directory / conversion.FOLDER / conversion.HASHES
-    path.write_text(hashes) if hashes else path.unlink()
-    assert is_converted_again(run, capsys)
+def damage_stamps(folder):
+    (folder / conversion.STAMPS).write_text("[")
 
 
-def test_a_missing_and_an_additional_file_are_converted_again(run, capsys):
-    folder = run.directory / conversion.FOLDER
-    (folder / "vmap.txt").write_text("a\tb\n")
-    assert is_converted_again(run, capsys)
-    assert not (folder / "vmap.txt").exists()
-    (folder / "model.bin").unlink()
-    assert is_converted_again(run, capsys)
+def replace_by_file(folder):
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
 
 
-def test_the_conversion_of_another_run_is_converted_again(run, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        damage_stamps,
+        replace_by_file,
+        lambda folder: (folder / "config.json").unlink(),
+        lambda folder: (folder / "vmap.txt").write_text("a\tb\n"),
+        lambda folder: (folder / conversion.STAMPS).write_text("{}"),
+    ],
+)
+def test_a_damaged_conversion_is_made_again(damage, run):
+    damage(run.directory / conversion.FOLDER)
+    assert is_converted_again(run)
+    assert not (run.directory / conversion.FOLDER / "vmap.txt").exists()
+
+
+def test_the_conversion_of_another_run_is_converted_again(run, tmp_path):
     other = new_run(tmp_path / "other", seed=2)
     shutil.copytree(run.directory / conversion.FOLDER, other.directory / conversion.FOLDER)
-    assert is_converted_again(other, capsys)
+    assert is_converted_again(other)
 
 
-def test_a_file_in_the_place_of_the_folder_is_replaced(run, capsys):
-    shutil.rmtree(run.directory / conversion.FOLDER)
-    (run.directory / conversion.FOLDER).write_text("no folder")
-    assert is_converted_again(run, capsys)
-
-
-def test_failures_leave_no_conversion(run):
+def test_failures_leave_no_conversion(run, monkeypatch):
     save_model(run, seed=0, position_encoding="alibi")
     with pytest.raises(UserError, match="'alibi'; use the engine keras"):
-        conversion.converted(run)
+        conversion.converted(run, open_model)
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion.os, "access", lambda *_: False)  # root may write everywhere
+        with pytest.raises(UserError, match="must be writable.*use the engine keras"):
+            conversion.converted(run, open_model)
     run.model_path.unlink()
     with pytest.raises(UserError, match="no model"):
-        conversion.converted(run)
+        conversion.converted(run, open_model)
     assert not list(run.directory.glob(".partial*"))
 
 
-def test_a_model_replaced_while_it_is_converted_is_refused(run, monkeypatch):
-    save_model(run, seed=1)
-    load = Run.model
-
+def test_a_model_replaced_while_it_is_converted_is_refused(run):
     def load_and_replace(run):
-        model = load(run)
+        model = open_model(run)
         save_model(run, seed=2)
         return model
 
-    monkeypatch.setattr(Run, "model", load_and_replace)
-    with pytest.raises(UserError, match="changed while it was converted"):
-        conversion.converted(run)
-    monkeypatch.undo()
-    expected = open_translator(run, OPTIONS).translate(TEXTS)
-    assert open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS) == expected
-
-
-def test_a_folder_in_the_tokenizer_does_no_harm(run, capsys):
-    (run.tokenizer_dir / ".ipynb_checkpoints").mkdir()
-    assert not is_converted_again(run, capsys)
-
-
-def test_a_run_that_cannot_be_written_is_named(run, monkeypatch):
     save_model(run, seed=1)
-    monkeypatch.setattr(conversion.os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(UserError, match="must be writable.*use the engine keras"):
-        conversion.converted(run)
+    with pytest.raises(UserError, match="changed while it was converted"):
+        conversion.converted(run, load_and_replace)
+    assert is_converted_again(run)
+
+
+def test_a_conversion_that_translates_otherwise_is_not_kept(run, monkeypatch):
+    from keras_transformer.exchange import ctranslate2 as writer
+
+    save_model(run, seed=1)
+    monkeypatch.setattr(writer, "_encodings", lambda model: 1 - writer.position_table(model))
+    with pytest.raises(UserError, match="the CTranslate2 model translates "):
+        conversion.converted(run, open_model)
+    assert not list(run.directory.glob(".partial*"))
 
 
 def test_the_second_time_no_backend_is_imported(run):
@@ -168,8 +166,3 @@ def test_the_second_time_no_backend_is_imported(run):
     assert len(lines) == len(TEXTS)
     assert imported == "set()"
     assert b"Converting" not in found.stderr
-
-
-def test_unknown_engines_are_refused(run):
-    with pytest.raises(ValueError, match=r"\['keras', 'ctranslate2'\]. Received: engine='marian'"):
-        open_translator(run, engine="marian")
