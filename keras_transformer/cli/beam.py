@@ -14,7 +14,7 @@ from keras_transformer.cli.common import (
 )
 from keras_transformer.cli.search_options import checked, search_options, take_options
 from keras_transformer.errors import UserError
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.engines import open_translator
 
 
 @click.command("beam")

@@ -12,7 +12,7 @@ from keras_transformer.cli import search_options as options_of_search
 from keras_transformer.cli.search_options import flags, take_options
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.engines import open_translator
 
 if TYPE_CHECKING:
     pass
@@ -274,7 +274,7 @@ def translate_lines(
 def _search(
     translator: Any, chunk: Sequence[_Line], first_index: int, alignments: bool, progress: Any
 ) -> Any:
-    from keras_transformer.decoding.target_constraints import ConstraintError
+    from keras_transformer.translation.target_constraints import ConstraintError
 
     sentences, prefixes, required, forbidden = zip(*chunk, strict=True)
     constraints = {"prefixes": prefixes, "required": required, "forbidden": forbidden}

@@ -18,9 +18,9 @@ from support.time_limit import time_limit
 from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli.translate import read_source, translate_lines
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding.target_constraints import ConstraintError
 from keras_transformer.errors import UserError
 from keras_transformer.translation import translator as decoding
+from keras_transformer.translation.target_constraints import ConstraintError
 
 OLD_RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
 
