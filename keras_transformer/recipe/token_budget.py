@@ -193,26 +193,16 @@ def _resident_mebibytes(process: int) -> float:
 # The code below runs in the new process of `measure`.
 
 
-class _Vocabularies(NamedTuple):
-    """Has the attributes of a `Tokenizer` that are needed to create a model."""
-
-    source_vocabulary_size: int
-    target_vocabulary_size: int
-    joint: bool
-    pad_id: int = 0
-
-
 def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
     import numpy as np
 
-    from keras_transformer.training import keep_freed_memory
+    from keras_transformer._backend.process import keep_freed_memory
     from keras_transformer.training.train_run import new_trainer
 
     keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size
-    vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)
-    trainer = new_trainer(recipe, vocabularies)
+    trainer = new_trainer(recipe)
     rows, source, target = worst_shape(recipe, tokens)
     rng = np.random.default_rng(recipe.seed)
     source_ids, target_ids = (
