@@ -171,20 +171,29 @@ def _new_trainer(
     _check_memory(recipe)
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
-    multiple = recipe.training.length_multiple
-    length = -(-(recipe.data.max_length + 1) // multiple) * multiple
-    longest = keras.KerasTensor((1, length), "int32")
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution)
-            # Some position encodings have only `max_length` positions.
-            trainer.model.compute_output_spec({"source_ids": longest, "target_ids": longest})
+            _check_positions(recipe, trainer.model)
             Translator(trainer.model, None, recipe.evaluation.search_options())
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
         if initial_run:
             _load_initial_weights(initial_run, trainer.model)
     return trainer
+
+
+def _check_positions(recipe: Recipe, model: Any) -> None:
+    """Raises `ValueError` if the model's position encoding is too short for the longest sentence."""
+    multiple = recipe.training.length_multiple
+    length = -(-(recipe.data.max_length + 1) // multiple) * multiple
+    most = getattr(getattr(model, "positions", None), "max_length", length)
+    if length > most:
+        raise ValueError(
+            f"`data.max_length` with eos and padding must be at most {most}, because "
+            f"model.max_length={most}. Received: data.max_length={recipe.data.max_length}, which "
+            f"makes up to {length} tokens"
+        )
 
 
 def _check_memory(recipe: Recipe) -> None:
