@@ -71,7 +71,7 @@ def command(
     opened = distribution.open_run(directory, loaded, resume)
     try:
         with _stopped_by_signals(waits=loaded.training.distribution == "none") as callbacks:
-            train(opened, resume=resume, callbacks=callbacks)
+            train(opened, resume, callbacks, distribution)
     except KeyboardInterrupt as interrupt:
         import keras
 
