@@ -13,7 +13,8 @@ from keras_transformer.cli.common import (
 )
 from keras_transformer.cli.search_options import best_search_options, checked, take_options
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.export.export_run import QUANTIZATIONS, export_run
+from keras_transformer.export.options import QUANTIZATIONS, ExportOptions
+from keras_transformer.export.run_export import export_run
 from keras_transformer.runs.run import Run
 
 
@@ -29,12 +30,14 @@ from keras_transformer.runs.run import Run
     "--output",
     type=click.Path(path_type=Path),
     help="Folder to write. The format saved_model writes a folder for each version in it, such as "
-    "FOLDER/1. Default for saved_model: saved_models/NAME, where NAME is the name of the run "
-    "folder. Default otherwise: RUN/FORMAT, or RUN/FORMAT-TYPE with --quantization TYPE.",
+    "FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run "
+    "folder. Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with "
+    "--quantization TYPE.",
 )
 @click.option(
     "--quantization",
     metavar="TYPE",
+    default="float32",
     help="Data type of the weights. "
     + "".join(f"{x}: {', '.join(types)}. " for x, types in QUANTIZATIONS.items() if types)
     + "Default: float32.",
@@ -62,12 +65,12 @@ def command(run: Path, **arguments: Any) -> None:
     \b
     keras-transformer export runs/quickstart --format saved_model
     keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
-    keras-transformer export runs/quickstart --format onnx --output quickstart-onnx
+    keras-transformer export runs/quickstart --format onnx
     keras-transformer export runs/quickstart --format run --quantization float16
-    echo "twenty-six" | python quickstart-onnx/translate.py
+    echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
     opened = Run.open(run)
-    search = take_options(arguments, SearchOptions)
-    checked(opened.recipe.evaluation.search_options, **search)
-    exported = export_run(opened, **arguments, **search)
+    given = take_options(arguments, SearchOptions)
+    search = checked(opened.recipe.evaluation.search_options, **given) if given else None
+    exported = export_run(opened, checked(ExportOptions, search=search, **arguments))
     click.echo(f"{exported.directory}: {exported.comparison}")
