@@ -277,7 +277,9 @@ class StridedAttention(BlockPattern):
         )
         near = masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
         # A column contains the positions that have the same remainder modulo the stride.
-        queries, keys, values, marks = (ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks))
+        queries, keys, values, marks = (
+            ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)
+        )
         blocks = ops.arange(ops.shape(queries)[3])
         is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
         far = ops.swapaxes(masked_scores(queries, keys, marks, is_before), 2, 3)

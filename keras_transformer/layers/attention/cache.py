@@ -154,7 +154,9 @@ def empty_key_values(
     They have room for `max_length` positions. If `max_length` is None, they grow.
     """
     if max_length is None:
-        return GrowingKeyValues(*(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v)))
+        return GrowingKeyValues(
+            *(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v))
+        )
     num_slots = max_length * beam_size
     return FixedKeyValues(
         ops.zeros((rows, d_k, num_slots), dtype), ops.zeros((rows, num_slots, d_v), dtype)

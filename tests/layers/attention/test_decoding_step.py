@@ -80,7 +80,9 @@ def test_a_decoder_with_memory_decodes_what_it_computes_at_once(memory, padding_
     inputs = {"memory": memory, "memory_padding_mask": padding_mask}
     weights = to_numpy(assert_steps_equal_the_whole(decoder, max_length, **inputs))
     assert weights.shape == (B, H, N, S)
-    np.testing.assert_array_equal(weights > 0, np.broadcast_to(padding_mask[:, None, None], weights.shape))
+    np.testing.assert_array_equal(
+        weights > 0, np.broadcast_to(padding_mask[:, None, None], weights.shape)
+    )
 
 
 @pytest.mark.parametrize(
