@@ -173,8 +173,6 @@ def test_missing_file(train, data, tmp_path):
         "training.tokens_per_batch=1",
         "tokenizer.vocabulary_size=50000",
         "training.initial_run=nowhere",
-        "evaluation.max_length=25",
-        "evaluation.min_length=25",
     ],
 )
 def test_a_failed_start_does_not_block_the_corrected_command(train, tmp_path, setting):
