@@ -73,7 +73,7 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
     A device or a pipe, such as /dev/stdout, is written directly, line by line.
     """
     path = Path(path)
-    is_stream = not path.is_file() and not path.is_dir() and os.path.exists(path)
+    is_stream = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
     if is_stream or str(path).startswith(_STREAMS):
         with path.open("a", buffering=1, encoding="utf-8") as file:
             yield file
