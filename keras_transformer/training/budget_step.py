@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,21 +19,11 @@ from keras_transformer.training.token_budget import MEBIBYTE, worst_shape
 from keras_transformer.training.train_run import new_trainer
 
 
-class _Vocabularies(NamedTuple):
-    """Has the attributes of a `Tokenizer` that are needed to create a model."""
-
-    source_vocabulary_size: int
-    target_vocabulary_size: int
-    joint: bool
-    pad_id: int = 0
-
-
 def step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
     keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size
-    vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)
-    trainer = new_trainer(recipe, vocabularies)
+    trainer = new_trainer(recipe)
     rows, source, target = worst_shape(recipe, tokens)
     rng = np.random.default_rng(recipe.seed)
     source_ids, target_ids = (

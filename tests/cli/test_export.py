@@ -8,7 +8,7 @@ import pytest
 from support.command_line import fails, succeeds
 
 from keras_transformer.cli import export as command
-from keras_transformer.export.export_run import QUANTIZATIONS, Exported
+from keras_transformer.export.run_export import QUANTIZATIONS, Exported
 
 
 def test_options_reach_the_exporter_and_the_comparison_is_shown(run, monkeypatch):

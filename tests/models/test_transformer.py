@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from pathlib import Path
 
 import keras
 import numpy as np

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.translation.buckets import padded, smallest_power
-from keras_transformer.translation.hypothesis import IMPOSSIBLE, NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.long_sentences import SourcePart
 
 Words = Sequence[Sequence[str]]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.target_constraints import ConstraintError, TargetConstraints
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.long_sentences import SourcePart
+from keras_transformer.translation.target_constraints import ConstraintError, TargetConstraints
 
 # Three sentences, the second in two parts.
 PARTS = [
