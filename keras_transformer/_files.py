@@ -75,8 +75,12 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
     path = Path(path)
     is_stream = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
     if is_stream or str(path).startswith(_STREAMS):
-        with path.open("a", buffering=1, encoding="utf-8") as file:
-            yield file
+        try:
+            stream = path.open("a", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        with stream:
+            yield stream
     else:
         with output_path(path) as partial, partial.open("w", encoding="utf-8") as file:
             yield file
