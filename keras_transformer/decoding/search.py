@@ -127,11 +127,11 @@ def run_stages(
 ) -> SearchResult:
     """Runs all stages of a search.
 
-    If `max_length` is known only at run time, there is a single stage. If `in_python` is True,
-    Python calls `strategy.advance` for each token, even if the backend has loops.
+    If `in_python` is True, Python calls `strategy.advance` for each token, even if the backend has
+    loops. Then, and if `max_length` is known only at run time, there is a single stage.
     """
-    is_known = isinstance(max_length, int)
-    lengths = stages(model, max_length, FIRST_STAGE) if is_known else [max_length]
+    is_single = in_python or not isinstance(max_length, int)
+    lengths = [max_length] if is_single else stages(model, max_length, FIRST_STAGE)
     request, state, cache = begin(
         model, request, strategy=strategy, max_length=max_length, length=lengths[0]
     )

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding.batch_search import BatchSearch
+from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded
 from keras_transformer.decoding.options import DecodingOptions
 from keras_transformer.decoding.search import Strategy, make_strategy
 from keras_transformer.decoding.steps import Request
-from keras_transformer.translation.buckets import LengthBatch, length_batches, padded
 from keras_transformer.translation.hypothesis import Hypothesis, hypotheses
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.

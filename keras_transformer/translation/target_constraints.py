@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.buckets import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
-from keras_transformer.translation.buckets import padded, smallest_power
+from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.long_sentences import SourcePart
 
@@ -58,19 +59,18 @@ class TargetConstraints:
         max_length: int | None = None,
     ) -> None:
         self._pad_id = tokenizer.pad_id
+        prefixes = [""] * count if prefixes is None else prefixes
+        forbidden = [[]] * count if forbidden is None else forbidden
+        required = [[]] * count if required is None else required
+        self._given = {"prefix": prefixes, "required": required, "forbidden": forbidden}
         _check("prefixes", prefixes, count)
         _check("forbidden", forbidden, count)
         _check("required", required, count)
-        self._given = {
-            "prefix": [""] * count if prefixes is None else prefixes,
-            "required": [[]] * count if required is None else required,
-            "forbidden": [[]] * count if forbidden is None else forbidden,
-        }
         for sentence in range(count):
             self._check_characters(tokenizer, sentence)
-        self._prefixes = tokenizer.encode_target(self._given["prefix"])
-        self._forbidden = _encode_words(tokenizer, self._given["forbidden"])
-        self._required = _encode_words(tokenizer, self._given["required"])
+        self._prefixes = tokenizer.encode_target(prefixes)
+        self._forbidden = _encode_words(tokenizer, forbidden)
+        self._required = _encode_words(tokenizer, required)
         num_parts = Counter(part.sentence for part in parts)
         for sentence in range(count):
             self._check_sentence(sentence, num_parts[sentence], max_length)
@@ -185,24 +185,14 @@ class TargetConstraints:
         return array
 
 
-def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
-    if given is None:
-        return
-    if isinstance(given, str):
-        raise TypeError(f"`{name}` must be a list. Received: {given!r:.200}")
+def _check(name: str, given: Sequence[Any], count: int) -> None:
+    check_is_list(**{name: given})
     if len(given) != count:
         raise ValueError(
             f"`{name}` must have one entry for each of {count} sentences. Received: {len(given)}"
         )
-    if name == "prefixes":
-        if not all(isinstance(prefix, str) for prefix in given):
-            raise TypeError(f"`prefixes` must have a string for each sentence. Received: {given}")
-    elif not all(map(_is_list_of_words, given)):
+    if name != "prefixes" and any(isinstance(words, str) for words in given):
         raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
-
-
-def _is_list_of_words(words: Any) -> bool:
-    return isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
 
 
 def _contains(ids: list[int], sequence: list[int]) -> bool:

@@ -10,6 +10,12 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.tokenizer import check_utf8
+from keras_transformer.decoding.buckets import (
+    LengthBatch,
+    padded,
+    pair_batches,
+    smallest_power,
+)
 from keras_transformer.decoding.options import (
     IMPOSSIBLE,
     DecodingOptions,
@@ -27,12 +33,6 @@ from keras_transformer.translation.base_translator import (
     whole_sentences,
 )
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
-from keras_transformer.translation.buckets import (
-    LengthBatch,
-    padded,
-    pair_batches,
-    smallest_power,
-)
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     align_words,
