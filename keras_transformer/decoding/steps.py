@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.layers.attention.cache import take_columns
 
 # Number of tokens in a block of `top_k_tokens`.
 BLOCK = 64
@@ -205,17 +206,6 @@ def top_k_tokens(
         columns = take_columns(columns, chosen)
     columns = ops.cast(columns, "int32")
     return values, columns // vocabulary_size, columns % vocabulary_size
-
-
-def take_columns(x: Any, columns: Any) -> Any:
-    """Takes `columns` `(B, M)` along axis 1 of `x` `(B, N, ...)`, and returns `(B, M, ...)`."""
-    if x.shape[1] == columns.shape[1] == 1:
-        return x
-    batch, num_columns = ops.shape(x)[:2]
-    rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
-    # Not -1: an axis of size 0 would leave it undefined.
-    flat = ops.reshape(x, (batch * num_columns, *ops.shape(x)[2:]))
-    return ops.take(flat, rows + ops.cast(columns, "int32"), axis=0)
 
 
 def block_maxima(scores: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.exchange.ctranslate2 import write_ctranslate2
-from keras_transformer.export.packages import check_installed
+from keras_transformer.export.options import check_installed
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translation.comparison import Agreement

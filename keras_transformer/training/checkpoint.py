@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,13 @@ from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.model_file import (
-    AVERAGE_LAST_MEMBER,
     CHECKPOINT_FORMAT,
-    CHECKPOINT_MEMBER,
     CHECKPOINT_MODEL,
-    TOKENIZER_MEMBER,
     load_checkpoint_model,
     loading_optimizer,
     verify_checkpoint,
 )
-from keras_transformer.runs.validation_history import STATE, ValidationHistory, read_state
-from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.runs.validation_history import STATE, ValidationHistory
 
 _EXTRACTED = ".partial-"  # prefix of folders in a checkpoint
 
@@ -62,7 +58,6 @@ def save_checkpoint(
         state = {
             "format": CHECKPOINT_FORMAT,
             "step": step,
-            **_traits(model),
             "sha256": {CHECKPOINT_MODEL: sha256_of(partial / CHECKPOINT_MODEL)},
             "validation_losses": history.losses,
         }
@@ -83,40 +78,22 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     """Loads a checkpoint into a compiled model with the same architecture and optimizer.
 
     Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is incomplete
-    or damaged, belongs to another model, or has the format of an older release.
+    or damaged, or if its weights or its optimizer state do not fit the model.
     """
-    step, state = verify_checkpoint(path), read_state(Path(path))
-    for name, trait in _traits(model).items():
-        if state.get(name, trait) != trait:
-            raise UserError(
-                f"checkpoint {path} is of another model or optimizer: its {name} are "
-                f"{state[name]}, and those of the model are {trait}"
-            )
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-    with loading_optimizer(f"checkpoint {path} is of another model or optimizer"):
-        _load_weights(Path(path), model)
+    step = verify_checkpoint(path)
+    restore(Path(path), model)
     return step
 
 
-def _traits(model: Any) -> dict[str, Any]:
-    """Returns what a checkpoint and a model have in common, but Keras does not compare."""
-    trainable = {id(weight) for weight in model.trainable_variables}
-    heads = [getattr(layer, "num_heads", None) for layer in model._flatten_layers()]
-    return {
-        "parameters": model.count_params(),
-        "frozen_weights": [i for i, x in enumerate(model.weights) if id(x) not in trainable],
-        "num_heads": [x for x in heads if isinstance(x, int)],  # weights have the same shapes
-        "gradient_accumulation_steps": inner_optimizer(model).gradient_accumulation_steps or 1,
-    }
-
-
-def _load_weights(path: Path, model: Any) -> None:
-    """Loads the weights and the optimizer state of a checkpoint into a compiled model.
+def restore(path: Path, model: Any) -> None:
+    """Loads the weights and the optimizer state of a verified checkpoint into a compiled model.
 
     Extracts the weights file first, because loading it from within the zip archive is slow.
     """
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     with (
+        loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
         zipfile.ZipFile(path / CHECKPOINT_MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=_EXTRACTED, dir=path) as folder,
     ):
@@ -149,10 +126,8 @@ def average_checkpoints(
     paths: Sequence[str | Path],
     output: str | Path,
     previous: str | Path | None = None,
-    tokenizer: str | None = None,
-    newest: str | Path | None = None,
-    average_last: int | None = None,
-) -> None:
+    members: Mapping[str, str] | None = None,
+) -> Any:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
     The mean is computed in float64. Weights of integers, such as counters, are those of the last
@@ -161,7 +136,7 @@ def average_checkpoints(
     Example:
 
     ```python
-    average_checkpoints(run.checkpoints()[-5:], run.model_path)
+    average_checkpoints(run.checkpoints()[-5:], "average.keras")
     ```
 
     Args:
@@ -169,22 +144,16 @@ def average_checkpoints(
         output: The `.keras` file to write.
         previous: If `output` is already a `.keras` file that is not damaged, it is copied to this
             path. Defaults to None, which means no copy.
-        tokenizer: The `Tokenizer.fingerprint` to store in `output`. `Run.model` raises an error if
-            the run's tokenizer has another fingerprint. Defaults to None, which stores no
-            fingerprint.
-        newest: The newest checkpoint of the run, to store its hash in `output`. So
-            `Run.has_current_model` knows later whether training went on. Defaults to None, which
-            stores no hash.
-        average_last: The setting `evaluation.average_last` of the run, to store it in `output`. So
-            a resumed training knows whether the setting changed. Defaults to None, which stores
-            nothing.
+        members: Texts to add to the archive `output`, by their names in the archive. Defaults to
+            None.
+
+    Returns:
+        The averaged model.
 
     Raises:
-        UserError: If `paths` is empty, a checkpoint is damaged, or the models' weights differ in
-            shape. If there are several checkpoints and the model is quantized or uses LoRA.
+        UserError: If a checkpoint is damaged. If there are several checkpoints and the model is
+            quantized or uses LoRA.
     """
-    if not paths:
-        raise UserError("there is no checkpoint to average")
     model = load_checkpoint_model(paths[0])
     if len(paths) > 1 and any(
         {"quantization", "lora_rank"} & x.keys() for x in layer_changes(model).values()
@@ -198,8 +167,6 @@ def average_checkpoints(
     totals = [np.asarray(weight, "float64") for weight in weights]
     for path in paths[1:]:
         weights = load_checkpoint_model(path).get_weights()
-        if [weight.shape for weight in weights] != [total.shape for total in totals]:
-            raise UserError(f"{paths[0]} and {path} are checkpoints of different models")
         for total, weight in zip(totals, weights, strict=True):
             total += weight
     model.set_weights(
@@ -211,16 +178,12 @@ def average_checkpoints(
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
         with zipfile.ZipFile(partial, "a") as archive:
-            if tokenizer:
-                archive.writestr(TOKENIZER_MEMBER, tokenizer)
-            if newest:
-                digest = read_state(Path(newest))["sha256"][CHECKPOINT_MODEL]
-                archive.writestr(CHECKPOINT_MEMBER, digest)
-            if average_last:
-                archive.writestr(AVERAGE_LAST_MEMBER, str(average_last))
+            for name, text in (members or {}).items():
+                archive.writestr(name, text)
         if previous and is_keras_file(output):
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)
+    return model
 
 
 def remove_unfinished(directory: str | Path) -> None:

@@ -1,8 +1,9 @@
-"""Finds the trained runs that the package contains, such as "tatoeba_en_de"."""
+"""Finds run folders, by their path or by the name of a trained run in the package."""
 
+import difflib
 import hashlib
+import shutil
 from pathlib import Path
-from shutil import copyfile
 
 from filelock import FileLock
 
@@ -12,9 +13,8 @@ from keras_transformer.errors import UserError
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")  # installed, source tree
 
-# What a shipped run consists of. In a source tree, `export` may write other files beside it.
+# What a shipped run consists of. Scores are copied too, but a new score makes no other run of it.
 _PARTS = ("README.md", "recipe.yaml", "model.keras", "tokenizer", "text")
-# Evaluating a copy adds scores, so the check for changes leaves this file out.
 _SCORES = "scores.json"
 
 
@@ -28,7 +28,7 @@ def find_run(directory: str | Path) -> Path:
             conversions can be written beside the model.
 
     Raises:
-        UserError: If there is no such run, or if a file of the copy was changed.
+        UserError: If there is no such run.
     """
     directory = Path(directory)
     if (directory / "recipe.yaml").is_file():
@@ -43,26 +43,19 @@ def find_run(directory: str | Path) -> Path:
     elif " " in str(directory):
         reason = "it looks like a sentence. Write sentences to standard input or into a file"
     else:
-        reason = "it does not exist"
-        if similar := _similar_runs(directory):
-            reason += f" (did you mean {similar[0]}?)"
+        reason = f"it does not exist{_hint(directory)}"
     raise UserError(
         f"{directory} is no run folder: {reason}. The package has {', '.join(shipped) or 'no runs'}"
     )
 
 
-def _similar_runs(directory: Path) -> list[str]:
-    """Returns run folders with similar names, the most similar first.
-
-    They are in `runs` if there is a run with exactly this name, otherwise beside `directory`.
-    """
-    import difflib
-
-    if (Path("runs") / directory / "recipe.yaml").is_file():
-        return [str(Path("runs") / directory)]
-    names = [path.parent.name for path in directory.parent.glob("*/recipe.yaml")]
-    close = difflib.get_close_matches(directory.name, names)
-    return [str(directory.parent / name) for name in close]
+def _hint(directory: Path) -> str:
+    """Names the run in `runs` that has exactly this name, or a run beside it with a similar one."""
+    close = [Path("runs") / directory]
+    if not (close[0] / "recipe.yaml").is_file():
+        names = [path.parent.name for path in directory.parent.glob("*/recipe.yaml")]
+        close = [directory.parent / x for x in difflib.get_close_matches(directory.name, names)]
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def shipped_runs() -> dict[str, Path]:
@@ -81,33 +74,22 @@ def _copies() -> Path:
 
 
 def _copy(shipped: Path) -> Path:
-    """Copies a run to a folder that depends on its content, once."""
-    fingerprint = _fingerprint(shipped)
-    copy = _copies() / fingerprint / shipped.name
+    """Copies a run once, to a folder whose name depends on the content of the run."""
+    files = [path for part in _PARTS for path in (shipped / part, *(shipped / part).rglob("[!.]*"))]
+    files = sorted(path for path in files if path.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(shipped).as_posix()}\0".encode())
+        digest.update(bytes.fromhex(sha256_of(path)))
+    copy = _copies() / digest.hexdigest()[:16] / shipped.name
+    if copy.exists():
+        return copy
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.parent / ".lock"):
-        if not copy.exists():
+        if not copy.exists():  # Another process may have copied it.
             with atomic_write(copy) as partial:
-                scores = [shipped / _SCORES] if (shipped / _SCORES).is_file() else []
-                for file in (*_files(shipped), *scores):
-                    target = partial / file.relative_to(shipped)
+                for path in (*files, *shipped.glob(_SCORES)):
+                    target = partial / path.relative_to(shipped)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    copyfile(file, target)
-    if _fingerprint(copy) != fingerprint:
-        raise UserError(f"{copy} must be a copy of {shipped}, but was changed: remove the folder")
+                    shutil.copyfile(path, target)
     return copy
-
-
-def _files(run: Path) -> list[Path]:
-    """Returns the files of a shipped run that never change. File managers add hidden files."""
-    paths = [path for part in _PARTS for path in (run / part, *(run / part).rglob("[!.]*"))]
-    return sorted(path for path in paths if path.is_file())
-
-
-def _fingerprint(run: Path) -> str:
-    """Returns 16 hex digits of a SHA-256 of the names and contents of `_files(run)`."""
-    digest = hashlib.sha256()
-    for path in _files(run):
-        digest.update(f"{path.relative_to(run).as_posix()}\0".encode())
-        digest.update(bytes.fromhex(sha256_of(path)))
-    return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Patterns as objects of `MultiHeadAttention`; what they compute is in the test of each."""
+"""Attention patterns: each equals attention to all pairs with a mask, alone and in a layer."""
 
 import functools
 
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import assert_layer_contract, randomize, to_numpy
+from support.masked_attention import Problem, assert_finite_without_keys
 
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
-    AttentionPattern,
     Dropout,
     FixedAttention,
     FullAttention,
@@ -19,17 +19,16 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
     StridedAttention,
 )
-from keras_transformer.layers.attention.attention_pattern import (
+from keras_transformer.layers.attention.attention_patterns import (
     ATTENTION_PATTERNS,
     join_blocks,
-    key_marks,
     neighbour_distances,
     new_attention_pattern,
     split_blocks,
     with_neighbours,
 )
 
-B, N, T, D, H = 2, 2, 7, 12, 3
+B, T, D, H = 2, 7, 12, 3
 PATTERNS = {
     "full": FullAttention(block_size=3),
     "local": LocalAttention(window=2),
@@ -38,15 +37,7 @@ PATTERNS = {
 }
 SPARSE = ["local", "strided", "fixed"]
 ALL = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
-
-
-def quick(name):
-    """All patterns, of which one is quick."""
-    marks = {other: pytest.mark.slow for other in PATTERNS if other != name}
-    return pytest.mark.parametrize(
-        "pattern",
-        [pytest.param(p, id=n, marks=marks.get(n, ())) for n, p in PATTERNS.items()],
-    )
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -61,7 +52,70 @@ def make_layer(pattern, **arguments):
     return layer
 
 
-@pytest.mark.slow
+def in_window(window):
+    return lambda q, k: np.abs(q - k) <= window
+
+
+def in_stride(stride):
+    return lambda q, k: (np.abs(q - k) <= stride) | ((q - k) % stride == 0)
+
+
+def in_blocks(size, summaries):
+    return lambda q, k: (q // size == k // size) | (k % size >= size - summaries)
+
+
+# Several blocks, of which the last is not full, and blocks that are longer than the sequence.
+@pytest.mark.parametrize(
+    "pattern, allows, length",
+    [
+        (LocalAttention(5), in_window(5), 131),
+        pytest.param(LocalAttention(64), in_window(64), 150, marks=SLOW),
+        (LocalAttention(70), in_window(70), 150),
+        (StridedAttention(7), in_stride(7), 31),
+        pytest.param(StridedAttention(1), in_stride(1), 5, marks=SLOW),
+        (FixedAttention(7, 2), in_blocks(7, 2), 31),
+        (FixedAttention(9, 3), in_blocks(9, 3), 5),
+        pytest.param(FixedAttention(1, 1), in_blocks(1, 1), 5, marks=SLOW),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_heads_and_gradients_are_those_of_masked_scores(pattern, allows, length, is_causal):
+    problem = Problem(length, length, allows, is_causal, padding=min(9, length - 1))
+    problem.assert_solved_by(pattern)
+
+
+@ALL
+def test_sequences_of_padding_are_finite(pattern):
+    assert_finite_without_keys(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern, expected",
+    [
+        (LocalAttention(2), [-2, -1, 0, 1, 2]),
+        (StridedAttention(3), [-6, -3, -2, -1, 0, 1, 2, 3, 6]),
+        (FullAttention(), [*range(-8, 9)]),
+    ],
+    ids=str,
+)
+def test_distances_by_hand(pattern, expected):
+    allowed = to_numpy(pattern.allows(np.arange(-8, 9), 0))
+    np.testing.assert_array_equal(np.arange(-8, 9)[allowed], expected)
+
+
+def test_the_own_block_and_the_ends_of_blocks_are_allowed():
+    allowed = to_numpy(FixedAttention(4, 2).allows(5, np.arange(13)))
+    np.testing.assert_array_equal(np.flatnonzero(allowed), [2, 3, 4, 5, 6, 7, 10, 11])
+
+
+@pytest.mark.parametrize("block_size, last", [(128, 8), (4, 1)])
+def test_a_sixteenth_of_a_block_is_its_summary(block_size, last):
+    allowed = to_numpy(FixedAttention(block_size).allows(block_size, np.arange(block_size)))
+    np.testing.assert_array_equal(np.flatnonzero(allowed), np.arange(block_size)[-last:])
+
+
+@SLOW
 @pytest.mark.parametrize("name", PATTERNS)
 def test_contract(name, x, tmp_path):
     arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
@@ -71,9 +125,7 @@ def test_contract(name, x, tmp_path):
 @ALL
 def test_configs_make_equal_patterns(pattern):
     config = keras.saving.serialize_keras_object(pattern)
-    loaded = keras.saving.deserialize_keras_object(config)
-    assert type(loaded) is type(pattern)
-    assert vars(loaded) == vars(pattern)
+    assert keras.saving.deserialize_keras_object(config) == pattern
 
 
 @ALL
@@ -88,6 +140,9 @@ def test_the_result_is_that_of_all_scores_masked(pattern, x):
     allowed = to_numpy(pattern.allows(*positions)) & (positions[0] >= positions[1])
     expected = allowed & padding_mask[:, None, None, :] & np.ones((B, H, T, T), bool)
     np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
+    attention_mask = np.broadcast_to(padding_mask[:, None], (B, T, T))
+    masked = layer(x, attention_mask=attention_mask, use_causal_mask=True)
+    np.testing.assert_allclose(to_numpy(masked), to_numpy(output), atol=1e-5)
 
 
 @ALL
@@ -119,37 +174,12 @@ def test_empty_inputs_give_empty_outputs(pattern, shape):
     assert layer(x, **masks).shape == layer(x).shape == x.shape
 
 
-@quick("strided")
-def test_an_attention_mask_holds_with_the_pattern(pattern, x):
-    layer = make_layer(pattern)
-    attention_mask = np.arange(T) < T - 1
-    output = layer(x, attention_mask=np.broadcast_to(attention_mask, (B, T, T)))
-    padded = layer(x, padding_mask=np.broadcast_to(attention_mask, (B, T)))
-    np.testing.assert_allclose(to_numpy(output), to_numpy(padded), atol=1e-5)
-
-
-@quick("local")
-def test_cached_equals_full_decoding(pattern):
-    layer = make_layer(pattern)
-    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
-    full = to_numpy(layer(x.reshape(B * N, T, D), use_causal_mask=True)).reshape(x.shape)
-    cache = layer.init_cache(B, beam_size=N, max_length=T)
-    projections = layer.fuse_projections()
-    for position in range(T):
-        own = np.eye(N, dtype=bool)[:, None] & (np.arange(T) <= position)[None, :, None]
-        mask = np.broadcast_to(own.reshape(N, T * N), (B * H, N, T * N))
-        query = x[:, :, position].reshape(B * N, D)
-        output, cache = layer.step(query, cache, projections, mask, position)
-        expected = full[:, :, position].reshape(B * N, D)
-        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
-
-
-@quick("full")
-def test_dropout_acts_on_the_weights_in_training_only(pattern, x):
-    layer = make_layer(pattern, dropout_rate=0.5)
-    inference = to_numpy(layer(x))
-    np.testing.assert_array_equal(to_numpy(layer(x)), inference)
-    assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
+@ALL
+def test_dropout_acts_in_training_only(pattern):
+    heads = np.ones((1, 1, 6, 4), "float32")
+    call = functools.partial(pattern, heads, heads, heads, dropout=Dropout(0.9))
+    np.testing.assert_allclose(to_numpy(call()), 1, atol=1e-6)
+    assert np.abs(to_numpy(call(training=True)) - 1).max() > 0.5
 
 
 @pytest.mark.parametrize("name", SPARSE)
@@ -188,33 +218,46 @@ def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SPARSE)
-def test_sparse_patterns_are_of_one_sequence(name, x):
-    with pytest.raises(ValueError, match=r"is for self-attention.*7 queries, 5 keys"):
-        make_layer(PATTERNS[name])(query=x, key=x[:, :5])
-
-
-def test_the_base_class_leaves_the_rule_to_others():
-    with pytest.raises(NotImplementedError):
-        AttentionPattern().allows(np.arange(3), 0)
-
-
 def test_every_name_makes_its_pattern():
     assert new_attention_pattern(None, None) is None
     for name, pattern in ATTENTION_PATTERNS.items():
         window = 7 if pattern.needs_window else None
         assert type(new_attention_pattern(name, window)) is pattern
-    assert new_attention_pattern(["full", "fixed", None], 7) == [
-        FullAttention(),
-        FixedAttention(7),
-        None,
-    ]
+    patterns = [FullAttention(), FixedAttention(7), None]
+    assert new_attention_pattern(["full", "fixed", None], 7) == patterns
 
 
-@ALL
-def test_a_bias_on_the_scores_is_refused(pattern):
-    with pytest.raises(ValueError, match="position_encoding=ALiBiPositionalEncoding"):
-        make_layer(pattern, position_encoding=ALiBiPositionalEncoding(H))
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "use, message",
+    [
+        (lambda: LocalAttention(0), "Received: window=0"),
+        (lambda: LocalAttention(2.5), "Received: window=2.5"),
+        (lambda: StridedAttention(0), "Received: stride=0"),
+        (lambda: FullAttention(0), "Received: block_size=0"),
+        (lambda: FixedAttention(4, 0), "Received: num_summaries=0"),
+        (lambda: FixedAttention(4, 5), "Received: num_summaries=5"),
+        (lambda: new_attention_pattern("sparse", None), "Received: attention_pattern='sparse'"),
+        (lambda: new_attention_pattern("local", None), "attention_window=None"),
+        (lambda: new_attention_pattern("full", 3), "attention_window=3"),
+        *(
+            (
+                lambda pattern=PATTERNS[name]: make_layer(pattern)(
+                    np.ones((1, 7, D)), key=np.ones((1, 5, D))
+                ),
+                "is for self-attention.*7 queries, 5 keys",
+            )
+            for name in SPARSE
+        ),
+        (
+            lambda: make_layer(FullAttention(), position_encoding=ALiBiPositionalEncoding(H)),
+            "position_encoding=ALiBiPositionalEncoding",
+        ),
+    ],
+)
+def test_refusals(use, message):
+    with pytest.raises(ValueError, match=message):
+        use()
 
 
 X = np.arange(1, 8).reshape(1, 1, 7, 1)
@@ -224,7 +267,6 @@ def test_blocks_are_padded_with_zeros_and_joined_without():
     blocks = split_blocks(X, 3)
     assert to_numpy(blocks)[0, 0, :, :, 0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]
     np.testing.assert_array_equal(to_numpy(join_blocks(blocks, 7)), X)
-    assert to_numpy(split_blocks(X, 7)).shape == (1, 1, 1, 7, 1)
 
 
 def test_neighbours_stand_before_and_behind():
@@ -236,23 +278,6 @@ def test_neighbours_stand_before_and_behind():
     ]
     causal = to_numpy(with_neighbours(blocks, True))[0, 0, :, :, 0]
     assert causal.tolist() == [[0, 0, 0, 1, 2, 3], [1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 0, 0]]
-
-
-def test_distances_are_those_of_neighbours():
     expected = [[2, 1, 0, -1, -2, -3], [3, 2, 1, 0, -1, -2]]
     assert to_numpy(neighbour_distances(2, False)).tolist() == expected
     assert to_numpy(neighbour_distances(2, True)).tolist() == [row[:4] for row in expected]
-
-
-def test_keys_are_real_unless_padding_or_absent():
-    mask = np.array([[True, True, False]])
-    assert to_numpy(key_marks(np.zeros((1, 1, 3, 2)), mask)).tolist() == [[[[1], [1], [0]]]]
-    assert to_numpy(key_marks(np.zeros((1, 1, 3, 2)), None)).sum() == 3
-
-
-@ALL
-def test_a_direct_call_drops_weights_in_training_only(pattern):
-    heads = np.ones((1, 1, 6, 4), "float32")
-    call = functools.partial(pattern, heads, heads, heads, dropout=Dropout(0.9))
-    np.testing.assert_allclose(to_numpy(call()), 1, atol=1e-6)
-    assert np.abs(to_numpy(call(training=True)) - 1).max() > 0.5

@@ -4,8 +4,8 @@ import pytest
 from support import tiny_run
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe import token_budget
-from keras_transformer.recipe.token_budget import (
+from keras_transformer.training import token_budget
+from keras_transformer.training.token_budget import (
     Try,
     available_mebibytes,
     find_token_budget,

@@ -1,8 +1,4 @@
-"""Searches for the largest number of tokens per batch that fits into memory.
-
-To save memory, the process that runs this search does not import Keras. This module is therefore
-outside the package `training`, which imports Keras.
-"""
+"""Searches for the largest number of tokens per batch that fits into memory."""
 
 import json
 import math
@@ -22,7 +18,9 @@ from keras_transformer.errors import UserError, is_out_of_memory
 from keras_transformer.recipe.settings import Recipe
 
 FIRST_TRY = 1_024
-_MEBIBYTE = 2**20
+# The module that each new process runs.
+_STEP = "keras_transformer.training.budget_step"
+MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
@@ -143,7 +141,7 @@ def available_mebibytes() -> float:
     limit = group / "memory.max"
     if limit.is_file() and (most := limit.read_text().strip()) != "max":
         free = min(free, int(most) - int((group / "memory.current").read_text()))
-    return free / _MEBIBYTE
+    return free / MEBIBYTE
 
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
@@ -154,7 +152,7 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     """
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        words = [sys.executable, "-m", __name__, str(tokens)]
+        words = [sys.executable, "-m", _STEP, str(tokens)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": errors}
         with child_process(words, text=True, **pipes) as child:
             assert child.stdin
@@ -187,76 +185,4 @@ def _resident_mebibytes(process: int) -> float:
         pages = Path(f"/proc/{process}/statm").read_text().split()[1]
     except (OSError, IndexError):
         return 0.0
-    return int(pages) * resource.getpagesize() / _MEBIBYTE
-
-
-# The code below runs in the new process of `measure`.
-
-
-class _Vocabularies(NamedTuple):
-    """Has the attributes of a `Tokenizer` that are needed to create a model."""
-
-    source_vocabulary_size: int
-    target_vocabulary_size: int
-    joint: bool
-    pad_id: int = 0
-
-
-def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
-    """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
-    import numpy as np
-
-    from keras_transformer.training import keep_freed_memory
-    from keras_transformer.training.train_run import new_trainer
-
-    keep_freed_memory()
-    size = recipe.tokenizer.vocabulary_size
-    vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)
-    trainer = new_trainer(recipe, vocabularies)
-    rows, source, target = worst_shape(recipe, tokens)
-    rng = np.random.default_rng(recipe.seed)
-    source_ids, target_ids = (
-        rng.integers(4, size, (rows, length), "int32") for length in (source, target)
-    )
-    inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    weights = np.full((rows, target), 1 / (rows * target), "float32")
-    micro_batches = recipe.training.accumulation_steps
-    # The first step compiles. On a GPU, PyTorch records the second one as a CUDA graph.
-    for _ in range(max(2 if _peak_of_gpu() is None else 3, micro_batches)):
-        begin = time.perf_counter()
-        trainer.train_on_batch(inputs, target_ids, weights)
-        seconds = time.perf_counter() - begin
-    peak = _peak_of_gpu()
-    unit = 1 if sys.platform == "darwin" else 1024
-    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return {
-        "mebibytes": (of_process if peak is None else peak) / _MEBIBYTE,
-        "seconds": seconds * micro_batches,
-        "tokens_per_s": rows * target / seconds,
-        "on_gpu": peak is not None,
-    }
-
-
-def _peak_of_gpu() -> int | None:
-    """Returns the peak memory of the GPU in bytes, or None on a CPU."""
-    import keras
-
-    backend = keras.config.backend()
-    if backend == "jax":
-        import jax
-
-        statistics = jax.local_devices()[0].memory_stats()
-        return statistics["peak_bytes_in_use"] if statistics else None
-    if backend == "torch":
-        import torch
-
-        return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-    import tensorflow as tf
-
-    if not tf.config.list_logical_devices("GPU"):
-        return None
-    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-
-
-if __name__ == "__main__":
-    print(json.dumps(_step(Recipe.model_validate_json(sys.stdin.read()), int(sys.argv[1]))))
+    return int(pages) * resource.getpagesize() / MEBIBYTE

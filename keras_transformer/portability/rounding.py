@@ -1,4 +1,4 @@
-"""Compares the arrays of two backends. The tolerances depend on the effect of rounding."""
+"""Compares the arrays of two backends. The tolerances follow from the effect of rounding."""
 
 import math
 from collections.abc import Iterable
@@ -26,16 +26,12 @@ class Measured(NamedTuple):
     terms: int
 
 
-class Difference(NamedTuple):
-    """Largest difference of an array between two backends, and the tolerance for rounding.
-
-    If only one backend has the array, `is_shared` is False and `largest` is infinite.
-    """
+class ArrayDifference(NamedTuple):
+    """Largest difference of an array between two backends, and the tolerance for rounding."""
 
     name: str
     largest: float
     tolerance: float
-    is_shared: bool = True
 
     @property
     def parts(self) -> bool:
@@ -69,14 +65,13 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray(np.nan_to_num(differences, nan=math.inf, posinf=math.inf))
 
 
-def differences(one: Measured, other: Measured) -> list[Difference]:
+def differences(one: Measured, other: Measured) -> list[ArrayDifference]:
     """Compares the arrays of two backends.
 
     Floats may differ by 2 sqrt(n) times the array's noise, where n is the number of terms of the
-    longest sum in the model. The noise is the array's largest change when all weights and inputs
-    change by one unit in the last place. The noise is at least one unit in the last place of the
-    array's largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary
-    2019). Each of the two backends has such an error, so the factor is 2 sqrt(n).
+    longest sum in the model. The noise is at least one unit in the last place of the array's
+    largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary 2019).
+    Each of the two backends has such an error, so the factor is 2 sqrt(n).
 
     Numbers of absolute value above 1 / epsilon, such as -1e9 in a mask, have their own noise. They
     therefore do not raise the tolerance of smaller numbers. An element is not compared if it
@@ -90,23 +85,22 @@ def differences(one: Measured, other: Measured) -> list[Difference]:
     return [_difference(name, one, other) for name in names]
 
 
-def worst(found: Iterable[Difference]) -> Difference | None:
+def worst(found: Iterable[ArrayDifference]) -> ArrayDifference | None:
     """Returns the difference that is largest relative to its tolerance, or None."""
     return max(found, key=lambda difference: difference.ratio, default=None)
 
 
-def _difference(name: str, one: Measured, other: Measured) -> Difference:
+def _difference(name: str, one: Measured, other: Measured) -> ArrayDifference:
     if not (name in one.values and name in other.values):
-        return Difference(name, math.inf, 0.0, is_shared=False)
+        return ArrayDifference(name, math.inf, 0.0)
     a, b = one.values[name], other.values[name]
     changes = change(a, b)
     if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
-        undecided = (x.noise[name] for x in (one, other))
-        is_undecided = any(x.size and np.isinf(x).all() for x in undecided)
-        return Difference(name, 0.0 if is_undecided else math.inf, 0.0)
+        undecided = any(x.size and np.isinf(x).all() for x in (one.noise[name], other.noise[name]))
+        return ArrayDifference(name, 0.0 if undecided else math.inf, 0.0)
     noises = np.stack(np.broadcast_arrays(one.noise[name], other.noise[name]))
     if a.dtype.kind != "f":
-        return Difference(name, float(np.sum(changes > noises.max(axis=0))), 0.0)
+        return ArrayDifference(name, float(np.sum(changes > noises.max(axis=0))), 0.0)
     is_known = np.isfinite(noises)
     noise, is_decided = noises.max(axis=0, initial=0.0, where=is_known), is_known.any(axis=0)
     epsilon, factor = max(one.epsilon, other.epsilon), 2 * math.sqrt(max(one.terms, other.terms))
@@ -116,5 +110,5 @@ def _difference(name: str, one: Measured, other: Measured) -> Difference:
     for part in (is_decided & ~is_large, is_decided & is_large):
         largest = max(np.max(x, initial=0.0, where=part) for x in (noise, epsilon * size))
         largest_change = np.max(changes, initial=0.0, where=part)
-        found.append(Difference(name, float(largest_change), float(factor * largest)))
+        found.append(ArrayDifference(name, float(largest_change), float(factor * largest)))
     return max(found, key=lambda difference: difference.ratio)
