@@ -236,7 +236,8 @@ class BeamSearch:
         is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
             # Normalizing the totals instead of the logits saves a pass over all tokens.
-            maxima, tokens, excluded = block_maxima(logits), logits, (self.pad_id, self.bos_id)
+            maxima, tokens = block_maxima(logits), logits
+            excluded: tuple[int, ...] = (self.pad_id, self.bos_id)
             normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
             totals = live.log_probabilities - normalizer
         else:
@@ -394,7 +395,8 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 def _best_finished(finished: Finished, n_best: Any) -> Finished:
     scores, chosen = ops.top_k(finished.scores, n_best)
-    return Finished(*(take_columns(x, chosen) for x in finished[:2]), scores)
+    ids, log_probabilities = (take_columns(x, chosen) for x in finished[:2])
+    return Finished(ids, log_probabilities, scores)
 
 
 def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.beam_search import BeamSearch
-from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import limit_request, with_token_ids
 from keras_transformer.decoding.steps import Request, SearchResult, TokenRule
@@ -34,7 +34,7 @@ def search(
     request: Any,
     *,
     max_length: Any,
-    options: DecodingOptions | None = None,
+    options: SearchOptions | SamplingOptions | None = None,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
@@ -87,7 +87,7 @@ def search(
 
 def make_strategy(
     model: Any,
-    options: DecodingOptions,
+    options: SearchOptions | SamplingOptions,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,

@@ -16,12 +16,7 @@ from keras_transformer.decoding.buckets import (
     pair_batches,
     smallest_power,
 )
-from keras_transformer.decoding.options import (
-    IMPOSSIBLE,
-    DecodingOptions,
-    SamplingOptions,
-    SearchOptions,
-)
+from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
@@ -273,7 +268,7 @@ class Translator(BaseTranslator):
         self,
         parts: list[SourcePart],
         count: int,
-        options: DecodingOptions,
+        options: SearchOptions | SamplingOptions,
         fields: Callable[[LengthBatch, int], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
