@@ -14,7 +14,6 @@ from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
 from keras_transformer.models import architecture
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.recipe.token_budget import available_mebibytes
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
@@ -37,9 +36,9 @@ from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
+from keras_transformer.training.token_budget import available_mebibytes
 from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
-from keras_transformer.translation.translator import Translator
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000
@@ -165,8 +164,8 @@ def _new_trainer(
     """Returns the trainer of a run, with random weights or those of `initial_run`.
 
     Raises:
-        UserError: If the recipe describes no model that can be trained, search with the section
-            `evaluation` or begin with the weights of `initial_run`.
+        UserError: If the recipe describes no model that can be trained, or that can begin with the
+            weights of `initial_run`.
     """
     _check_memory(recipe)
     with without_tensorflow():
@@ -175,7 +174,6 @@ def _new_trainer(
         try:
             trainer = new_trainer(recipe, distribution)
             _check_positions(recipe, trainer.model)
-            Translator(trainer.model, None, recipe.evaluation.search_options())
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
         if initial_run:
@@ -184,7 +182,7 @@ def _new_trainer(
 
 
 def _check_positions(recipe: Recipe, model: Any) -> None:
-    """Raises `ValueError` if the model's position encoding is too short for the longest sentence."""
+    """Raises `ValueError` if the model has too few positions for the longest sentence."""
     multiple = recipe.training.length_multiple
     length = -(-(recipe.data.max_length + 1) // multiple) * multiple
     most = getattr(getattr(model, "positions", None), "max_length", length)
