@@ -79,9 +79,6 @@ def command(
             f"\nStopped; {kept}. Continue with: keras-transformer {shlex.join(words)}", err=True
         )
         raise click.exceptions.Exit(exit_status(interrupt)) from None
-    except Exception:
-        opened.discard()
-        raise
     if distribution.is_chief:
         for name in ("translate", "evaluate", "info"):
             click.echo(f"next: keras-transformer {shlex.join([name, str(directory)])}")
