@@ -48,7 +48,7 @@ def resume(run: Run, directory: Path, backend: str) -> Run:
     copy = shutil.copytree(run.directory, directory / "copy")
     settings = ["--set", "training.steps=4", "--set", "training.checkpoint_every=1"]
     process = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", "train", str(copy), "--resume", *settings],
+        [sys.executable, "-m", "keras_transformer_cli", "train", str(copy), "--resume", *settings],
         env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
