@@ -20,6 +20,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
 
+pytestmark = pytest.mark.once
 SENTENCES = ["a b c", "f e", "", "a"]
 
 
@@ -152,7 +153,7 @@ def test_weights_that_float16_cannot_hold_are_refused(run, tmp_path):
 
 
 def test_other_types_quantized_models_and_full_folders_are_refused(run, tmp_path):
-    with pytest.raises(ValueError, match="`quantization` must be one of float32, float16"):
+    with pytest.raises(ValueError, match="must be one of float32, float16"):
         export_shared_run(run, tmp_path / "copy", "int8")
     with pytest.raises(UserError, match="is not empty"):
         export_shared_run(run, tmp_path)
