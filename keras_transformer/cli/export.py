@@ -1,7 +1,6 @@
 """The command `export`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,11 +10,10 @@ from keras_transformer.cli.common import (
     run_argument,
     shortlist_option,
 )
-from keras_transformer.cli.search_options import best_search_options, checked, take_options
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.cli.search_options import Given, best_search_options, checked
 from keras_transformer.export.options import QUANTIZATIONS, ExportOptions
 from keras_transformer.export.run_export import export_run
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import Checkpoint, Run
 
 
 @click.command("export")
@@ -46,7 +44,15 @@ from keras_transformer.runs.run import Run
 @checkpoint_option
 @best_search_options
 @backend_option
-def command(run: Path, **arguments: Any) -> None:
+def command(
+    run: Path,
+    format: str,
+    output: Path | None,
+    quantization: str | None,
+    shortlist: bool,
+    checkpoint: Checkpoint | None,
+    search: Given,
+) -> None:
     """Export the model of RUN.
 
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
@@ -70,7 +76,14 @@ def command(run: Path, **arguments: Any) -> None:
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
     opened = Run.open(run)
-    given = take_options(arguments, SearchOptions)
-    search = checked(opened.recipe.evaluation.search_options, **given) if given else None
-    exported = export_run(opened, checked(ExportOptions, search=search, **arguments))
+    options = checked(
+        ExportOptions,
+        format=format,
+        output=output,
+        quantization=quantization,
+        shortlist=shortlist,
+        checkpoint=checkpoint,
+        search=checked(opened.recipe.evaluation.search_options, **search) if search else None,
+    )
+    exported = export_run(opened, options)
     click.echo(f"{exported.directory}: {exported.comparison}")

@@ -111,14 +111,13 @@ class BeamSearch:
     pad_id: int
 
     def check(self, request: Request, max_length: Any) -> None:
-        """Raises a ValueError if beam search does not support a field or a number in it."""
+        """Raises a ValueError if beam search does not support a field of the request."""
         if request.random_numbers is not None:
             raise ValueError("`random_numbers` are for sampling, not for beam search.")
         if request.required_ids is not None and request.beam_sizes is not None:
             raise ValueError("`required_ids` and `beam_sizes` can't be combined.")
         if request.beam_sizes is not None and self.options.num_beam_groups > 1:
             raise ValueError("`beam_sizes` can't be combined with `num_beam_groups`.")
-        request.check_numbers(self.num_beams)
 
     def start(self, request: Request, max_length: Any) -> BeamState:
         """Returns the state before the first token, with room for `max_length` tokens."""

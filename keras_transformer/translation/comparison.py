@@ -87,9 +87,7 @@ def compare_translations(
                     )
                 if found[0] == own[0]:
                     differences.append(_difference(own, found))
-    best = {
-        text: row[0][0] for text, row in zip(sentences, expected, strict=True) if text.strip()
-    }
+    best = {text: row[0][0] for text, row in zip(sentences, expected, strict=True) if text.strip()}
     are_same = len(set(best.values())) == 1 and (len(best) > 1 or "" in best.values())
     return Agreement(len(sentences), identical, max(differences), are_same)
 
