@@ -118,12 +118,12 @@ class Run:
         if self.recipe_path.exists():
             raise UserError(
                 f"{self.directory} already holds a run: continue it ({self.resume_command}), "
-                "remove it, or choose another folder (`directory`)"
+                "remove it, or choose another folder"
             )
         if found := [path.name for path in self._places() if os.path.lexists(path)]:
             raise UserError(
                 f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
-                "would replace these files: move them, or choose another folder (`directory`)"
+                "would replace these files: move them, or choose another folder"
             )
 
     def _places(self) -> list[Path]:
