@@ -144,7 +144,7 @@ def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     error = fails(run, "--format", "onnx")
     defaults = "--min-length 1 --length-penalty-form wu"
     assert f"replace those of the recipe: {defaults}. " in error
-    assert error.endswith("Received: --min-length 14, --length-penalty-form power")
+    assert error.endswith("Received: min_length=14, length_penalty_form=power")
     succeeds(run, "--format", "onnx", *defaults.split())
 
 

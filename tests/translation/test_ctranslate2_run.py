@@ -1,8 +1,6 @@
 """The conversion that a run keeps for the engine ctranslate2."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 from support.contract import randomize
@@ -154,18 +152,3 @@ def test_a_conversion_that_translates_otherwise_is_not_kept(run, monkeypatch):
     with pytest.raises(UserError, match="the CTranslate2 model translates "):
         conversion.converted(run)
     assert not list(run.directory.glob(".partial*"))
-
-
-def test_the_second_time_no_backend_is_imported(run):
-    (run.directory / "in").write_text("".join(f"{text}\n" for text in TEXTS))
-    code = (
-        "import sys; from keras_transformer.cli import main\n"
-        f"main(['translate', {str(run.directory)!r}, {str(run.directory / 'in')!r}, '--engine', "
-        "'ctranslate2'], standalone_mode=False)\n"
-        "print({'keras', 'tensorflow', 'jax', 'torch', 'sacrebleu'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    *lines, imported = found.stdout.decode().splitlines()
-    assert len(lines) == len(TEXTS)
-    assert imported == "set()"
-    assert b"Converting" not in found.stderr
