@@ -264,9 +264,9 @@ def load_ctranslate2(folder: Path, beam_size: int) -> Translate:
 
 
 def load_onnx(folder: Path, beam_size: int) -> Translate:
-    from keras_transformer.export import OnnxTranslator
+    from keras_transformer.export.onnx_program import StandaloneTranslator
 
-    return OnnxTranslator(
+    return StandaloneTranslator(
         folder,
         beam_size=beam_size,
         length_penalty=0.0,
