@@ -54,6 +54,10 @@ def folder(model, tokenizer, tmp_path_factory):
     return folder
 
 
+def texts_of(translator, sentences):
+    return [text for text, _ in translator.translate(sentences)]
+
+
 def test_translator_searches_with_the_exported_model(model, tokenizer, folder):
     """Also what the program cannot do: n-best lists, rules and sampling."""
     options = SearchOptions(beam_size=4, n_best=3, repetition_penalty=1.5, length_penalty=0.0)
@@ -74,7 +78,7 @@ def test_translator_searches_with_the_exported_model(model, tokenizer, folder):
 def test_translator_has_the_exported_options(folder):
     translator = onnx_translator(folder, overlong="truncate")
     assert translator.options == SearchOptions(beam_size=3, length_penalty=0.6)
-    assert translator.translate(TEXTS) == StandaloneTranslator(folder).translate(TEXTS)
+    assert translator.translate(TEXTS) == texts_of(StandaloneTranslator(folder), TEXTS)
 
 
 @pytest.mark.once
@@ -92,7 +96,7 @@ def test_search_finds_what_the_package_finds(model, folder, beam_size, length_pe
         length_penalty=length_penalty,
     )
     translator = StandaloneTranslator(folder, beam_size, length_penalty)
-    found = translator.search_batch(np.array(sources), limits)
+    found = translator.search(np.array(sources), limits)
     expected_ids = [[id for id in row if id] for row in to_numpy(expected.ids)[:, 0].tolist()]
     assert [ids for ids, _ in found] == expected_ids
     scores = [score for _, score in found]
@@ -103,8 +107,8 @@ def test_search_finds_what_the_package_finds(model, folder, beam_size, length_pe
 
 @pytest.mark.once
 def test_neighbours_in_a_batch_change_nothing(folder):
-    together = StandaloneTranslator(folder).translate(SOURCES)
-    alone = StandaloneTranslator(folder, tokens_per_batch=1).translate(SOURCES)
+    together = texts_of(StandaloneTranslator(folder), SOURCES)
+    alone = texts_of(StandaloneTranslator(folder, tokens_per_batch=1), SOURCES)
     assert together == alone
 
 
@@ -143,8 +147,8 @@ def test_candidates_are_the_most_probable_but_padding_and_bos(folder):
 @pytest.mark.once
 def test_overlong_sentence_is_cut_with_a_warning(folder):
     text = " ".join(SOURCES)
-    with pytest.warns(UserWarning, match="Only the first 8 of .* pieces"):
-        (translation,) = StandaloneTranslator(folder).translate([text])
+    with pytest.warns(UserWarning, match="Only 8 of .* pieces"):
+        ((translation, _),) = StandaloneTranslator(folder).translate([text])
     assert translation
 
 
@@ -166,7 +170,7 @@ def test_options_out_of_range_are_refused(options, message, folder):
 
 @pytest.mark.once
 def test_exported_program_translates_without_this_package(folder):
-    expected = StandaloneTranslator(folder).translate(SOURCES)
+    expected = texts_of(StandaloneTranslator(folder), SOURCES)
     code = (
         "import runpy, sys; "
         "sys.modules.update(dict.fromkeys(['keras', 'keras_transformer', 'tensorflow', 'jax', "
@@ -205,7 +209,7 @@ def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_skipped(translat
 @pytest.mark.once
 def test_a_line_end_in_a_translation_adds_no_line(translated, monkeypatch):
     monkeypatch.setattr(
-        StandaloneTranslator, "translate", lambda self, lines: ["x\ny\r\n"] * len(lines)
+        StandaloneTranslator, "translate", lambda self, lines: [("x\ny\r\n", 0.0)] * len(lines)
     )
     assert translated(b"a\nb\n") == [b"x y  ", b"x y  ", b""]
 
