@@ -48,7 +48,7 @@ def command(run: Path, sentence: str, output: Path, checkpoint: Any, **options: 
     )
     check_not_of_run(run, output=output)
     with output_file(output) as file:
-        from keras_transformer.visualization.beam_tree import beam_page
+        from keras_transformer.visualization.beam import beam_page
 
         try:
             translator = open_translator(opened, search, checkpoint=checkpoint)

@@ -1,22 +1,13 @@
 """Draws the tree of hypotheses of a beam search as an HTML page."""
 
 import math
-from collections.abc import Sequence
+from typing import Any
+from unicodedata import east_asian_width
 
 from keras_transformer.translation.beam_tree import BeamNode, BeamTree
-from keras_transformer.visualization.report_charts import text_width
-from keras_transformer.visualization.report_page import (
-    Html,
-    details,
-    element,
-    note,
-    page,
-    scrollable,
-    table,
-    tokens_html,
-)
+from keras_transformer.visualization.pages import render
 
-ROW, NODE, GAP = 38, 26, 26
+ROW, GAP, START = 38, 26, 34  # pixels
 
 
 def beam_page(tree: BeamTree) -> str:
@@ -32,169 +23,106 @@ def beam_page(tree: BeamTree) -> str:
     options = tree.options.model_dump(exclude_defaults=True)
     options = {"length_penalty": tree.options.length_penalty, **options}
     options.pop("beam_size", None)
-    search = ", ".join(f"{name} {x}" for name, x in options.items())
-    finished = sorted(_with(tree, "finished"), key=lambda node: -(node.score or 0.0))
-    return page(
-        f"Beam search: {tree.source}",
-        [
-            element("h1", tree.source, dir="auto"),
-            note(f"Beam search with {tree.options.beam_size} beams; {search}. {_PROBABILITIES}"),
-            element("h2", "Tree"),
-            element("p", _READING, class_="muted"),
-            scrollable(_drawing(tree), "Tree of hypotheses"),
-            element("h2", "Finished hypotheses"),
-            table(
-                ("score", "hypothesis", "tokens", "log-probability", "result"),
-                [_finished_row(tree, node) for node in finished],
-            ),
-            element("h2", "Candidates of each step"),
-            *_steps(tree),
+    finished = [node for node in tree.nodes if node.outcome == "finished" and node.length > 0]
+    finished.sort(key=lambda node: -(node.score or 0.0))
+    groups = ["group"] * (tree.options.num_beam_groups > 1)
+    boxes = _boxes(tree)
+    return render(
+        "beam.html",
+        title=f"Beam search: {tree.source}",
+        tree=tree,
+        search=", ".join(f"{name} {x}" for name, x in options.items()),
+        start=ROW / 2,
+        boxes=boxes,
+        width=max(box["x"] + box["width"] for box in boxes) + 4,
+        height=max(box["y"] for box in boxes) + ROW,
+        finished=[
+            (node, [(x.piece, _probability(x)) for x in tree.path(node)]) for node in finished
+        ],
+        heads=[*groups, "rank", "hypothesis", "token", "probability", "log-probability", "outcome"],
+        steps=[
+            [_candidate(tree, node) for node in tree.nodes if node.length == length]
+            for length in range(1, 1 + max(node.length for node in tree.nodes))
         ],
     )
-
-
-_READING = (
-    "Each column is a step, with the live hypotheses from the most probable down, and below them "
-    "those that ended. The stronger the colour of a token, the less probable it was. The green "
-    "path is the best translation. Hypotheses with a dashed border were not continued. The mouse "
-    "shows more."
-)
-
-
-_PROBABILITIES = (
-    "The probability of a token is that of the model. The log-probability of a hypothesis includes "
-    "the penalties of the search, if there are any."
-)
-
-
-def _with(tree: BeamTree, outcome: str) -> list[BeamNode]:
-    return [node for node in tree.nodes if node.outcome == outcome and node.length > 0]
 
 
 def _probability(node: BeamNode) -> float:
     return min(math.exp(node.token_log_probability), 1.0)
 
 
-def _shaded(tree: BeamTree, node: BeamNode) -> Html:
-    return tokens_html([(x.piece, _probability(x)) for x in tree.path(node)])
+def _candidate(tree: BeamTree, node: BeamNode) -> list[Any]:
+    return [
+        *([node.group + 1] if tree.options.num_beam_groups > 1 else []),
+        node.rank,
+        tree.text(node),
+        node.piece,
+        f"{_probability(node):.4f}",
+        f"{node.log_probability:.3f}",
+        f"{node.outcome}: {node.reason}" if node.reason else node.outcome,
+    ]
 
 
-def _finished_row(tree: BeamTree, node: BeamNode) -> list[object]:
-    number = "" if node.result is None else f"result {node.result}, "
-    reason = f"{number}{node.reason}; ended at step {node.length}"
-    return [node.score, _shaded(tree, node), node.length, node.log_probability, reason]
+def _boxes(tree: BeamTree) -> list[dict[str, Any]]:
+    """Returns a box for each hypothesis that was live or finished, with the edge that leads to it.
 
-
-def _steps(tree: BeamTree) -> list[Html]:
-    """Returns the candidates of each step, hidden until the reader opens the step."""
-    found = []
-    heads = ["rank", "hypothesis", "token", "probability", "log-probability", "outcome"]
-    has_groups = tree.options.num_beam_groups > 1
-    if has_groups:
-        heads.insert(0, "group")
-    for length in range(1, 1 + max(node.length for node in tree.nodes)):
-        nodes = [node for node in tree.nodes if node.length == length]
-        rows = [
-            [
-                *([node.group + 1] if has_groups else []),
-                node.rank,
-                element("bdi", tree.text(node), dir="auto"),
-                element("code", node.piece),
-                f"{_probability(node):.4f}",
-                f"{node.log_probability:.3f}",
-                f"{node.outcome}: {node.reason}" if node.reason else node.outcome,
-            ]
-            for node in nodes
-        ]
-        found.append(details(f"Step {length}: {len(rows)} candidates", table(heads, rows)))
-    return found
-
-
-def _drawing(tree: BeamTree) -> Html:
-    """Returns the tree of all hypotheses that were live or finished, one column per step."""
-    shown = [0, *(i for i, node in enumerate(tree.nodes) if i and node.outcome != "dropped")]
-    places = _places(tree, shown)
+    A step is a column: the live hypotheses first, then those that finished.
+    """
+    places = {0: (0.0, ROW / 2, float(START))}  # left end, vertical middle and width by node
     best = next((node for node in tree.nodes if node.result == 1), tree.nodes[0])
     on_path = {id(node) for node in tree.path(best)}
-    edges: list[Html] = []
-    boxes: list[Html] = []
-    for index in shown[1:]:
-        node = tree.nodes[index]
-        x, y, width = places[index]
-        px, py, parent_width = places[node.parent or 0]
-        begin, middle = px + parent_width, x - GAP / 2
-        path = f"M{begin} {py} C{middle} {py} {middle} {y} {x} {y}"
-        is_best = id(node) in on_path
-        style = {"stroke_width": "2.5", "class_": "good"} if is_best else {"class_": "muted"}
-        edges.append(element("path", d=path, fill="none", stroke="currentColor", **style))
-        boxes.append(_box(tree, node, places[index], is_best))
-    _, y, width = places[0]
-    start = element("text", "start", x=0, y=y + 4)
-    right = max(x + width for x, _, width in places.values()) + 4
-    bottom = max(y for _, y, _ in places.values()) + ROW
-    return element(
-        "svg",
-        *edges,
-        start,
-        *boxes,
-        viewBox=f"0 0 {right:g} {bottom:g}",
-        width=f"{right:g}",
-        role="img",
-        aria_label="Tree of hypotheses; the tables below have the same content",
-    )
-
-
-def _places(tree: BeamTree, shown: Sequence[int]) -> dict[int, tuple[float, float, float]]:
-    """Returns the left end, the vertical middle and the width of each hypothesis."""
-    places = {0: (0.0, ROW / 2, 34.0)}
-    left = 34.0 + GAP
+    shown = [i for i, node in enumerate(tree.nodes) if i and node.outcome != "dropped"]
+    left, boxes = float(START + GAP), []
     for length in range(1, 1 + max(tree.nodes[index].length for index in shown)):
         column = [index for index in shown if tree.nodes[index].length == length]
         column.sort(key=lambda index: (tree.nodes[index].outcome == "finished", index))
         live = sum(tree.nodes[index].outcome != "finished" for index in column)
-        width = 18.0 + max(text_width(_label(tree.nodes[index])) for index in column)
+        width = 18.0 + max(_text_width(_label(tree.nodes[index])) for index in column)
         for row, index in enumerate(column):
+            node = tree.nodes[index]
             below = max(tree.options.beam_size - live, 0) if row >= live else 0
-            places[index] = (left, ROW * (row + below + 0.5), width)
+            places[index] = left, ROW * (row + below + 0.5), width
+            boxes.append(_box(tree, node, places[index], places[node.parent or 0], on_path))
         left += width + GAP
-    return places
+    return boxes
+
+
+def _box(
+    tree: BeamTree,
+    node: BeamNode,
+    place: tuple[float, float, float],
+    parent: tuple[float, float, float],
+    on_path: set[int],
+) -> dict[str, Any]:
+    x, y, width = place
+    begin, middle, parent_y = parent[0] + parent[2], x - GAP / 2, parent[1]
+    is_best, has_score = id(node) in on_path, node.score is not None
+    facts = [
+        tree.text(node),
+        f"probability of the token {_probability(node):.4f}, "
+        f"log-probability {node.log_probability:.3f}, rank {node.rank}",
+        f"finished with score {node.score:.4f}" if has_score else "",
+        node.reason or "",
+    ]
+    return {
+        "x": x,
+        "y": y,
+        "width": width,
+        "edge": f"M{begin} {parent_y} C{middle} {parent_y} {middle} {y} {x} {y}",
+        "label": _label(node),
+        "probability": _probability(node),
+        "facts": [fact for fact in facts if fact],
+        "is_best": is_best,
+        "is_end": node.outcome == "continued" and bool(node.reason),
+        "border": 2 if has_score or is_best else 1,
+        "colour": "good" if is_best else "first" if has_score else "muted",
+    }
 
 
 def _label(node: BeamNode) -> str:
     return node.piece if node.score is None else f"{node.piece} {node.score:.2f}"
 
 
-def _box(tree: BeamTree, node: BeamNode, place: tuple[float, float, float], is_best: bool) -> Html:
-    x, y, width = place
-    facts = [
-        f"{tree.text(node)}",
-        f"probability of the token {_probability(node):.4f}, "
-        f"log-probability {node.log_probability:.3f}, rank {node.rank}",
-    ]
-    if node.score is not None:
-        facts.append(f"finished with score {node.score:.4f}")
-    if node.reason:
-        facts.append(node.reason)
-    is_end = node.outcome == "continued" and node.reason
-    border = {"stroke_dasharray": "3 3"} if is_end else {}
-    size = {"x": x, "y": y - NODE / 2, "width": width, "height": NODE, "rx": 5}
-    back = element("rect", **size, style="fill: var(--back)")
-    box = element(
-        "rect",
-        **size,
-        **border,
-        stroke="currentColor",
-        stroke_width="2" if node.score is not None or is_best else "1",
-        style=f"fill: rgba(var(--shade), {0.75 * (1 - _probability(node)):.3f})",
-    )
-    text = element(
-        "text",
-        _label(node),
-        x=x + width / 2,
-        y=y + 4,
-        text_anchor="middle",
-        class_="strong",
-        style="unicode-bidi: plaintext",
-    )
-    colour = "good" if is_best else "first" if node.score is not None else "muted"
-    return element("g", element("title", "\n".join(facts)), back, box, text, class_=colour)
+def _text_width(text: str) -> float:
+    """Returns about how many pixels a label needs. East Asian characters are wide."""
+    return sum(12.0 if east_asian_width(x) in "WF" else 7.4 for x in text)
