@@ -35,8 +35,9 @@ _PUBLIC_NAMES = {
     "decoding.shortlist": "Shortlist",
     "decoding.steps": "Request SearchResult",
     "decoding.token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
-    "decoding.target_constraints": "ConstraintError",
-    "translation.open_run": "open_model open_shortlist open_translator",
+    "translation.target_constraints": "ConstraintError",
+    "translation.engines": "open_translator",
+    "translation.open_run": "open_model open_shortlist",
     "translation.translator": "Translator",
     "errors": "UserError",
     "layers": """

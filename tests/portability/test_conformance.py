@@ -19,7 +19,7 @@ from keras_transformer.portability import comparison
 from keras_transformer.portability.comparison import _save_without_zeros
 
 pytestmark = pytest.mark.once
-RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
 X = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
 
 

@@ -19,7 +19,7 @@ from support.small_models import new_model
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import StagedSearch, make_strategy
-from keras_transformer.decoding.target_constraints import ConstraintError
+from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator
 
 V, SEED = 13, 5
