@@ -11,6 +11,8 @@ LengthPenaltyForm = Literal["wu", "power"]
 # Upper limit of options that count tokens: it keeps numbers in int32 and arrays in memory.
 _MOST_TOKENS = 1_000_000
 LARGEST_LENGTH_PENALTY = 10.0
+# Log-probability of a token or hypothesis that must not be chosen.
+IMPOSSIBLE = float("-inf")
 
 
 def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
@@ -117,6 +119,11 @@ class SearchOptions(DecodingOptions):
         "group that chose the token in the same step. For diverse beam search.",
     )
 
+    @property
+    def num_beams(self) -> int:
+        """Number of hypotheses per sentence that each step continues."""
+        return self.beam_size
+
     @model_validator(mode="after")
     def _check_beams(self) -> Self:
         groups, penalty = self.num_beam_groups, self.diversity_penalty
@@ -168,3 +175,8 @@ class SamplingOptions(DecodingOptions):
         description="Sample only from the most probable tokens, until their probabilities add up "
         "to this number. 1 means all tokens.",
     )
+
+    @property
+    def num_beams(self) -> int:
+        """Number of hypotheses per sentence that each step continues."""
+        return self.num_samples

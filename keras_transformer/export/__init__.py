@@ -1,7 +1,6 @@
 """Exports trained models to SavedModel, CTranslate2 and ONNX, and runs to small folders.
 
-Each module is imported when one of its names is first used. So users of `OnnxTranslator`
-need not wait for the import of Keras.
+Each module is imported when one of its names is first used, because some import Keras.
 """
 
 from typing import TYPE_CHECKING
@@ -11,27 +10,31 @@ from keras_transformer._lazy import lazy_names
 if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
     from keras_transformer.export.onnx import export_onnx
-    from keras_transformer.export.onnx_translator import OnnxTranslator
-    from keras_transformer.export.saved_model import export_run_saved_model, export_saved_model
+    from keras_transformer.export.onnx_searchable import onnx_translator
+    from keras_transformer.export.options import ExportOptions
+    from keras_transformer.export.run_export import export_run
+    from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.export.shared_run import export_shared_run
 
 __all__ = [
-    "OnnxTranslator",
+    "ExportOptions",
     "export_ctranslate2",
     "export_onnx",
-    "export_run_saved_model",
+    "export_run",
     "export_saved_model",
     "export_shared_run",
+    "onnx_translator",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "OnnxTranslator": "keras_transformer.export.onnx_translator",
+        "ExportOptions": "keras_transformer.export.options",
         "export_ctranslate2": "keras_transformer.export.ctranslate2",
         "export_onnx": "keras_transformer.export.onnx",
-        "export_run_saved_model": "keras_transformer.export.saved_model",
+        "export_run": "keras_transformer.export.run_export",
         "export_saved_model": "keras_transformer.export.saved_model",
         "export_shared_run": "keras_transformer.export.shared_run",
+        "onnx_translator": "keras_transformer.export.onnx_searchable",
     },
 )

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOptions
 from keras_transformer.decoding.search import search
@@ -26,14 +25,14 @@ _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).is
 _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
 
+# The options of a request that leaves them out.
+UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
+
+
 class TranslationGraph:
     """Creates the signatures that a server offers for a model and its tokenizer.
 
     `export_saved_model` documents the arguments and the signatures.
-
-    Raises:
-        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` or
-            `options.min_length` exceeds `model.max_length`.
     """
 
     def __init__(
@@ -44,47 +43,22 @@ class TranslationGraph:
         max_beam_size: int,
         shortlist: Shortlist | None = None,
     ) -> None:
-        if options.beam_size > max_beam_size:
-            raise ValueError(
-                "`options.beam_size` must be at most `max_beam_size`. "
-                f"Received: beam_size={options.beam_size}, max_beam_size={max_beam_size}"
-            )
-        if max(options.max_length or 0, options.min_length) > model.max_length:
-            raise ValueError(
-                "`options.max_length` and `options.min_length` must be at most the model's "
-                f"{model.max_length}. Received: max_length={options.max_length}, "
-                f"min_length={options.min_length}"
-            )
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
-        self._options, self._max_beam_size = options, max_beam_size
+        self._options = options
+        self._max_beam_size = max(max_beam_size, options.beam_size)
         self._shortlist = shortlist
         self._has_attention = hasattr(model, "source_attention")
-        if shortlist is not None:
-            shortlist.check(tokenizer)
 
     def signatures(self) -> dict[str, Any]:
-        """Returns a dict from names of signatures to functions.
-
-        If a request leaves out an option, the option has the value -1.
-        """
-        unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
-
-        def translate_nbest(
-            text: tf.Tensor,
-            beam_size: tf.Tensor = unset,
-            length_penalty: tf.Tensor = unset_float,
-            max_length: tf.Tensor = unset,
-        ) -> dict[str, tf.Tensor]:
-            return self.translate_nbest(text, beam_size, length_penalty, max_length)
-
+        """Returns a dict from names of signatures to functions."""
         text, number = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
         ids, real = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.float32)
         inputs: dict[str, tuple[Any, dict[str, Any]]] = {
             "serving_default": (self.translate, {"text": text}),
             "translate_nbest": (
-                translate_nbest,
+                self.translate_nbest,
                 {"text": text, "beam_size": number, "length_penalty": real, "max_length": number},
             ),
             "score": (self.score, {"source": text, "target": text}),
@@ -110,9 +84,9 @@ class TranslationGraph:
     def translate_nbest(
         self,
         text: tf.Tensor,
-        beam_size: tf.Tensor,
-        length_penalty: tf.Tensor,
-        max_length: tf.Tensor,
+        beam_size: tf.Tensor = UNSET,
+        length_penalty: tf.Tensor = UNSET_FLOAT,
+        max_length: tf.Tensor = UNSET,
     ) -> dict[str, tf.Tensor]:
         """Returns all hypotheses of each text.
 
@@ -369,15 +343,14 @@ class GraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(name="tokenizer")
-        with hidden_stderr():  # SentencePiece logs that the models do not normalize text.
-            # The loader of TensorFlow 2 takes two tokenizers of the same name for the same.
-            self._source = self._target = tensorflow_text.SentencepieceTokenizer(
-                tokenizer.source_model, name="source_sentencepiece"
+        # The loader of TensorFlow 2 takes two tokenizers of the same name for the same.
+        self._source = self._target = tensorflow_text.SentencepieceTokenizer(
+            tokenizer.source_model, name="source_sentencepiece"
+        )
+        if not tokenizer.joint:
+            self._target = tensorflow_text.SentencepieceTokenizer(
+                tokenizer.target_model, name="target_sentencepiece"
             )
-            if not tokenizer.joint:
-                self._target = tensorflow_text.SentencepieceTokenizer(
-                    tokenizer.target_model, name="target_sentencepiece"
-                )
         self._pad_id = tokenizer.pad_id
         self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
         self._target_pieces = tokenizer.target_pieces

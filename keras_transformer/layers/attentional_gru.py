@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.base import ConfiguredLayer
@@ -45,7 +44,6 @@ class AttentionalGRU(ConfiguredLayer):
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_sizes(units=units)
         self.supports_masking = True
         # XLA cannot compile the gradient of a loop of TensorFlow without a maximum number of steps.
         self.supports_jit = keras.config.backend() != "tensorflow"
@@ -57,13 +55,6 @@ class AttentionalGRU(ConfiguredLayer):
         self.attention.build((None, None, self.units), memory_shape)
         self.cell.build((None, x_shape[-1] + memory_shape[-1]))
         self.built = True
-
-    def _output_spec(self, x: Any, memory: Any, return_attention_weights: bool, **_: Any) -> Any:
-        width = self.units + memory.shape[-1]
-        output = keras.KerasTensor((*x.shape[:2], width), self.compute_dtype)
-        if not return_attention_weights:
-            return output
-        return output, keras.KerasTensor((*x.shape[:2], memory.shape[1]), self.compute_dtype)
 
     def call(
         self,

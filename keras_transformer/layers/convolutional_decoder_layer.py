@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
@@ -62,7 +61,6 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
     ) -> None:
         super().__init__(d_model, kernel_size, dropout_rate, **kwargs)
         self.d_embedding = d_model if d_embedding is None else d_embedding
-        check_sizes(d_embedding=self.d_embedding)
         options = {"kernel_initializer": "lecun_normal", "dtype": self.dtype_policy}
         self.query_projection = Dense(self.d_embedding, name="query", **options)
         self.output_projection = Dense(d_model, name="output", **options)
@@ -77,12 +75,6 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         super().build(x_shape)
         self.query_projection.build(x_shape)
         self.output_projection.build((*x_shape[:-1], self.d_embedding))
-
-    def _output_spec(self, x: Any, key: Any, return_attention_weights: bool, **_: Any) -> Any:
-        output = super()._output_spec(x)
-        if not return_attention_weights:
-            return output
-        return output, keras.KerasTensor((*x.shape[:2], key.shape[1]), self.compute_dtype)
 
     @checkpointable
     def call(

@@ -12,7 +12,7 @@ from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.errors import agree, check_sizes
 from keras_transformer.layers.base import argument_names
-from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
+from keras_transformer.layers.changes import apply_layer_changes, layer_changes
 from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
 
 # The quantization modes of Keras that need no calibration data.
@@ -94,8 +94,7 @@ class ConfiguredModel(ChecksClassWeight, Recompiling, keras.Model):
             raise ValueError(
                 f"`mode` must be one of {list(QUANTIZATION_MODES)}. Received: mode={mode!r}"
             )
-        with fast_deletion():
-            super().quantize(mode, config=config, filters=filters, **kwargs)
+        super().quantize(mode, config=config, filters=filters, **kwargs)
 
     def compile(
         self,

@@ -1,6 +1,5 @@
 """Provides the loss, metrics, optimizer, checkpoints, training loop, and training from recipes."""
 
-from keras_transformer._backend.process import keep_freed_memory
 from keras_transformer.models import register_models
 from keras_transformer.training.checkpoint import (
     average_checkpoints,
@@ -28,7 +27,6 @@ __all__ = [
     "average_checkpoints",
     "check_same_options",
     "fit",
-    "keep_freed_memory",
     "load_checkpoint",
     "save_checkpoint",
     "train",

@@ -9,23 +9,15 @@ from typing import Any
 from keras_transformer._files import read_json
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
-from keras_transformer.decoding.target_constraints import TargetConstraints
 from keras_transformer.errors import UserError
-from keras_transformer.translation.base_translator import (
-    BaseTranslator,
-    Progress,
-    counted_progress,
-    num_sentences,
-)
+from keras_transformer.translation.base_translator import BaseTranslator, Progress, counted_progress
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.long_sentences import Overlong, SourcePart
+from keras_transformer.translation.target_constraints import TargetConstraints
 
-# CTranslate2 applies these rules to logits, before the softmax, or does not have them. With the
-# coverage penalty, CTranslate2 does not return log-probabilities.
-REFUSED_OPTIONS = (
-    *("min_length", "repetition_penalty", "no_repeat_ngram_size", "coverage_penalty"),
-    *("num_beam_groups", "diversity_penalty"),
-)
+# CTranslate2 applies the rules of other options to logits, before the softmax, or lacks them. With
+# the coverage penalty, CTranslate2 does not return log-probabilities.
+SUPPORTED = ("beam_size", "n_best", "length_penalty", "length_penalty_form", "max_length")
 # Sentences that CTranslate2 translates together.
 BATCH_SIZE = 32
 # Batches that CTranslate2 translates at the same time, each with one thread. This is faster than
@@ -56,7 +48,7 @@ class CTranslate2Translator(BaseTranslator):
 
     Args:
         directory: Folder that `export_ctranslate2` wrote.
-        options: As for `Translator`. The options in `REFUSED_OPTIONS` must have their default
+        options: As for `Translator`. Options other than `SUPPORTED` must have their default
             values. If `n_best` is above 1, `length_penalty_form` must be `"power"`, or
             `length_penalty` must be 0. Defaults to `SearchOptions()`.
         overlong: As for `Translator`. Defaults to `"split"`.
@@ -64,8 +56,7 @@ class CTranslate2Translator(BaseTranslator):
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
             not support the given options.
-        ValueError: If `overlong` is unknown, or if `options.max_length` exceeds the maximum length
-            of the model.
+        ValueError: If `options.max_length` exceeds the maximum length of the model.
     """
 
     def __init__(
@@ -106,14 +97,16 @@ class CTranslate2Translator(BaseTranslator):
         starts = range(0, len(order), BATCH_SIZE)
         batches = [order[start : start + BATCH_SIZE] for start in starts]
 
-        def search(indices: list[int]) -> int:
+        def search(indices: list[int]) -> list[int]:
             self._search(indices, parts, prefixes, options, found)
-            return num_sentences([parts[index] for index in indices])
+            return indices
 
-        with counted_progress(progress, count) as advance, ThreadPoolExecutor(NUM_WORKERS) as pool:
-            for finished in pool.map(search, batches):
-                advance(finished)
-            advance(count - num_sentences(parts))  # Blank sentences have no parts.
+        with (
+            counted_progress(progress, parts, count) as advance,
+            ThreadPoolExecutor(NUM_WORKERS) as pool,
+        ):
+            for indices in pool.map(search, batches):
+                advance(indices)
         return found
 
     def _search(
@@ -130,7 +123,8 @@ class CTranslate2Translator(BaseTranslator):
         its sentence's own maximum length, the sentence is translated again with this maximum
         length.
         """
-        limits = {index: self._limit(len(parts[index].ids), options) for index in indices}
+        limit = self._limit(options)
+        limits = {index: limit(len(parts[index].ids)) for index in indices}
         longest = max(limits.values())
         sources = [self._source(parts[index]) for index in indices]
         targets = [self._pieces(prefixes[index]) for index in indices]
@@ -231,15 +225,11 @@ def import_ctranslate2() -> Any:
 
 def check_options(options: SearchOptions) -> None:
     """Raises a UserError if CTranslate2 does not support the values of the options."""
-    defaults = SearchOptions()
-    refused = {
-        name: (getattr(options, name), getattr(defaults, name))
-        for name in REFUSED_OPTIONS
-        if getattr(options, name) != getattr(defaults, name)
-    }
-    if refused:
-        needed = ", ".join(f"{name}={default}" for name, (_, default) in refused.items())
-        received = ", ".join(f"{name}={value}" for name, (value, _) in refused.items())
+    defaults = dict(SearchOptions())
+    others = {name: x for name, x in options if name not in SUPPORTED and x != defaults[name]}
+    if others:
+        needed = ", ".join(f"{name}={defaults[name]}" for name in others)
+        received = ", ".join(f"{name}={value}" for name, value in others.items())
         raise UserError(
             "CTranslate2 does not have these options, or defines them in another way: set "
             f"{needed}, or use the engine keras. Received: {received}"

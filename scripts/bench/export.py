@@ -87,7 +87,7 @@ def export(run: Path, variant: Variant, folder: Path, backend: str, beam_size: i
         options = ["--beam-size", str(beam_size), "--length-penalty", "0"]
     words = ["export", str(run), "--format", variant.format, "--output", str(output), *options]
     result = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", *words],
+        [sys.executable, "-m", "keras_transformer_cli", *words],
         env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -264,15 +264,16 @@ def load_ctranslate2(folder: Path, beam_size: int) -> Translate:
 
 
 def load_onnx(folder: Path, beam_size: int) -> Translate:
-    from keras_transformer.export import OnnxTranslator
+    from keras_transformer.export.onnx_program import StandaloneTranslator
 
-    return OnnxTranslator(
+    translator = StandaloneTranslator(
         folder,
         beam_size=beam_size,
         length_penalty=0.0,
         tokens_per_batch=TOKENS_PER_BATCH,
         num_threads=THREADS,
-    ).translate
+    )
+    return lambda texts: [text for text, _ in translator.translate(texts)]
 
 
 LOADERS = {

@@ -1,7 +1,5 @@
 """A recipe of each architecture: trained, resumed, translated with and scored by shared code."""
 
-import shutil
-
 import numpy as np
 import pytest
 from support import tiny_run
@@ -13,9 +11,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import ModelSettings, Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.open_run import open_model, open_translator
-
-SENTENCES = ["a b c", "f", ""]
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 
 def recipe_for(directory, name, **training) -> Recipe:
@@ -34,21 +31,6 @@ def recipe_for(directory, name, **training) -> Recipe:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
-def test_trains_translates_and_scores(name, tmp_path):
-    tiny_run.write_text(tmp_path)
-    run = Run.create(tmp_path / "run", recipe_for(tmp_path, name))
-    train(run)
-    assert [path.name for path in run.checkpoints()] == ["step-00000002"]
-    translator = open_translator(run)
-    assert type(translator.model).architecture == name
-    translations = translator.translate(SENTENCES)
-    assert len(translations) == len(SENTENCES) and translations[-1] == ""
-    scores = Scorer(translator.model, run.tokenizer()).score(["a b c"], ["c b a"])
-    assert scores[0].length > 1 and np.isfinite(scores[0].log_probability)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SIZES)
 def test_resume_continues_bit_for_bit(name, tmp_path):
     tiny_run.write_text(tmp_path)
     settings = {"steps": 4, "checkpoint_every": 2}
@@ -58,7 +40,7 @@ def test_resume_continues_bit_for_bit(name, tmp_path):
     train(half)
     half = Run.resume(half.directory, whole.recipe)
     train(half, resume=True)
-    for own, other in zip(half.model().weights, open_model(whole).weights, strict=True):
+    for own, other in zip(open_model(half).weights, open_model(whole).weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
 
 
@@ -76,19 +58,18 @@ def test_learns_to_reverse(name, tmp_path):
     )
     train(run)
     sources, targets = zip(*list(run.text.pairs("train"))[:20], strict=True)
-    found = open_translator(run).translate(sources)
+    translator = open_translator(run)
+    assert type(translator.model).architecture == name
+    found = translator.translate([*sources, ""])
+    assert found.pop() == ""
     assert sum(x == y for x, y in zip(found, targets, strict=True)) >= 10
+    right, wrong = Scorer(translator.model, run.tokenizer()).score(["a b c"] * 2, ["c b a", "a a"])
+    assert right.log_probability > wrong.log_probability
 
 
-def test_settings_without_effect_are_refused_before_training(tmp_path):
+@pytest.mark.once
+def test_gradient_checkpointing_without_effect_is_refused_before_training(tmp_path):
     tiny_run.write_text(tmp_path)
-    for setting, message in (
-        ({"gradient_checkpointing": True}, "training: `gradient_checkpointing` has no effect"),
-        ({}, "evaluation: `coverage_penalty` needs a model with attention"),
-    ):
-        recipe = recipe_for(tmp_path, "recurrent", **setting)
-        penalty = recipe.evaluation.model_copy(update={"coverage_penalty": 0.2})
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        run = Run.create(tmp_path / "run", recipe.model_copy(update={"evaluation": penalty}))
-        with pytest.raises(UserError, match=message):
-            train(run)
+    recipe = recipe_for(tmp_path, "recurrent", gradient_checkpointing=True)
+    with pytest.raises(UserError, match="`gradient_checkpointing` has no effect"):
+        train(Run.create(tmp_path / "run", recipe))

@@ -6,6 +6,8 @@ import pytest
 
 from keras_transformer import UserError, check_same_options
 
+pytestmark = pytest.mark.once
+
 
 def test_other_options_are_refused_by_name(tmp_path):
     folder = tmp_path / "runs" / "mine"

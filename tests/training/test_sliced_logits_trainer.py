@@ -31,18 +31,28 @@ def new_trainer(variant="sinusoidal", **arguments):
     return trainer
 
 
-def labels_of(inputs):
+def labels_of(inputs, pad_id=0):
     labels = np.random.default_rng(2).integers(1, V, inputs["target_ids"].shape).astype("int32")
-    return np.where(inputs["target_ids"] == 0, 0, labels)
+    return np.where(inputs["target_ids"] == pad_id, pad_id, labels)
 
 
-def test_losses_metrics_and_weights_are_those_with_logits():
-    trainer = new_trainer()
-    model = new_model(dropout_rate=0.0, num_layers=1)
-    metrics = [MaskedAccuracy(), Perplexity()]
-    model.compile(TransformerAdam(0.01), new_loss(), weighted_metrics=metrics)
+def assert_same_weights(trainer, model):
+    for own, other in zip(trainer.model.weights, model.weights, strict=True):
+        # Softmax is blind to a key bias: Adam makes steps of what rounding leaves of its gradient.
+        if not own.path.endswith("key/bias"):
+            np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "variant", ["sinusoidal", pytest.param("all_at_once", marks=pytest.mark.slow)]
+)
+def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
+    trainer = new_trainer(variant)
+    model = new_model(variant, dropout_rate=0.0, num_layers=1)
+    metrics = [MaskedAccuracy(model.pad_id), Perplexity(model.pad_id)]
+    model.compile(TransformerAdam(0.01), new_loss(pad_id=model.pad_id), weighted_metrics=metrics)
     inputs = inputs_of(model, batch=3)
-    labels = labels_of(inputs)
+    labels = labels_of(inputs, model.pad_id)
     weights = np.random.default_rng(3).random(labels.shape).astype("float32")
     for _ in range(2):
         found, expected = (
@@ -51,26 +61,32 @@ def test_losses_metrics_and_weights_are_those_with_logits():
         assert found.keys() == expected.keys()
         for name in expected:
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
-    for own, other in zip(trainer.model.weights, model.weights, strict=True):
-        # Softmax is blind to a key bias: Adam makes steps of what rounding leaves of its gradient.
-        if not own.path.endswith("key/bias"):
-            np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
+    assert_same_weights(trainer, model)
+    trainer.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is Transformer
+    assert int(loaded.optimizer.iterations) == 2
+    for own, other in zip(trainer.model.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
+    for each in (trainer, loaded):  # the loaded model trains on where the trainer stopped
+        each.train_on_batch(inputs, labels)
+    assert_same_weights(trainer, loaded)
 
 
 def test_a_sum_is_the_mean_times_the_weights():
     trainers = [new_trainer(reduction=each) for each in ("mean_with_sample_weight", "sum")]
     inputs = inputs_of(trainers[0].model)
     labels, weights = labels_of(inputs), np.full(inputs["target_ids"].shape, 0.25, "float32")
-    states = trainers[0](inputs)
+    states = np.random.default_rng(4).normal(size=(*labels.shape, 12)).astype("float32")
+    states = keras.ops.convert_to_tensor(states)
     mean, total = (x.compute_loss(inputs, labels, states, weights) for x in trainers)
     expected = to_numpy(mean) * 0.25 * np.sum(labels != 0)
     np.testing.assert_allclose(to_numpy(total), expected, rtol=1e-5)
-    mean, total = (x.test_on_batch(inputs, labels, weights, return_dict=True) for x in trainers)
-    assert total == pytest.approx(mean)
 
 
-@pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum"])
-@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(
+    "is_training, reduction", [(True, "sum"), (False, "sum"), (False, "mean_with_sample_weight")]
+)
 def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, reduction):
     """Keras weights each batch by its rows, so short sentences would count too much."""
     model = new_model(dropout_rate=0.0, num_layers=1)
@@ -88,52 +104,6 @@ def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, red
     else:
         found = trainer.evaluate(batches, steps=2, verbose=0, return_dict=True)
     assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "variant", ["sinusoidal", pytest.param("all_at_once", marks=pytest.mark.slow)]
-)
-def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
-    trainer = new_trainer(variant=variant)
-    inputs = inputs_of(trainer.model)
-    labels = labels_of(inputs)
-    trainer.train_on_batch(inputs, labels)
-    trainer.save(tmp_path / "model.keras")
-    model = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(model) is Transformer
-    assert int(model.optimizer.iterations) == 1
-    np.testing.assert_array_equal(*(to_numpy(x(inputs)) for x in (trainer.model, model)))
-    for each in (trainer, model):  # the model trains on where the trainer stopped
-        each.train_on_batch(inputs, labels)
-    for own, other in zip(trainer.model.weights, model.weights, strict=True):
-        if not own.path.endswith("key/bias"):
-            np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
-
-
-def test_a_file_of_weights_holds_the_weights_and_the_optimizers_state(tmp_path):
-    trainer, other = new_trainer(), new_trainer()
-    inputs = inputs_of(trainer.model)
-    trainer.train_on_batch(inputs, labels_of(inputs))
-    trainer.save_weights(tmp_path / "trained.weights.h5")
-    other.optimizer.build(other.trainable_variables)
-    other.load_weights(tmp_path / "trained.weights.h5")
-    states = ([*x.model.weights, *x.optimizer.variables] for x in (trainer, other))
-    for mine, theirs in zip(*states, strict=True):
-        np.testing.assert_array_equal(to_numpy(mine), to_numpy(theirs))
-
-
-def test_another_trainer_goes_on_from_a_file(tmp_path):
-    trainers = [new_trainer(), new_trainer()]
-    inputs = inputs_of(trainers[0].model)
-    labels = labels_of(inputs)
-    trainers[0].train_on_batch(inputs, labels)
-    trainers[0].save(tmp_path / "model.keras")
-    trainers[1].optimizer.build(trainers[1].trainable_variables)
-    trainers[1].load_weights(tmp_path / "model.keras")
-    for trainer in trainers:
-        trainer.train_on_batch(inputs, labels)
-    for own, other in zip(*(trainer.model.weights for trainer in trainers), strict=True):
-        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
 
 
 class BiasedModel(keras.Model):
@@ -168,22 +138,12 @@ def test_a_bias_and_additional_losses_count_as_with_all_logits():
         np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"loss": "mse"}, {"metrics": ["accuracy"]}, {"weighted_metrics": []}, {"loss_weights": [1]}],
-)
-def test_a_loss_or_metrics_that_would_have_no_effect_are_refused(arguments):
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))}="):
-        new_trainer().compile("sgd", **arguments)
-
-
 def test_a_quantized_model_is_refused():
     trainer = new_trainer()
     inputs = inputs_of(trainer.model)
     trainer.model.quantize("int8")
-    with pytest.raises(ValueError, match="quantized model.*dtype int8"):
+    with pytest.raises(ValueError, match="quantized output matrix.*dtype int8"):
         trainer.evaluate(inputs, labels_of(inputs), verbose=0)
-    assert np.isfinite(to_numpy(trainer.model(inputs))).all()  # on JAX, no weight is lost
 
 
 @pytest.mark.slow
@@ -219,20 +179,6 @@ def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
     assert SlicedLogitsTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
 
 
-@pytest.mark.parametrize("on_cpu, mebibytes", [(True, 16), (False, 256)])
-def test_slices_are_larger_on_other_devices_than_a_cpu(monkeypatch, on_cpu, mebibytes):
-    monkeypatch.setattr(f"{SlicedLogitsTrainer.__module__}.is_on_cpu", lambda: on_cpu)
-    assert SlicedLogitsTrainer(new_model()).slice_size == mebibytes * 2**20 // (4 * V)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"r_drop": -1.0}, {"r_drop": float("nan")}, {"logits_mebibytes": -1}]
-)
-def test_numbers_out_of_range_are_refused(arguments):
-    with pytest.raises(ValueError, match="must be at least 0 and finite"):
-        SlicedLogitsTrainer(new_model(), **arguments)
-
-
 def test_float16_scales_the_loss():
     model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
     trainer = SlicedLogitsTrainer(model, new_loss())
@@ -243,27 +189,8 @@ def test_float16_scales_the_loss():
     assert losses[-1] < losses[0]
 
 
-def test_training_without_labels_is_refused():
-    trainer = new_trainer()
-    trainer.compile("sgd")
-    with pytest.raises(ValueError, match="needs labels"):
-        trainer.fit(inputs_of(trainer.model), verbose=0)
-
-
-def test_loss_must_be_a_mean_or_a_sum():
-    with pytest.raises(ValueError, match=r"loss\.reduction=None"):
-        SlicedLogitsTrainer(new_model(), MaskedCrossentropy(reduction=None))
-
-
-def test_gradient_checkpointing_without_effect_is_refused():
-    assert SlicedLogitsTrainer(seq2seq_model("convolutional"), gradient_checkpointing=True)
-    with pytest.raises(ValueError, match="no effect on this model.* model=RecurrentSeq2Seq"):
-        SlicedLogitsTrainer(seq2seq_model("recurrent"), gradient_checkpointing=True)
-
-
 def test_a_step_updates_the_batch_statistics_once():
     trainer = new_trainer("batch_normalization")
-    trainer.compile(TransformerAdam(0.01), run_eagerly=True)
     model = new_model("batch_normalization", dropout_rate=0.0, num_layers=1)
     inputs = inputs_of(model)
     trainer.train_on_batch(inputs, labels_of(inputs))
@@ -273,11 +200,27 @@ def test_a_step_updates_the_batch_statistics_once():
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol=1e-4, atol=1e-5)
 
 
-def test_gradient_checkpointing_with_batch_statistics_is_refused():
-    with pytest.raises(ValueError, match="update the moving averages again"):
-        SlicedLogitsTrainer(new_model("batch_normalization"), gradient_checkpointing=True)
-
-
-def test_the_padding_of_the_loss_must_be_that_of_the_model():
-    with pytest.raises(ValueError, match=r"loss\.pad_id=0, model\.pad_id=5"):
-        SlicedLogitsTrainer(new_model("all_at_once"), new_loss())
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "model, arguments, message",
+    [
+        (
+            lambda: new_model("all_at_once"),
+            {"loss": new_loss()},
+            r"loss\.pad_id=0, model\.pad_id=5",
+        ),
+        (
+            lambda: new_model("batch_normalization"),
+            {"gradient_checkpointing": True},
+            "update the moving averages again",
+        ),
+        (
+            lambda: seq2seq_model("recurrent"),
+            {"gradient_checkpointing": True},
+            "no effect on this model.* model=RecurrentSeq2Seq",
+        ),
+    ],
+)
+def test_what_would_count_or_compute_wrongly_is_refused(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SlicedLogitsTrainer(model(), **arguments)

@@ -1,0 +1,183 @@
+"""Encodes prefixes, required words and forbidden words of translations."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.decoding.buckets import padded, smallest_power
+from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.errors import check_is_list
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.long_sentences import SourcePart
+
+Words = Sequence[Sequence[str]]
+
+
+class ConstraintError(ValueError):
+    """Raised if the constraints on the translation of a sentence cannot be met.
+
+    Attributes:
+        sentence: Index of the sentence.
+        reason: The message without the index.
+    """
+
+    def __init__(self, sentence: int, reason: str) -> None:
+        super().__init__(f"sentences[{sentence}]: {reason}")
+        self.sentence, self.reason = sentence, reason
+
+
+class TargetConstraints:
+    """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
+
+    A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
+    "cats" if the pieces of "cats" are "▁cat" and "s". The word "cat" matches neither "Cat" nor
+    other pieces with the same letters. If a sentence is split, the prefix applies only to the first
+    part. If the tokenizer does not know a character of a forbidden word, the word has no effect.
+
+    `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
+    sentences, which were split into `parts`.
+
+    Raises:
+        TypeError: If a string is given in place of a list of strings.
+        ValueError: If `prefixes`, `forbidden` or `required` does not have `count` entries.
+        ConstraintError: If a prefix or required word has a character that the tokenizer does not
+            know, contains a forbidden word or belongs to a blank sentence. Also if a sentence with
+            required words is split, because it is unknown which part must contain the words.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        parts: Sequence[SourcePart],
+        count: int,
+        prefixes: Sequence[str] | None = None,
+        forbidden: Words | None = None,
+        required: Words | None = None,
+    ) -> None:
+        self._pad_id = tokenizer.pad_id
+        prefixes = [""] * count if prefixes is None else prefixes
+        forbidden = [[]] * count if forbidden is None else forbidden
+        required = [[]] * count if required is None else required
+        self._given = {"prefix": prefixes, "required": required, "forbidden": forbidden}
+        _check("prefixes", prefixes, count)
+        _check("forbidden", forbidden, count)
+        _check("required", required, count)
+        self._prefixes = tokenizer.encode_target(prefixes)
+        self._forbidden = _encode_words(tokenizer, forbidden)
+        self._required = _encode_words(tokenizer, required)
+        # A forbidden word with unknown characters has no effect.
+        unk_id = tokenizer.unk_id
+        self._forbidden = [[ids for ids in words if unk_id not in ids] for words in self._forbidden]
+        num_parts = Counter(part.sentence for part in parts)
+        for sentence in range(count):
+            self._check_sentence(sentence, num_parts[sentence], unk_id)
+
+    def _check_sentence(self, sentence: int, num_parts: int, unk_id: int) -> None:
+        prefix, required = self._prefixes[sentence], self._required[sentence]
+        if any(unk_id in ids for ids in (prefix, *required)):
+            rule = "Prefix and required words must have only characters that the tokenizer knows."
+        elif (prefix or required) and not num_parts:
+            rule = "A blank sentence must have no prefix and no required words."
+        elif required and num_parts > 1:
+            rule = "A sentence with required words must not be longer than the model accepts."
+        elif any(_contains(x, y) for x in (prefix, *required) for y in self._forbidden[sentence]):
+            rule = "A prefix or required word must not contain a forbidden word."
+        else:
+            return
+        raise self._error(sentence, rule)
+
+    def met(
+        self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses `found` for each part, best first.
+
+        Hypotheses after the best that lack a required word become `NO_HYPOTHESIS`.
+
+        Raises:
+            ConstraintError: If the best hypothesis of a part does not meet the constraints.
+        """
+        for part, (best, *_) in zip(parts, found, strict=True):
+            if not self._is_met(part, best):
+                raise self._error(
+                    part.sentence,
+                    "The search found no translation that meets the constraints. Change the "
+                    "constraints, or raise the maximum length or the beam size.",
+                )
+        return [
+            [x if self._is_met(part, x) else NO_HYPOTHESIS for x in of_part]
+            for part, of_part in zip(parts, found, strict=True)
+        ]
+
+    def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
+        prefix, ids = self.prefix(part), list(hypothesis.ids)
+        # If the forbidden words leave no token to choose, the score is `IMPOSSIBLE`.
+        if self._forbidden[part.sentence] and hypothesis.score == IMPOSSIBLE:
+            return False
+        required = self._required[part.sentence]
+        return ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
+
+    def _error(self, sentence: int, rule: str) -> ConstraintError:
+        given = {name: values[sentence] for name, values in self._given.items()}
+        shown = (f"{name}={value!r}" for name, value in given.items() if any(value))
+        return ConstraintError(sentence, f"{rule} Received: {', '.join(shown)}")
+
+    @property
+    def has_words(self) -> bool:
+        """Whether a sentence has required or forbidden words."""
+        return any(self._required) or any(self._forbidden)
+
+    def prefix(self, part: SourcePart) -> list[int]:
+        """Returns the ids of a part's prefix, or an empty list if the part has no prefix."""
+        return [] if part.number else self._prefixes[part.sentence]
+
+    def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
+        """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
+
+        A field is None if no sentence has constraints of this kind. All sizes of the arrays except
+        `rows` are powers of two. These sizes are the same in all batches, so that the search is
+        compiled for few shapes.
+        """
+        prefix_ids = None
+        if any(self._prefixes):
+            width = smallest_power(2, max(map(len, self._prefixes)))
+            prefix_ids = padded([*map(self.prefix, parts)], rows, width, self._pad_id)
+        return {
+            "prefix_ids": prefix_ids,
+            "forbidden_ids": self._sequences(self._forbidden, parts, rows),
+            "required_ids": self._sequences(self._required, parts, rows),
+        }
+
+    def _sequences(
+        self, words: list[list[list[int]]], parts: Sequence[SourcePart], rows: int
+    ) -> np.ndarray | None:
+        if not any(words):
+            return None
+        count = smallest_power(2, max(map(len, words)))
+        width = smallest_power(2, max(len(ids) for sequences in words for ids in sequences))
+        array = np.full((rows, count, width), self._pad_id, "int32")
+        for row, part in enumerate(parts):
+            array[row] = padded(words[part.sentence], count, width, self._pad_id)
+        return array
+
+
+def _check(name: str, given: Sequence[Any], count: int) -> None:
+    check_is_list(**{name: given})
+    if len(given) != count:
+        raise ValueError(
+            f"`{name}` must have one entry for each of {count} sentences. Received: {len(given)}"
+        )
+    if name != "prefixes" and any(isinstance(words, str) for words in given):
+        raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
+
+
+def _contains(ids: list[int], sequence: list[int]) -> bool:
+    size = len(sequence)
+    return any(ids[start : start + size] == sequence for start in range(len(ids) - size + 1))
+
+
+def _encode_words(tokenizer: Any, words: Words) -> list[list[list[int]]]:
+    """Returns the ids of each sentence's words, without repeated words and words without ids."""
+    encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words]
+    return [[ids for ids in sequences if ids] for sequences in encoded]

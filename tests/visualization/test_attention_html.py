@@ -1,0 +1,69 @@
+"""The page is one file that asks no one, escapes all text and holds the weights of the model.
+
+`test_attention_in_browser.py` looks at what it draws.
+"""
+
+import json
+import re
+import zlib
+
+import numpy as np
+from support.attention_examples import attention_example
+
+from keras_transformer.visualization.attention_html import WEIGHT_STEPS, attention_page
+
+SIZE_LIMIT = 1_000_000
+
+
+def data_of(page):
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    return json.loads(data)
+
+
+def weights_of(page):
+    (text,) = re.findall(r'<script type="text/plain" id="weights">([^<\0\r]*)</script>', page)
+    codes = np.array([[ord(x) & 127] for x in text], "uint8")
+    data = np.packbits(np.unpackbits(codes, axis=1)[:, 1:].ravel())
+    planes = zlib.decompressobj().decompress(data.tobytes())
+    planes = np.frombuffer(planes, "uint8").reshape(3, -1).astype("int64")
+    return np.array([1, 2**8, 2**16]) @ planes / WEIGHT_STEPS
+
+
+def test_the_weights_in_the_page_are_those_of_the_model():
+    example = attention_example()
+    page = attention_page(example)
+    data = data_of(page)
+    stored = [
+        each.weights[..., np.tri(*each.weights.shape[2:]) > 0]
+        if each.kind == "decoder"
+        else each.weights
+        for each in example.maps
+    ]
+    expected = np.concatenate([weights.ravel() for weights in stored])
+    np.testing.assert_allclose(weights_of(page), expected, rtol=0, atol=1e-6)
+    assert data["maps"][1] == {"name": "layer_1/encoder", "kind": "encoder", "heads": 3}
+    assert data["tokens"]["cross"] == [*map(list, example.tokens["cross"])]
+    assert data["alignment"] == "0-1 2-0"
+
+
+def test_nothing_of_the_sentence_is_markup():
+    example = attention_example()
+    page = attention_page(example)
+    assert data_of(page)["texts"] == example.texts
+    assert page.count("<script") == page.count("</script>") == 3
+    assert "<title>Attention: 나는 &lt;script&gt;alert(1)&lt;/script&gt; &amp;amp; 갔습니다" in page
+    assert data_of(attention_page(attention_example(["{{ title }}", "</s>"])))
+
+
+def test_the_page_asks_no_server():
+    page = attention_page(attention_example())
+    assert "default-src 'none'" in page
+    addresses = set(re.findall(r"https?://[^\"'\s]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # the name of SVG's elements
+
+
+def test_a_page_of_a_long_sentence_is_small():
+    words = [f"▁word{i}" for i in range(60)] + ["</s>"]
+    # Heads that are neither sharp nor even need the most bytes.
+    page = attention_page(attention_example(words, words, layers=6, heads=8, sharpness=2.0))
+    assert len(page.encode()) <= SIZE_LIMIT

@@ -1,0 +1,153 @@
+"""Attention weights are those of the NumPy reference, for every kind of model."""
+
+import keras
+import numpy as np
+import pytest
+from support import reference, seq2seq_models
+from support.contract import weights_of
+from support.small_models import inputs_of, new_model, small_model
+
+from keras_transformer import Ensemble
+from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
+from keras_transformer.layers import DecoderLayer, EncoderLayer, padding_mask
+from keras_transformer.visualization.attention_weights import (
+    AttentionMap,
+    attention_maps,
+    attention_rollout,
+    head_entropy,
+)
+
+KINDS = ["encoder"] * 2 + ["decoder", "cross"] * 2
+
+
+def record_results(monkeypatch, name, index):
+    """Returns a list that gets the result `index` of each call of a function of the reference."""
+    found, function = [], getattr(reference, name)
+
+    def record(*arguments, **options):
+        results = function(*arguments, **options)
+        found.append(results[index])
+        return results
+
+    monkeypatch.setattr(reference, name, record)
+    return found
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["sinusoidal", "t5", "all_at_once", "local_attention", "strided_attention", "fixed_attention"],
+)
+def test_weights_of_a_transformer_are_those_of_the_reference(variant, monkeypatch):
+    model = small_model(variant)
+    inputs = inputs_of(model)
+    expected = record_results(monkeypatch, "multi_head_attention", 1)
+    reference.transformer(weights_of(model), model.get_config(), **inputs)
+    maps = attention_maps(model, inputs)
+    assert [each.kind for each in maps] == KINDS
+    for each, weights in zip(maps, expected, strict=True):
+        np.testing.assert_allclose(each.weights, weights, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(each.weights.sum(axis=-1), 1, rtol=0, atol=1e-6)
+        hidden = np.broadcast_to(weights == 0, each.weights.shape)
+        assert not each.weights[hidden].any()
+
+
+@pytest.mark.parametrize(
+    "name, function, index",
+    [
+        ("attentional_recurrent", "attentional_gru", 2),
+        ("convolutional", "scaled_dot_product_attention", 1),
+    ],
+)
+def test_weights_of_other_architectures_are_those_of_the_reference(
+    name, function, index, monkeypatch
+):
+    model = seq2seq_models.small_model(name)
+    inputs = inputs_of(model)
+    expected = record_results(monkeypatch, function, index)
+    getattr(reference, f"{name}_seq2seq")(weights_of(model), model.get_config(), **inputs)
+    maps = attention_maps(model, inputs)
+    assert {each.kind for each in maps} == {"cross"}
+    batch, layers = len(inputs["source_ids"]), len(maps)
+    for row in range(batch):  # The reference computes one sentence at a time, without padding.
+        for each, weights in zip(maps, expected[row * layers :], strict=False):
+            found = each.weights[row, 0, : len(weights), : weights.shape[-1]]
+            np.testing.assert_allclose(found, weights, rtol=0, atol=1e-6)
+            assert not each.weights[row, 0, :, weights.shape[-1] :].any()
+
+
+class _OwnModel(keras.Model):
+    """An encoder-only and a decoder-only layer in a model that is built by its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder_layer = EncoderLayer(d_model=6, num_heads=3, d_ff=7, name="first")
+        self.decoder_layer = DecoderLayer(6, num_heads=2, d_ff=7, use_memory=False)
+
+    def call(self, x):
+        return self.decoder_layer(self.encoder_layer(x, padding_mask=padding_mask(x[:, :, 0])))
+
+
+def test_any_model_with_attention_layers_works_also_with_dropout_and_gradient_checkpointing():
+    x = np.ones((1, 5, 6), "float32")
+    x[:, 3:] = 0
+    model = _OwnModel()
+    with gradient_checkpointing():
+        maps = attention_maps(model, x)
+    assert [(each.kind, each.weights.shape) for each in maps] == [
+        ("encoder", (1, 3, 5, 5)),
+        ("decoder", (1, 2, 5, 5)),
+    ]
+    assert maps[0].name.endswith("first/self_attention")
+    assert not maps[0].weights[..., 3:].any()
+    assert not np.triu(maps[1].weights, 1).any()
+    again = attention_maps(model, x)
+    np.testing.assert_array_equal(maps[1].weights, again[1].weights)
+
+
+def test_mixed_precision_gives_the_weights_that_the_model_uses():
+    exact, model = small_model(), new_model(dtype="mixed_bfloat16")
+    model.set_weights(exact.get_weights())
+    inputs = inputs_of(exact)
+    for each, other in zip(
+        attention_maps(model, inputs), attention_maps(exact, inputs), strict=True
+    ):
+        assert each.weights.dtype == "float32"
+        np.testing.assert_allclose(each.weights, other.weights, atol=2.0**-4)
+
+
+def test_a_model_without_attention_is_refused():
+    model = seq2seq_models.small_model("recurrent")
+    with pytest.raises(ValueError, match="must have attention layers.*class RecurrentSeq2Seq"):
+        attention_maps(model, inputs_of(model))
+    with pytest.raises(ValueError, match="must be a Keras model"):
+        attention_maps(Ensemble([model]), inputs_of(model))
+
+
+def test_rollout_multiplies_the_layers_with_residual_connections():
+    first = np.array([[1.0, 0.0], [0.5, 0.5]])
+    second = np.array([[0.0, 1.0], [0.0, 1.0]])
+    maps = [
+        AttentionMap("1", "decoder", np.stack([first, first])[None]),
+        AttentionMap("2", "decoder", np.stack([second, second])[None]),
+    ]
+    # (second + I) / 2 = [[1/2, 1/2], [0, 1]] times (first + I) / 2 = [[1, 0], [1/4, 3/4]]
+    np.testing.assert_array_equal(attention_rollout(maps), [[[0.625, 0.375], [0.25, 0.75]]])
+    cross = AttentionMap("3", "cross", maps[0].weights)
+    for wrong in ([], [cross], [maps[0], cross]):
+        with pytest.raises(ValueError, match="one stack"):
+            attention_rollout(wrong)
+
+
+def test_entropy_is_the_mean_over_real_queries_in_nats():
+    weights = np.array([[[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]]])
+    mask = np.array([[True, True, False]])
+    np.testing.assert_allclose(head_entropy(weights[None]), [[np.log(8) / 3]])
+    np.testing.assert_allclose(head_entropy(weights[None], mask), [[np.log(4) / 2]])
+
+
+def test_entropy_of_other_shapes_is_refused():
+    weights = np.full((2, 3, 5, 4), 0.25)
+    with pytest.raises(ValueError, match=r"`weights` must have the shape \(B, H, T, S\)"):
+        head_entropy(weights[0])
+    with pytest.raises(ValueError, match=r"`query_mask` .* \(2, 5\). Received: shape=\(2, 1\)"):
+        head_entropy(weights, np.ones((2, 1), bool))

@@ -1,0 +1,82 @@
+"""The numbers of a chart are in the page, and the axes enclose them."""
+
+import numpy as np
+import pytest
+from support.html_page import Page
+
+from keras_transformer.visualization.charts import (
+    HEIGHT,
+    MOST_POINTS,
+    WIDTH,
+    bar_chart,
+    line_chart,
+    log_ticks,
+    tick_label,
+    ticks,
+)
+from keras_transformer.visualization.pages import _TEMPLATES
+
+
+def drawn(chart):
+    return Page(_TEMPLATES.get_template("parts.html").module.chart(chart))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 12000, [0, 2500, 5000, 7500, 10000, 12500]),
+        (0, 45.3, [0, 10, 20, 30, 40, 50]),
+        (3.2, 3.9, [3.2, 3.4, 3.6, 3.8, 4.0]),
+        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
+        (5, 5, [5, 6, 7, 8, 9, 10]),
+        (0, 0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+    ],
+)
+def test_ticks_are_round_and_enclose_the_numbers(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_logarithmic_ticks():
+    assert log_ticks(3.4, 110) == [2, 5, 10, 20, 50, 100, 200]
+    assert log_ticks(0.2, 0.2) == pytest.approx([0.2])
+
+
+def test_tick_labels():
+    assert [*map(tick_label, (0, 2500, 0.003, 1.5e-5, 45.0))] == [
+        "0", "2.5k", "0.003", "1.5e-05", "45"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_logarithmic", [False, True])
+def test_points_are_exact_and_inside_the_axes(is_logarithmic):
+    lines = {"a": {10: 1 / 3, 20: 7.25}, "<b>": {20: 1e-3, 30: 5.0}}
+    page = drawn(line_chart("Loss", "nats", lines, is_logarithmic))
+    steps = [int(x) for x in page.values("circle", "data-x")]
+    values = [float(x) for x in page.values("circle", "data-y")]
+    assert list(zip(steps, values, strict=True)) == [(10, 1 / 3), (20, 7.25), (20, 1e-3), (30, 5.0)]
+    assert all(0 < float(x) < WIDTH for x in page.values("circle", "cx"))
+    assert all(0 < float(y) < HEIGHT for y in page.values("circle", "cy"))
+    assert "<b>, step 20: 0.001" in page.texts("title")
+    heights = [float(y) for y in page.values("circle", "cy")]
+    assert sorted(values, reverse=True) == [values[i] for i in np.argsort(heights)]
+
+
+def test_a_line_has_the_colour_of_its_place_and_a_name_also_beside_an_empty_line():
+    page = drawn(line_chart("Loss", "nats", {"a": {}, "b": {10: 1.0}}))
+    assert page.values("g", "class") == ["second"]
+    assert page.texts("title") == ["b, step 10: 1"]
+    assert page.texts("span") == ["a", "b"]
+
+
+def test_a_long_line_is_thinned():
+    page = drawn(line_chart("Loss", "", {"a": {step: float(step) for step in range(1, 2001)}}))
+    steps = [int(x) for x in page.values("circle", "data-x")]
+    assert MOST_POINTS <= len(steps) <= MOST_POINTS + 1
+    assert steps[0] == 1 and steps[-1] == 2000
+
+
+def test_bars_have_the_heights_of_their_numbers():
+    page = drawn(bar_chart("BLEU", "", ["1-5", "6-10"], {"a": [10.0, 20.0], "b": [0.0, 5.0]}))
+    assert [float(y) for y in page.values("rect", "data-y")] == [10, 20, 0, 5]
+    heights = [float(x) for x in page.values("rect", "height")]
+    assert heights == pytest.approx([heights[1] / 2, heights[1], 0, heights[1] / 4], abs=0.2)
