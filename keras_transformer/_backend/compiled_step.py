@@ -5,12 +5,12 @@ from types import FunctionType
 from typing import Any
 
 import keras
-import numpy as np
 import torch
 from keras import ops
 from torch._dynamo import lookup_backend, nonstrict_trace
 from torch._guards import detect_fake_mode
-from torch.overrides import TorchFunctionMode
+
+from keras_transformer._backend.cuda_graphs import Recordable
 
 # Backend of `torch.compile`. With "aot_eager", each operation runs as without `torch.compile`, and
 # all results are bit-identical.
@@ -59,7 +59,7 @@ class CompiledStep:
         with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
             loss, new_values, logs = program(weights, values, arrays)
         self._model.optimizer.scale_loss(loss).backward()
-        with torch.no_grad(), NumbersOnDevice():
+        with torch.no_grad(), Recordable():
             _assign(values, new_values)
             self._model.optimizer.apply([x.grad for x in weights], self._trainable)
         return logs
@@ -125,17 +125,3 @@ def _assign(tensors: list[Any], values: list[Any]) -> None:
     pairs = [(a, b) for a, b in zip(tensors, values, strict=True) if a.data_ptr() != b.data_ptr()]
     if pairs:
         torch._foreach_copy_(*zip(*pairs, strict=True))
-
-
-class NumbersOnDevice(TorchFunctionMode):
-    """Makes 0-d tensors of numbers on the GPU. PyTorch would copy the numbers, and wait for it."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        makes_tensor = function in (torch.as_tensor, torch.tensor)
-        if makes_tensor and not isinstance(args[0], torch.Tensor) and np.ndim(args[0]) == 0:
-            number = args[0].item() if hasattr(args[0], "item") else args[0]
-            return torch.full((), number, **kwargs)
-        return function(*args, **kwargs)

@@ -1,12 +1,16 @@
-"""Runs the training steps of PyTorch on a GPU as CUDA graphs."""
+"""Runs training steps and the loops of searches on PyTorch as CUDA graphs."""
 
+import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 from keras import ops
+from torch.overrides import TorchFunctionMode
 
 _MOST_GRAPHS = 32
 
@@ -118,6 +122,138 @@ class _Recording:
                 own.copy_(ops.convert_to_tensor(given))
 
 
+class GraphedLoops:
+    """Runs loops on PyTorch by CUDA graphs, see `compile_function.while_loop`.
+
+    The first step of a loop with new shapes runs without a graph. Then one step is recorded, with
+    tensors of its own, and all other steps replay it. A step that can't be recorded, for example
+    because Python reads a value from the GPU, always runs without a graph.
+
+    Weights that are cast to another dtype are cast once per loop. One object serves one function
+    of one model. One thread at a time runs a loop.
+    """
+
+    def __init__(self) -> None:
+        self._loops: dict[Any, _Loop | None] = {}  # None if the loop can't be recorded
+        self._recordable = Recordable({})
+        self._lock = threading.Lock()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def run(
+        self,
+        condition: Callable[..., Any],
+        body: Callable[..., Any],
+        carried: tuple[Any, ...],
+        given: Any,
+        name: Any,
+    ) -> tuple[Any, ...]:
+        key = name, f"{keras.tree.map_structure(_kind, (given, carried))}"
+        with self._lock, self._recordable:
+            if key in self._loops:
+                loop = self._loops.pop(key)
+                self._recordable.cast_again()
+            elif condition(*carried):
+                loop = self._record(condition, body, carried, given)
+            else:
+                return carried
+            self._loops[key] = loop  # the last one is the one used last
+            if len(self._loops) > _MOST_GRAPHS:
+                del self._loops[next(iter(self._loops))]
+            if loop is None:
+                return ops.while_loop(condition, functools.partial(body, given), carried)
+            return loop.run(carried, given)
+
+    def _record(
+        self, condition: Callable[..., Any], body: Callable[..., Any], carried: Any, given: Any
+    ) -> "_Loop | None":
+        """Records a step of a loop. Returns None if that fails."""
+        given, carried = keras.tree.map_structure(_copy, (given, carried))
+        loop = _Loop(torch.cuda.CUDAGraph(), condition, given, carried, condition(*carried))
+
+        def step() -> None:
+            loop.assign((given, body(given, *carried)))
+            loop.goes_on.copy_(condition(*carried))
+
+        self._recordable.cast_again()
+        try:
+            step()  # without a graph, because the first step chooses and loads kernels
+            with torch.cuda.graph(loop.graph, self._pool, capture_error_mode="thread_local"):
+                step()
+        except RuntimeError:
+            return None
+        return loop
+
+
+@dataclass
+class _Loop:
+    """The graph of a loop's step, with the tensors that it reads and changes."""
+
+    graph: Any
+    condition: Callable[..., Any]
+    given: Any
+    carried: Any
+    goes_on: Any
+
+    def run(self, carried: Any, given: Any) -> Any:
+        self.assign((given, carried))
+        self.goes_on.copy_(self.condition(*self.carried))
+        while self.goes_on.item():
+            self.graph.replay()
+        return keras.tree.map_structure(_copy, self.carried)
+
+    def assign(self, values: Any) -> None:
+        """Copies `values` to `given` and `carried`, except those that are the same memory."""
+        own, new = (
+            [x for x in keras.tree.flatten(y) if torch.is_tensor(x)]
+            for y in ((self.given, self.carried), values)
+        )
+        if [_kind(x) for x in own] != [_kind(x) for x in new]:
+            raise RuntimeError("A step changes the shape of a tensor.")
+        memories = {x.untyped_storage().data_ptr() for x in own}
+        pairs = [(x, y) for x, y in zip(own, new, strict=True) if x.data_ptr() != y.data_ptr()]
+        # First the copies: a step may exchange two tensors.
+        new = [y.clone() if y.untyped_storage().data_ptr() in memories else y for _, y in pairs]
+        for (x, _), y in zip(pairs, new, strict=True):
+            x.copy_(y)
+
+
+class Recordable(TorchFunctionMode):
+    """Lets PyTorch do without copies from the CPU that a CUDA graph can't record.
+
+    Makes 0-d tensors of numbers on the GPU. PyTorch would copy the numbers, and wait for it. With
+    `casts`, it also casts each weight only once, and keeps the result in this dict.
+    """
+
+    def __init__(self, casts: dict[Any, Any] | None = None) -> None:
+        super().__init__()
+        self._casts = casts
+
+    def cast_again(self) -> None:
+        """Updates the casts of all weights."""
+        for weight, value in (self._casts or {}).values():
+            value.copy_(weight)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        makes_tensor = function in (torch.as_tensor, torch.tensor)
+        if makes_tensor and not isinstance(args[0], torch.Tensor) and np.ndim(args[0]) == 0:
+            number = args[0].item() if hasattr(args[0], "item") else args[0]
+            return torch.full((), number, **kwargs)
+        is_cast = function is torch.Tensor.to and isinstance(args[0], torch.nn.Parameter)
+        if self._casts is None or not is_cast:
+            return function(*args, **kwargs)
+        key = id(args[0]), args[1:], tuple(kwargs.items())
+        if key not in self._casts:
+            self._casts[key] = args[0], function(*args, **kwargs)
+        return self._casts[key][1]
+
+
+def _copy(x: Any) -> Any:
+    return x.clone() if torch.is_tensor(x) else x
+
+
 def _on_device(batch: Any) -> Any:
     return keras.tree.map_structure(
         lambda x: x if x is None else ops.convert_to_tensor(x).clone(), batch
@@ -125,4 +261,4 @@ def _on_device(batch: Any) -> Any:
 
 
 def _kind(x: Any) -> Any:
-    return None if x is None else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
+    return x if not hasattr(x, "dtype") else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))

@@ -152,6 +152,20 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     return tuple(tf.while_loop(is_left, iterate, state, parallel_iterations=1)[1:])
 
 
+def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
+    """Returns the 3-D tensor `x` with `values` from index `start` of an axis on.
+
+    In inference mode, PyTorch changes `x` itself. Elsewhere, PyTorch copies `x`.
+    """
+    if keras.config.backend() == "torch":
+        import torch
+
+        if torch.is_inference_mode_enabled():
+            slots = start + torch.arange(values.shape[axis], device=x.device)
+            return x.index_copy_(axis, slots, values)
+    return ops.slice_update(x, [start if i == axis else 0 for i in range(3)], values)
+
+
 def of_unknown_shape(tensor: Any) -> Any:
     """In a TensorFlow graph, makes the sizes of the first axis and of axes of size 0 unknown.
 

@@ -5,13 +5,15 @@ cache. `search` runs all stages, and can be compiled as one function. `BatchSear
 stage separately.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import while_loop
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import Sampling
@@ -214,23 +216,19 @@ def advance(
 
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of unfinished sentences.
     """
-    in_python = in_python or not getattr(model, "compiles", True)
-    loop = _python_loop if in_python else ops.while_loop
-    state, cache = loop(
-        lambda state, _: ops.logical_and(
-            ops.sum(ops.cast(strategy.is_open(state), "int32")) > max_open, state.position < length
-        ),
-        lambda state, cache: strategy.advance(model, request, state, cache),
-        (state, cache),
-    )
+
+    def goes_on(state: Any, _: Any) -> Any:
+        num_open = ops.sum(ops.cast(strategy.is_open(state), "int32"))
+        return ops.logical_and(num_open > max_open, state.position < length)
+
+    step = functools.partial(strategy.advance, model)
+    if in_python or not getattr(model, "compiles", True):
+        while ops.convert_to_numpy(goes_on(state, cache)):
+            state, cache = step(request, state, cache)
+    else:
+        name = strategy, length, max_open
+        state, cache = while_loop(goes_on, step, (state, cache), request, name)
     result = strategy.result(request, state)
     if request.shortlist is not None:
         result = with_token_ids(result, request.shortlist)
     return state, cache, result, strategy.is_open(state)
-
-
-def _python_loop(condition: Callable[..., Any], body: Callable[..., Any], state: Any) -> Any:
-    """Does the same as `ops.while_loop`, but Python calls both functions before each step."""
-    while ops.convert_to_numpy(condition(*state)):
-        state = body(*state)
-    return state

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling, is_on_cpu
+from keras_transformer._backend.compile_function import Recompiling, is_on_cpu, is_on_cuda
 from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
@@ -164,8 +164,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
         needs = {
-            "a GPU of CUDA": _is_on_cuda(),
-            "Triton": _has_triton() or not _is_on_cuda(),
+            "a GPU of CUDA": is_on_cuda(),
+            "Triton": _has_triton() or not is_on_cuda(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
@@ -273,11 +273,6 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         copy.compile(optimizer, jit_compile=self.jit_compile)
         copy.optimizer.build(copy.trainable_variables)
         return copy
-
-
-def _is_on_cuda() -> bool:
-    """Returns whether PyTorch computes on a GPU of CUDA. Apple's GPUs have no CUDA graphs."""
-    return ops.zeros(()).device.type == "cuda"
 
 
 def _has_triton() -> bool:

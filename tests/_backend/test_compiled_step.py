@@ -112,12 +112,3 @@ def test_functions_of_equal_shapes_have_programs_of_their_own(monkeypatch, backe
     functions = [lambda x, factor=factor: [x * factor] for factor in (2, 3)]
     results = [compiled_step._compiled(function)(x)[0] for function in functions]
     assert [float(result[0]) for result in results] == [2, 3]
-
-
-def test_numbers_are_made_on_the_device():
-    with compiled_step.NumbersOnDevice():
-        made = [torch.as_tensor(x) for x in (True, 3, 2.5, np.float32(1.5), np.array(7))]
-        whole = torch.as_tensor(np.arange(3)), torch.as_tensor(torch.tensor([1.0]))
-    assert [x.item() for x in made] == [True, 3, 2.5, 1.5, 7]
-    assert [tuple(x.shape) for x in whole] == [(3,), (1,)]
-    assert made[2].dtype == torch.float32

@@ -4,6 +4,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import SamplingOptions, SearchOptions
+from keras_transformer._backend import compile_function
+from keras_transformer.decoding.batch_search import BatchSearch
+from keras_transformer.decoding.buckets import MANY_SHAPES
+from keras_transformer.decoding.search import make_strategy
+from keras_transformer.decoding.steps import Request
 from keras_transformer.models import Transformer
 from keras_transformer.training import (
     MaskedCrossentropy,
@@ -23,7 +29,7 @@ ON_PYTORCH = keras.config.backend() == "torch"
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
-    monkeypatch.setattr(sliced_logits_trainer, "_is_on_cuda", lambda: True)
+    monkeypatch.setattr(sliced_logits_trainer, "is_on_cuda", lambda: True)
     monkeypatch.setattr(sliced_logits_trainer, "_has_triton", lambda: True)
     for name, function in vars(cuda_on_cpu()).items():
         monkeypatch.setattr(torch.cuda, name, function)
@@ -133,3 +139,46 @@ def test_a_training_after_compile_records_anew(gpu):
     trainer.compile(TransformerAdam(0.02))
     train(trainer, 2)
     assert trainer.train_function is not before
+
+
+def test_numbers_are_made_on_the_device():
+    with cuda_graphs.Recordable():
+        made = [torch.as_tensor(x) for x in (True, 3, 2.5, np.float32(1.5), np.array(7))]
+        whole = torch.as_tensor(np.arange(3)), torch.as_tensor(torch.tensor([1.0]))
+    assert [x.item() for x in made] == [True, 3, 2.5, 1.5, 7]
+    assert [tuple(x.shape) for x in whole] == [(3,), (1,)]
+    assert made[2].dtype == torch.float32
+
+
+def searches(options, monkeypatch, on_gpu):
+    """Two searches of one model, before and after a change of its weights, and the graphs."""
+    monkeypatch.setattr(compile_function, "is_on_cuda", lambda: on_gpu)
+    keras.utils.set_random_seed(5)
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
+    model = Transformer(20, **sizes, dtype="mixed_bfloat16")
+    generator = np.random.default_rng(2)
+    request = Request(
+        generator.integers(4, 20, (10, 5), "int32"),
+        random_numbers=generator.random((10, 2, 30)) if "samples" in options else None,
+    )
+    if "samples" in options:
+        strategy = make_strategy(model, SamplingOptions(num_samples=2))
+    else:
+        strategy = make_strategy(model, SearchOptions(**options))
+    run = BatchSearch(model)
+    shapes = MANY_SHAPES._replace(first_stage=4)
+    found = [run(request, strategy, 30, shapes)]
+    model.set_weights([x * 1.5 for x in model.get_weights()])
+    return [*found, run(request, strategy, 30, shapes)]
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"samples": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}])
+def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options):
+    replays = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda x: (replays.append(x), replay(x)))
+    expected, found = (searches(options, monkeypatch, on_gpu) for on_gpu in (False, True))
+    for a, b in zip(expected, found, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert not ON_PYTORCH or len(replays) > 2 * len(set(replays)) > 0

@@ -12,13 +12,13 @@ WAITING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.lift_fresh
 
 
 def cuda_on_cpu():
-    """Returns the part of `torch.cuda` that `GraphedStep` uses."""
+    """Returns the part of `torch.cuda` that `cuda_graphs` uses."""
     return SimpleNamespace(
         CUDAGraph=CUDAGraph,
         Stream=Stream,
         current_stream=Stream,
         stream=contextlib.nullcontext,
-        graph=lambda graph, pool, stream: Records(graph),
+        graph=lambda graph, *_, **options: Records(graph),
         graph_pool_handle=object,
     )
 
