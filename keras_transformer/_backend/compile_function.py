@@ -26,7 +26,8 @@ def compile_function(
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
     TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode,
-    except `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), the function runs eagerly on every backend.
+    except `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), the function runs
+    eagerly on every backend.
     Every call reads the model's current weights, so training does not require recompilation.
     `quantize` and `enable_lora` replace or add weights, so the next call recompiles the function.
 

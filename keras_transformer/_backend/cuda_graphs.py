@@ -261,4 +261,6 @@ def _on_device(batch: Any) -> Any:
 
 
 def _kind(x: Any) -> Any:
-    return x if not hasattr(x, "dtype") else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
+    return (
+        x if not hasattr(x, "dtype") else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
+    )

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.operations import global_norm
+from keras_transformer._backend.compile_function import is_on_cuda
+from keras_transformer._backend.operations import fused_adam, global_norm
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -188,9 +189,23 @@ class TransformerAdam(_BackendAdam):
         On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
         the last micro-batch of an optimizer step.
         """
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        if is_on_cuda() and not self.amsgrad:
+            indices = [self._get_variable_index(x) for x in trainable_variables]
+            moments = [[x[i].value for i in indices] for x in (self._momentums, self._velocities)]
+            weights = [x.value for x in trainable_variables]
+            fused_adam(weights, grads, *moments, self._step_size(learning_rate), self)
+        else:
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:
             self._update_averages()
+
+    def _step_size(self, learning_rate: Any) -> Any:
+        """Returns the learning rate, times the correction for moments that start at 0."""
+        step = ops.cast(self.iterations + 1, "float32")
+        first, second = (
+            ops.power(ops.cast(x, "float32"), step) for x in (self.beta_1, self.beta_2)
+        )
+        return ops.cast(learning_rate, "float32") * ops.sqrt(1 - second) / (1 - first)
 
     def _update_averages(self) -> None:
         step = ops.cast(self.iterations + 1, "float32")

@@ -4,14 +4,16 @@ A worker is asked for `prepare`, which compiles and takes the first steps, then 
 is timed while all other workers sleep, and perhaps for `profile`, the slowest kernels.
 """
 
+import contextlib
 import dataclasses
+import importlib
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,13 @@ STEPS, WINDOWS = 10, 6  # the first window is not counted
 PROFILED_STEPS, SLOWEST = 3, 60
 NUMERICS_STEPS = 3
 
+# What is faster on a GPU of PyTorch, with module, name and the value without it.
+SWITCHES: dict[str, tuple[str, str, Any]] = {
+    "attention": ("_backend.operations", "FUSES_ATTENTION", False),
+    "joining": ("_backend.operations", "JOINS_PROJECTIONS", False),
+    "options": ("_backend.compiled_step", "OPTIONS", {}),
+}
+
 Actions = dict[str, Callable[[], dict[str, Any]]]
 
 
@@ -41,6 +50,7 @@ class Check:
         cases: Sizes, those of training or of decoding.
         jit_compile: Of training: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
+        without: Keys of `SWITCHES`, what the package is to do without.
         on_cpu: Whether to show that the program works, on a CPU.
     """
 
@@ -50,6 +60,7 @@ class Check:
     cases: tuple[Any, ...]
     jit_compile: bool | str = "auto"
     gigabytes: float = 4
+    without: tuple[str, ...] = ()
     on_cpu: bool = False
 
     @property
@@ -199,14 +210,16 @@ def jax_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
 def numerics(check: Check) -> Actions:
     """Compares three compiled steps with those of a reference, in float32 and bfloat16.
 
-    The reference is PyTorch's eager step on the same device, and on JAX the same step on the CPU.
+    The reference is PyTorch's eager step on the same device, without kernels for attention, and on JAX the same step on the CPU.
     A sentence is all padding, in source and target.
     """
 
     def measure() -> dict[str, Any]:
         figures = {}
         for dtype in ("float32", DTYPE):
-            expected, found = (three_steps(check, dtype, is_reference) for is_reference in (1, 0))
+            found = three_steps(check, dtype, 0)
+            with without_kernels(check):
+                expected = three_steps(check, dtype, 1)
             differences = [np.abs(a - b) for a, b in zip(expected[1], found[1], strict=True)]
             largest = max(float(x.max()) for x in differences)
             loss = max(abs(a - b) / abs(a) for a, b in zip(expected[0], found[0], strict=True))
@@ -216,6 +229,23 @@ def numerics(check: Check) -> Actions:
         return figures
 
     return {"prepare": dict, "measure": measure}
+
+
+@contextlib.contextmanager
+def without_kernels(check: Check) -> Iterator[None]:
+    if check.backend != "torch":
+        yield
+        return
+    from keras_transformer._backend import operations
+
+    names = ("FUSES_ATTENTION", "JOINS_PROJECTIONS")
+    values = [getattr(operations, name) for name in names]
+    switch_off(("attention", "joining"))
+    try:
+        yield
+    finally:
+        for name, value in zip(names, values, strict=True):
+            setattr(operations, name, value)
 
 
 def three_steps(check: Check, dtype: str, is_reference: int) -> tuple[list[float], list[Any]]:
@@ -243,8 +273,6 @@ def three_steps(check: Check, dtype: str, is_reference: int) -> tuple[list[float
 
 
 def on_cpu_of_jax(is_wanted: Any) -> Any:
-    import contextlib
-
     if not is_wanted:
         return contextlib.nullcontext()
     import jax
@@ -276,6 +304,8 @@ def decoding(check: Check) -> Actions:
             assert shape == (case.batch_size, case.target_length), shape
             ms = statistics.median(times) * 1e3
             figures[case.name] = {"ms": ms, "tokens_per_s": case.target_tokens / ms * 1e3}
+            if check.engine == "ours" and check.backend == "torch":
+                figures[case.name]["same_as_eager"] = same_as_eager(case, searches[case.name])
         return figures
 
     def profile() -> dict[str, Any]:
@@ -290,7 +320,8 @@ def our_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
     from keras_transformer import SearchOptions, compile_function, search
 
     keras.config.set_dtype_policy(DTYPE)
-    compiled = compile_function(search, new_model(case))
+    model = new_model(case)
+    compiled = compile_function(search, model)
     options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
     sources = source_ids(case)
 
@@ -298,7 +329,20 @@ def our_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
         found = compiled(sources, max_length=case.target_length, options=options).ids
         return keras.ops.convert_to_numpy(found)[:, 0]
 
+    decode.model, decode.options = model, options  # type: ignore[attr-defined]
     return decode
+
+
+def same_as_eager(case: DecodingCase, decode: Any) -> float:
+    """The part of the tokens that a search without graphs finds too."""
+    import torch
+
+    from keras_transformer import search
+
+    model, options = decode.model, decode.options
+    with torch.inference_mode():
+        found = search(model, source_ids(case), max_length=case.target_length, options=options)
+    return float((found.ids[:, 0].cpu().numpy() == decode()).mean())
 
 
 def marian_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
@@ -342,7 +386,14 @@ KINDS: dict[str, Callable[[Check], Actions]] = {
 def actions_of(check: Check) -> Actions:
     if not check.on_cpu:
         require_gpu(check.backend)
+    switch_off(check.without)
     return KINDS[check.kind](check)
+
+
+def switch_off(names: Iterable[str]) -> None:
+    for name in names:
+        module, attribute, value = SWITCHES[name]
+        setattr(importlib.import_module(f"keras_transformer.{module}"), attribute, value)
 
 
 def require_gpu(backend: str) -> None:

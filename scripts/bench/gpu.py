@@ -25,7 +25,7 @@ from typing import Any
 
 from _common import ROOT, Worker, table
 from _decoding_engines import Case as DecodingCase
-from _gpu_checks import Check, to_json
+from _gpu_checks import SWITCHES, Check, to_json
 from _training_engines import Case
 
 GIGABYTES = 75  # of the smallest card that these checks are for
@@ -40,7 +40,7 @@ DECODING = tuple(
     DecodingCase(name, "base", 6, 512, 8, 2048, 37_000, 32, batch_size, beam_size, 64)
     for name, batch_size, beam_size in (("beam 64x4", 64, 4), ("greedy 64x1", 64, 1), ("1x1", 1, 1))
 )
-TRAINING_GB = {"base": 10.0, "big": 18.0}
+TRAINING_GB = {"base": 9.0, "big": 16.5}
 EXAMPLES = """examples:
   scripts/bench/gpu.py --out results
   scripts/bench/gpu.py --out results --only 'train torch*' ceilings --profile 'train*'
@@ -58,6 +58,12 @@ def all_checks(backends: Sequence[str]) -> Iterator[Check]:
         for backend in backends:
             gigabytes = TRAINING_GB[case.name]
             yield Check(f"train {backend} {case.name}", "ours", backend, (case,), "auto", gigabytes)
+    for name in SWITCHES:
+        for case in CASES:
+            check = Check(f"train torch {case.name}", "ours", "torch", (case,), "auto")
+            own = f"{check.name} without {name}"
+            gigabytes = TRAINING_GB[case.name]
+            yield dataclasses.replace(check, name=own, without=(name,), gigabytes=gigabytes)
     yield Check("train keras_hub base", "keras_hub", "jax", (base,), True, 20)
     torch_peer = "torch.nn.Transformer"
     yield Check("train nn.Transformer compiled base", torch_peer, "torch", (base,), True, 16)
@@ -234,7 +240,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu.json")
-    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="names of checks to run")
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="names of checks to run, in this order")
     parser.add_argument("--skip", nargs="+", metavar="PATTERN", default=[], help="or not to run")
     parser.add_argument("--backends", nargs="+", choices=("torch", "jax"), default=("torch", "jax"))
     parser.add_argument("--baseline", type=Path, help="another checkout to measure beside this")
@@ -255,8 +261,8 @@ def chosen_checks(options: argparse.Namespace) -> list[Check]:
     checks = list(all_checks(options.backends))
     if options.baseline:
         checks = list(with_baseline(checks))
-    checks = [x for x in checks if _matches(x, options.only or ["*"])]
-    checks = [x for x in checks if not _matches(x, options.skip)]
+    chosen = [x for pattern in options.only or ["*"] for x in checks if _matches(x, [pattern])]
+    checks = [x for x in dict.fromkeys(chosen) if not _matches(x, options.skip)]
     return [shrunk(x) for x in checks] if options.cpu else checks
 
 

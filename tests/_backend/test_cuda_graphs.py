@@ -172,7 +172,10 @@ def searches(options, monkeypatch, on_gpu):
     return [*found, run(request, strategy, 30, shapes)]
 
 
-@pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"samples": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beam_size": 1}, {"samples": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}],
+)
 def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options):
     replays = []
     replay = torch.cuda.CUDAGraph.replay

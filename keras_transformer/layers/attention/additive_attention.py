@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.operations import MASKED_SCORE
 from keras_transformer.layers.attention.attention_records import record_attention
-from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 

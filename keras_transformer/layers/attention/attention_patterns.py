@@ -11,9 +11,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import scalar
+from keras_transformer._backend.operations import MASKED_SCORE, scalar
 from keras_transformer.errors import check_sizes
-from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 
 # Maps names to classes.
 ATTENTION_PATTERNS: dict[str, Any] = {}
