@@ -131,5 +131,7 @@ def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[
                 labels, ops.convert_to_numpy(attention)[0, 0].tolist(), strict=True
             )
         ]
-        maps.append({"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows})
+        maps.append(
+            {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
+        )
     return maps
