@@ -66,8 +66,8 @@ def command(
     opened = distribution.open_run(directory, loaded, resume)
     try:
         # Other processes would wait for this one.
-        alone = loaded.training.distribution == "none"
-        train(opened, resume, [StopAfterStep()] if alone else [], distribution)
+        callbacks = [StopAfterStep()] if loaded.training.distribution == "none" else []
+        train(opened, resume=resume, callbacks=callbacks, distribution=distribution)
     except KeyboardInterrupt as interrupt:
         is_saved = load_recipe(opened.recipe_path) == loaded
         options = [] if is_saved else [word for x in overrides for word in ("--set", x)]
