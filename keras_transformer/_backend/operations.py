@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
@@ -183,22 +182,6 @@ def global_norm(tensors: Sequence[Any]) -> Any:
 
         return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
     return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
-
-
-def known_values(x: Any) -> np.ndarray | None:
-    """Returns the values of a tensor, or None for None and where a program is being compiled."""
-    if x is None:
-        return None
-    backend = keras.config.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return None if tf.is_symbolic_tensor(x) else ops.convert_to_numpy(x)
-    if backend == "jax":
-        import jax
-
-        return None if isinstance(x, jax.core.Tracer) else ops.convert_to_numpy(x)
-    return ops.convert_to_numpy(x)
 
 
 def label_logits(logits: Any, labels: Any) -> Any:

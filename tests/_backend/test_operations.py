@@ -8,12 +8,10 @@ from support.contract import to_numpy
 from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
-from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import (
     custom_gradient,
     fused_attention,
     global_norm,
-    known_values,
     of_unknown_shape,
     scalar,
     scale_and_shift,
@@ -107,17 +105,3 @@ def test_the_norm_is_of_all_tensors():
     parts = [np.array([3.0, 0.0]), np.array([[4.0], [12.0]])]
     norm = global_norm([ops.convert_to_tensor(x, "float32") for x in parts])
     np.testing.assert_allclose(to_numpy(norm), 13.0, rtol=1e-6)
-
-
-def test_values_are_known_outside_of_a_compiled_program():
-    seen = []
-
-    def negative(model, x):
-        seen.append(known_values(x))
-        return -x
-
-    assert known_values(None) is None
-    assert known_values(ops.convert_to_tensor([1, 2])).tolist() == [1, 2]
-    compiled = compile_function(negative, keras.Sequential())
-    assert to_numpy(compiled(np.array([3, 4]))).tolist() == [-3, -4]
-    assert seen[0] is None or ON_PYTORCH
