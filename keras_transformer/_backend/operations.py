@@ -16,9 +16,6 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
     On PyTorch, Keras calls the function again after any error, including Ctrl-C and out-of-memory
     errors. The user then sees an `AttributeError` instead of the first error.
-
-    A second derivative raises an error. PyTorch and TensorFlow would treat the tensors that
-    `function` computes for its gradient as constants, so the second derivative would be wrong.
     """
     errors: list[BaseException] = []
 
@@ -26,40 +23,13 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         if errors:
             raise errors.pop()
         try:
-            output, gradient = function(*tensors)
+            return function(*tensors)
         except BaseException as error:
             if keras.config.backend() == "torch":
                 errors.append(error)
             raise
-        return output, _without_second_derivative(gradient)
 
     return ops.custom_gradient(run_once)
-
-
-def _without_second_derivative(gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a gradient function so that differentiating its results raises an error.
-
-    JAX needs no wrapper, because it cannot differentiate the loops of these functions twice.
-    """
-    message = "This function has no second derivative, because its gradient is custom"
-
-    def on_torch(*arguments: Any, **named: Any) -> Any:
-        import torch
-
-        if torch.is_grad_enabled():  # with `create_graph=True`
-            raise NotImplementedError(f"{message}. Received: create_graph=True")
-        return gradient(*arguments, **named)
-
-    def on_tensorflow(*arguments: Any, **named: Any) -> Any:
-        import tensorflow as tf
-
-        return tuple(
-            None if x is None else tf.raw_ops.PreventGradient(input=x, message=message)
-            for x in gradient(*arguments, **named)
-        )
-
-    wrappers = {"torch": on_torch, "tensorflow": on_tensorflow}
-    return wrappers.get(keras.config.backend(), gradient)
 
 
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:

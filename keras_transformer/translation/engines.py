@@ -6,7 +6,6 @@ from typing import Any
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.translation.long_sentences import Overlong
-from keras_transformer.translation.open_run import open_model
 
 
 def open_translator(
@@ -68,4 +67,4 @@ def open_translator(
 
     ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
     ctranslate2.check_options(options)
-    return ctranslate2.CTranslate2Translator(converted(run, open_model), options, overlong)
+    return ctranslate2.CTranslate2Translator(converted(run), options, overlong)

@@ -35,52 +35,6 @@ def test_an_error_in_a_custom_gradient_is_raised_and_nothing_runs_twice(error):
     assert len(runs) == 1
 
 
-def test_a_second_derivative_is_refused_where_it_would_be_wrong():
-    @custom_gradient
-    def cube(x):
-        square = x * x
-
-        def gradient(*arguments, upstream=None):
-            upstream = arguments[-1] if upstream is None else upstream
-            return (upstream * 3.0 * square,)
-
-        return square * x, gradient
-
-    x = np.array([1.0, 2.0], "float32")
-    _, first = gradients_of(lambda x: ops.sum(cube(x)), x)
-    np.testing.assert_allclose(first, 3 * x**2)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        np.testing.assert_allclose(jax.grad(total(jax.grad(total(cube))))(x), 6 * x)
-        return
-    with pytest.raises((LookupError, NotImplementedError), match="(?i)gradient"):
-        second_derivative(total(cube), x)
-
-
-def total(function):
-    return lambda x: ops.sum(function(x))
-
-
-def second_derivative(function, x):
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        x = tf.constant(x)
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                value = function(x)
-            gradient = inner.gradient(value, x)
-        return outer.gradient(gradient, x)
-    import torch
-
-    x = torch.tensor(x, requires_grad=True)
-    (gradient,) = torch.autograd.grad(function(x), x, create_graph=True)
-    return torch.autograd.grad(gradient.sum(), x)
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_affine_map_has_value_and_gradients_of_numpy(training):
     generator = np.random.default_rng(0)

@@ -260,9 +260,8 @@ def test_words_required_of_an_overlong_line(run, tmp_path):
 
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
     missing = tmp_path / "no run"
-    for output in (tmp_path, tmp_path / ("x" * 300)):
-        message = fails("translate", missing, "--output", output, input="one\n")
-        assert message.startswith(f"{output} cannot be written: ")
+    message = fails("translate", missing, "--output", tmp_path, input="one\n")
+    assert message.startswith(f"{tmp_path} cannot be written: ")
 
 
 class Echo:
