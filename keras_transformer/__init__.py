@@ -61,8 +61,8 @@ _PUBLIC_NAMES = {
         MaskedAccuracy MaskedCrossentropy Perplexity SlicedLogitsTrainer TransformerAdam
         TransformerSchedule array_batches average_checkpoints check_same_options fit train""",
     "visualization.attention_example": "AttentionExample translation_attention",
-    "visualization.attention_maps": "AttentionMap attention_maps attention_rollout head_entropy",
-    "visualization.attention_page": "attention_page",
+    "visualization.attention_weights": "AttentionMap attention_maps attention_rollout head_entropy",
+    "visualization.attention_html": "attention_page",
     "visualization.attention_picture": "attention_svg",
 }
 __all__ = sorted(name for names in _PUBLIC_NAMES.values() for name in names.split())

@@ -13,7 +13,7 @@ from keras_transformer._png import png
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.attention_records import AttentionKind
 from keras_transformer.visualization.attention_example import AttentionExample
-from keras_transformer.visualization.attention_maps import head_entropy
+from keras_transformer.visualization.attention_weights import head_entropy
 
 _TITLES = {
     "encoder": "Encoder self-attention",

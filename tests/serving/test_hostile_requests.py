@@ -12,7 +12,7 @@ from support.hostile_text import TEXT, lines_of
 
 from keras_transformer.serving import connect
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 TIE = 1e-4
 HOSTILE = {

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from keras_transformer.cli import main
 from keras_transformer.serving import connect
 
+pytestmark = pytest.mark.once
 # 127.0.0.1, the same as an IPv6 address, and ::1.
 LOOPBACK = {
     "0100007F",
@@ -164,7 +165,7 @@ def test_wrong_uses_of_the_command_are_one_line(server, url, tmp_path):
     for arguments, message in (
         (["other", *where], f"Error: {server.rest} has no model 'other'"),
         (["model", *where, "--model-version", "7"], "does not serve version 7 of 'model', only"),
-        (["model", *where, "--n-best", "5"], "number of beams, which is 4"),
+        (["model", *where, "--n-best", "5"], "number of beams on"),
         (["model", *where, "--n-best", "3", "--beam-size", "2"], "--n-best must be at most"),
     ):
         result = CliRunner().invoke(main, ["client", *arguments])

@@ -58,7 +58,8 @@ def test_attention_is_that_of_the_model(page, run):
     source_ids = np.array([tokenizer.frame_source(source)])
     target_ids = np.array([[tokenizer.frame_target(target)[0]]])
     weights = to_numpy(model.source_attention(source_ids, target_ids))[0, 0].ravel()
-    shown = np.array([float(x) for x in page.values("rect", "fill-opacity")])[: weights.size]
+    styles = [x for x in page.values("td", "style") if x.startswith("--weight: ")]
+    shown = np.array([float(x.removeprefix("--weight: ")) for x in styles])[: weights.size]
     np.testing.assert_allclose(shown, weights, atol=1 / 255)
 
 
