@@ -51,10 +51,10 @@ def attention_svg(
             given.
     """
     if kind is not None and kind not in example.kinds:
-        raise UserError(f"`kind` must be one of {example.kinds}. Received: kind={kind}")
+        raise UserError(f"kind must be one of {example.kinds}. Received: kind={kind}")
     if (layer is None) != (head is None):
         raise UserError(
-            f"`layer` and `head` must be given together. Received: layer={layer}, head={head}"
+            f"layer and head must be given together. Received: layer={layer}, head={head}"
         )
     if layer is None or head is None:
         return _all_heads(example, example.kinds if kind is None else [kind])
@@ -63,7 +63,7 @@ def attention_svg(
     if not 1 <= layer <= len(layers) or not 1 <= head <= len(layers[layer - 1]):
         heads = len(layers[0])
         raise UserError(
-            f"`layer` must be 1 to {len(layers)} and `head` 1 to {heads} for the kind {kind}. "
+            f"layer must be 1 to {len(layers)} and head 1 to {heads} for the kind {kind}. "
             f"Received: layer={layer}, head={head}"
         )
     title = f"{_TITLES[kind]}, layer {layer}, head {head}"

@@ -1,8 +1,6 @@
 """The model server by REST: its protocol, its batches, and the command line against it."""
 
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -121,18 +119,6 @@ def test_the_command_translates_a_file_in_order(server, url, tmp_path):
     found = result.stdout.splitlines()
     assert found[:2] == ["-2.0000\tx 0", "-3.0000\tx 0 again"]
     assert len(found) == 60
-
-
-def test_the_command_loads_neither_keras_nor_tensorflow(server, url):
-    code = (
-        "import sys\n"
-        "from keras_transformer.cli import main\n"
-        "main(sys.argv[1:], standalone_mode=False)\n"
-        "assert not {'keras', 'tensorflow', 'jax', 'torch'} & set(sys.modules)\n"
-    )
-    command = [sys.executable, "-c", code, "client", "model", "--address", server.rest]
-    child = subprocess.run(command, input="a b\n안녕 ü\n", capture_output=True, text=True)
-    assert (child.returncode, child.stdout) == (0, "b a\nü 안녕\n"), child.stderr
 
 
 def test_wrong_uses_of_the_command_are_one_line(server, url, tmp_path):

@@ -166,9 +166,12 @@ def _tensors(
 
 def _tensor(name: str, values: Any, dtype: tf.DType) -> np.ndarray:
     try:
-        return np.array(_decoded(values, dtype), dtype.as_numpy_dtype)
-    except (ValueError, OverflowError) as error:  # lists that form no tensor
-        raise invalid(f"{name}: Encountered list at unexpected level: {error}") from None
+        tensor = np.array(_decoded(values, dtype), dtype.as_numpy_dtype)
+    except (ValueError, OverflowError):
+        raise invalid(f"{name}: the values are no tensor of {dtype.name}") from None
+    if any(isinstance(x, list) for x in tensor.flat):
+        raise invalid(f"{name}: Encountered list at unexpected level")
+    return tensor
 
 
 def _decoded(value: Any, dtype: tf.DType) -> Any:
