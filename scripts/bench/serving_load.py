@@ -47,8 +47,8 @@ FORMATS = {
     **dict.fromkeys(OUTCOMES, ",d"),
 }
 EXAMPLES = """examples:
-  scripts/bench/serving_load.py runs/quickstart saved_models/quickstart test.en
-  scripts/bench/serving_load.py runs/multi30k_en_de saved_models/multi30k_en_de \\
+  scripts/bench/serving_load.py runs/quickstart exports/quickstart test.en
+  scripts/bench/serving_load.py runs/multi30k_en_de exports/multi30k_en_de \\
       test_2016_flickr.lc.norm.tok.en.gz --clients 1 4 16 --seconds 60 --json serving_load.json
 """
 

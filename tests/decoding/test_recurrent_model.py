@@ -18,7 +18,8 @@ from keras_transformer import (
     Translator,
     random_numbers,
 )
-from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
+from keras_transformer.decoding.batch_search import BatchSearch
+from keras_transformer.decoding.buckets import MANY_SHAPES
 from keras_transformer.decoding.search import make_strategy
 
 V, LONGEST = 11, 20

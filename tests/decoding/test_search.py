@@ -14,15 +14,13 @@ from support.small_models import new_model, small_model
 from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
 from keras_transformer.decoding.batch_search import (
-    FEW_SHAPES,
     FEW_SHAPES_SENTENCES,
     GRAPH_SENTENCES,
-    IN_GRAPH,
-    MANY_SHAPES,
     BatchSearch,
     batch_sizes,
     stage_lengths,
 )
+from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import make_strategy, search, stages
 from keras_transformer.layers.attention.cache import Cache

@@ -97,17 +97,7 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         check_sizes(**self.get_config())
 
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
-        use_causal_mask: bool = False,
-        use_scale: bool = True,
-        dropout: Any = None,
-        training: bool = False,
-    ) -> Any:
+    def __call__(self, query: Any, key: Any, value: Any, **options: Any) -> Any:
         raise NotImplementedError
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -156,7 +146,7 @@ class BlockPattern(AttentionPattern):
             query = query * (1.0 / math.sqrt(query.shape[-1]))
         size = fitting_size(self.largest_block, ops.shape(key)[2])
         parts = (query, key, value, key_marks(key, padding_mask))
-        groups = self._groups(size, *(split_blocks(x, size) for x in parts), use_causal_mask)
+        groups = self._groups(size, use_causal_mask, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         weights = weights if dropout is None else dropout(weights, training=training)
@@ -172,17 +162,17 @@ class BlockPattern(AttentionPattern):
         raise NotImplementedError
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
 
         Args:
             size: Number b of positions of a block.
+            use_causal_mask: Whether position t attends only to positions up to t.
             queries: float tensor `(B, H, M, b, K)`.
             keys: float tensor `(B, H, M, b, K)`.
             values: float tensor `(B, H, M, b, K_v)`.
             marks: int32 tensor `(B, 1, M, b, 1)` (see `key_marks`).
-            use_causal_mask: Whether position t attends only to positions up to t.
 
         Returns:
             A list of tuples: the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
@@ -224,7 +214,7 @@ class LocalAttention(BlockPattern):
         return max(self.window, SMALLEST_BLOCK)
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         keys, values, marks = (with_neighbours(x, use_causal_mask) for x in (keys, values, marks))
         distance = neighbour_distances(size, use_causal_mask)
@@ -270,7 +260,7 @@ class StridedAttention(BlockPattern):
         return self.stride
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         near_keys, near_values, near_marks = (
             with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
@@ -372,7 +362,7 @@ class FixedAttention(BlockPattern):
         return _rotate(super().__call__(query, key, value, padding_mask, **options), -start)
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         positions = ops.arange(ops.shape(keys)[3], dtype="int32")
         # If JAX does not know the length, the whole sequence is here (see `fitting_size`).

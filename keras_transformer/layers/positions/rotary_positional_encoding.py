@@ -18,8 +18,9 @@ class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates pairs of features of queries and keys by angles proportional to the position.
 
     The dot product of a query and a key then depends on the distance between them, but not on their
-    absolute positions. The width K of a head must be even. The embeddings do not change. `MultiHeadAttention` calls the method `rotate`
-    for queries and keys. The angles and the rotation are float32 under every dtype policy.
+    absolute positions. The width K of a head must be even. The embeddings do not change.
+    `MultiHeadAttention` calls the method `rotate` for queries and keys. The angles and the rotation
+    are float32 under every dtype policy.
 
     Example:
 

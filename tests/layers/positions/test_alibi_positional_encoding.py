@@ -39,8 +39,3 @@ def test_bias_falls_with_the_distance_to_both_sides():
     bias = to_numpy(ALiBiPositionalEncoding(2).score_bias(distance))
     expected = np.array([2**-4, 2**-8])[:, None, None] * -np.array([[2, 1, 0], [1, 2, 3]])
     np.testing.assert_allclose(bias, expected, rtol=1e-6)
-
-
-def test_no_heads_are_refused():
-    with pytest.raises(ValueError, match="num_heads=0"):
-        ALiBiPositionalEncoding(0)

@@ -143,12 +143,6 @@ def test_only_some_have_a_bias_or_a_longest_position(encoding):
         encoding.check_length(10 * LENGTH)
 
 
-@pytest.mark.parametrize("name", ["learned", "normalized_index", "binary"])
-def test_a_maximum_length_of_0_is_refused(name):
-    with pytest.raises(ValueError, match="`max_length` must be an integer of at least 1"):
-        new_position_encoding(name, {"max_length": 0})
-
-
 @pytest.mark.parametrize("make", [RotaryPositionalEncoding, lambda: RelativePositionBias(2)])
 def test_an_own_model_whose_attention_has_positions_can_be_quantized(make):
     x = keras.Input((None, 8))
