@@ -332,8 +332,8 @@ def _check_vocabularies(model: Any, tokenizer: Any) -> None:
     TensorFlow would take another token for such an id, and JAX would compute NaN.
     """
     size = getattr(model, "vocabulary_size", math.inf)
-    sizes = {"source": size, "target": getattr(model, "target_vocabulary_size", None) or size}
-    for side, of_model in sizes.items():
+    target_size = getattr(model, "target_vocabulary_size", None) or size
+    for side, of_model in (("source", size), ("target", target_size)):
         of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
         if of_tokenizer > of_model:
             raise ValueError(

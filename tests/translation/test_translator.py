@@ -97,12 +97,6 @@ def test_long_lists_go_in_batches_of_few_shapes():
     assert set(model.shapes) == ({(1, 32, 32)} if compiles_each_shape() else many)
 
 
-def test_sentences_longer_than_the_model_allows_are_truncated_with_a_warning():
-    translator = new_translator(Copier(), beam_size=1, overlong="truncate")
-    with pytest.warns(UserWarning, match="Only the first 31 of 40 pieces of '2222"):
-        assert translator.translate(["7", "2" * 40]) == ["7", "2" * 31]
-
-
 def test_sentences_longer_than_the_model_allows_are_split_and_joined():
     translator = new_translator(Copier(), beam_size=2)
     long = "1" * 20 + ". " + "2" * 10 + " " + "3" * 11 + " " + "4" * 12
@@ -167,12 +161,6 @@ def test_options_become_rules():
     assert translation(short, min_length=3)[0][:2] == "02"
 
 
-def test_only_the_first_part_begins_with_the_prefix():
-    translator = new_translator(Copier(), beam_size=1)
-    (translation,) = translator.translate(["1" * 20 + " " + "2" * 20], prefixes=["9"])
-    assert translation == "9" + "1" * 19 + " " + "2" * 20
-
-
 def test_forbidden_words_do_not_appear():
     probabilities = {BOS: {A + 1: 0.8, A + 2: 0.2}, A + 1: {A + 2: 0.6, EOS: 0.4}, A + 2: {EOS: 1}}
     translator = new_translator(BigramModel(probabilities, 14), beam_size=2)
@@ -209,12 +197,6 @@ def test_alignments_count_the_halves_of_a_split_word_as_one_word_of_the_source()
     assert found.text.split() == list("1234567890123")
     pairs = [(0, 0), *((1, target) for target in range(1, 11)), (2, 11), (3, 12)]
     assert found.alignment == tuple(pairs)
-
-
-def test_a_translation_can_be_as_long_as_it_must_be():
-    model = BigramModel({BOS: {A: 1.0}, A: {EOS: 1.0}}, 14)
-    ((found,),) = new_translator(model, beam_size=1, min_length=70).translate_nbest(["1"])
-    assert found.length == 70
 
 
 def test_samples_depend_on_seed_and_index_alone():
