@@ -1,5 +1,6 @@
 """Contains operations that differ by backend, such as affine maps, attention and loops."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ _ROWS = 8
 MASKED_SCORE = -1e9
 
 # What is faster on a GPU of PyTorch than the layers' formulas.
-FUSES_ATTENTION = JOINS_PROJECTIONS = True
+FUSES_ATTENTION = JOINS_PROJECTIONS = FUSES_RELU = True
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,6 +142,37 @@ def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
     return list(y.split(widths, dim=-1))
 
 
+def affine_relu(x: Any, kernel: Any, bias: Any) -> Any:
+    """Computes the ReLU of an affine map in one product on a GPU of PyTorch, otherwise None."""
+    if not FUSES_RELU or not _is_on_cuda(x):
+        return None
+    x, kernel, bias = (ops.convert_to_tensor(z) for z in (x, kernel, bias))
+    rows = ops.reshape(x, (-1, x.shape[-1]))
+    return ops.reshape(_affine_relu()(rows, kernel, bias), (*x.shape[:-1], kernel.shape[-1]))
+
+
+@functools.cache
+def _affine_relu() -> Callable[..., Any]:
+    import torch
+
+    class AffineRelu(torch.autograd.Function):
+        """The gradient needs the result only, and not what ReLU was applied to."""
+
+        @staticmethod
+        def forward(context: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            y = torch.ops.aten._addmm_activation(bias, x, kernel)
+            context.save_for_backward(x, kernel, y)
+            return y
+
+        @staticmethod
+        def backward(context: Any, upstream: Any) -> Any:
+            x, kernel, y = context.saved_tensors
+            upstream = torch.where(y > 0, upstream, 0.0)
+            return upstream @ kernel.t(), x.t() @ upstream, upstream.sum(0)
+
+    return AffineRelu.apply
+
+
 def _is_on_cuda(x: Any) -> bool:
     return getattr(getattr(x, "device", None), "type", None) == "cuda"
 
@@ -231,7 +263,7 @@ def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
 
         if torch.is_inference_mode_enabled():
             slots = start + torch.arange(values.shape[axis], device=x.device)
-            return x.index_copy_(axis, slots, values)
+            return x.index_copy_(axis, slots, values.to(x.dtype))
     return ops.slice_update(x, [start if i == axis else 0 for i in range(3)], values)
 
 

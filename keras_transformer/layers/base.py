@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import scale_and_shift
+from keras_transformer._backend.operations import affine_relu, scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.changes import (
     apply_layer_changes,
@@ -138,6 +138,10 @@ class Dense(KeepsLora, CreatesPlaceholders, keras.layers.Dense):
         super().__init__(units, activation=activation, use_bias=use_bias, **kwargs)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
+        if self.bias is not None and self.activation is keras.activations.relu:
+            x = affine_relu(inputs, self.kernel, self.bias)
+            if x is not None:
+                return x
         x = ops.matmul(inputs, self.kernel)
         if self.bias is not None:
             x = scale_and_shift(x, shift=self.bias, training=training)

@@ -29,10 +29,12 @@ STEPS, WINDOWS = 10, 6  # the first window is not counted
 PROFILED_STEPS, SLOWEST = 3, 60
 NUMERICS_STEPS = 3
 
-# What is faster on a GPU of PyTorch, with module, name and the value without it.
+# What is faster on a GPU of PyTorch, with module, name and the value without it. "cudnn" is
+# PyTorch's choice of its kernel for attention.
 SWITCHES: dict[str, tuple[str, str, Any]] = {
     "attention": ("_backend.operations", "FUSES_ATTENTION", False),
     "joining": ("_backend.operations", "JOINS_PROJECTIONS", False),
+    "relu": ("_backend.operations", "FUSES_RELU", False),
     "options": ("_backend.compiled_step", "OPTIONS", {}),
 }
 
@@ -210,8 +212,8 @@ def jax_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
 def numerics(check: Check) -> Actions:
     """Compares three compiled steps with those of a reference, in float32 and bfloat16.
 
-    The reference is PyTorch's eager step on the same device, without kernels for attention, and on JAX the same step on the CPU.
-    A sentence is all padding, in source and target.
+    The reference is PyTorch's eager step on the same device, by the layers' formulas, and on JAX
+    the same step on the CPU. A sentence is all padding, in source and target.
     """
 
     def measure() -> dict[str, Any]:
@@ -238,9 +240,9 @@ def without_kernels(check: Check) -> Iterator[None]:
         return
     from keras_transformer._backend import operations
 
-    names = ("FUSES_ATTENTION", "JOINS_PROJECTIONS")
+    names = ("FUSES_ATTENTION", "JOINS_PROJECTIONS", "FUSES_RELU")
     values = [getattr(operations, name) for name in names]
-    switch_off(("attention", "joining"))
+    switch_off(("attention", "joining", "relu"))
     try:
         yield
     finally:
@@ -392,6 +394,11 @@ def actions_of(check: Check) -> Actions:
 
 def switch_off(names: Iterable[str]) -> None:
     for name in names:
+        if name == "cudnn":
+            import torch
+
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            continue
         module, attribute, value = SWITCHES[name]
         setattr(importlib.import_module(f"keras_transformer.{module}"), attribute, value)
 
@@ -417,6 +424,7 @@ def from_json(text: str) -> Check:
     fields = json.loads(text)
     make = DecodingCase if fields["name"].startswith("decode") else Case
     fields["cases"] = tuple(make(**case) for case in fields["cases"])
+    fields["without"] = tuple(fields["without"])
     return Check(**fields)
 
 

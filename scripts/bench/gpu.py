@@ -58,7 +58,7 @@ def all_checks(backends: Sequence[str]) -> Iterator[Check]:
         for backend in backends:
             gigabytes = TRAINING_GB[case.name]
             yield Check(f"train {backend} {case.name}", "ours", backend, (case,), "auto", gigabytes)
-    for name in SWITCHES:
+    for name in (*SWITCHES, "cudnn"):
         for case in CASES:
             check = Check(f"train torch {case.name}", "ours", "torch", (case,), "auto")
             own = f"{check.name} without {name}"
@@ -240,7 +240,9 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu.json")
-    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="names of checks to run, in this order")
+    parser.add_argument(
+        "--only", nargs="+", metavar="PATTERN", help="names of checks to run, in this order"
+    )
     parser.add_argument("--skip", nargs="+", metavar="PATTERN", default=[], help="or not to run")
     parser.add_argument("--backends", nargs="+", choices=("torch", "jax"), default=("torch", "jax"))
     parser.add_argument("--baseline", type=Path, help="another checkout to measure beside this")
