@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD
+from support.fake_models import BOS, EOS, PAD, UNK
 from support.recurrent_model import RecurrentModel
 from support.searching import beam_search
 
@@ -63,7 +63,7 @@ def test_stages_and_smaller_batches_change_nothing(options):
 
 
 class Digits:
-    pad_id, bos_id, eos_id = PAD, BOS, EOS
+    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
     frame_source = Tokenizer.frame_source
     source_pieces = target_pieces = ["?"] * 4 + ["▁" + digit for digit in "0123456"]
 
