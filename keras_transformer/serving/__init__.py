@@ -1,4 +1,4 @@
-"""A client for exported models on TensorFlow Serving. It needs neither Keras nor model files."""
+"""A client for exported models on TensorFlow Serving. It needs no model files."""
 
 from keras_transformer.serving.client import ServedTranslation, ServingClient, connect
 

@@ -31,10 +31,8 @@ def line_chart(
         return _place(step, 0, last, LEFT, RIGHT)
 
     def y(value: float) -> float:
-        numbers = (
-            map(math.log, (value, up[0], up[-1])) if is_logarithmic else (value, up[0], up[-1])
-        )
-        return _place(*numbers, BOTTOM, TOP)
+        value, low, high = (math.log(z) if is_logarithmic else z for z in (value, up[0], up[-1]))
+        return _place(value, low, high, BOTTOM, TOP)
 
     def point(name: str, step: int, value: float) -> dict[str, Any]:
         text = f"{f'{name}, ' * (len(lines) > 1)}step {step:,}: {value:.6g}"

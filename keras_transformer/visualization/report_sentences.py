@@ -63,7 +63,7 @@ def shown_sentences(
     it, and those of the reference are of the first model. A text too long for the model has no
     tokens.
     """
-    found = [{"source": sources[index], "texts": []} for index in indices]
+    found: list[dict[str, Any]] = [{"source": sources[i], "texts": []} for i in indices]
     chosen = [sources[index] for index in indices]
     for row, text in enumerate(_with_tokens(systems[0], chosen, [references[i] for i in indices])):
         found[row]["texts"].append(("reference", *text))

@@ -159,7 +159,7 @@ def test_no_thread_is_left_when_nobody_wants_more():
     chunks = available_chunks(iter(int, 1), most=4)  # Endless.
     next(chunks)
     chunks.close()
-    takers = [thread for thread in threading.enumerate() if thread.name.endswith("(_take)")]
+    takers = [thread for thread in threading.enumerate() if thread.name.endswith("(take)")]
     for thread in takers:
         thread.join(timeout=10)
     assert not any(thread.is_alive() for thread in takers)

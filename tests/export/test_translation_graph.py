@@ -49,7 +49,7 @@ def test_translations_and_scores_are_those_of_the_translator(outputs, hypotheses
     np.testing.assert_allclose(found["score"], [best.score for best, *_ in hypotheses], atol=1e-4)
 
 
-def test_all_hypotheses_are_those_of_the_translator(outputs, hypotheses):
+def test_all_hypotheses_are_those_of_the_translator(outputs, hypotheses, tokenizer):
     found = outputs["nbest"]
     for row, expected in enumerate(hypotheses):
         if not expected[0].text:
@@ -59,14 +59,8 @@ def test_all_hypotheses_are_those_of_the_translator(outputs, hypotheses):
         assert found["translations"][row] == [hypothesis.text for hypothesis in expected]
         scores = [hypothesis.score for hypothesis in expected]
         np.testing.assert_allclose(found["scores"][row], scores, atol=1e-4)
-
-
-@pytest.mark.once
-def test_pieces_are_those_of_the_hypotheses(outputs, hypotheses, tokenizer):
-    for row, expected in zip(outputs["nbest"]["pieces"], hypotheses, strict=True):
-        for pieces, hypothesis in zip(row, expected, strict=True):
-            own = [tokenizer.target_pieces[id] for id in hypothesis.ids]
-            assert pieces == [*own, *[""] * (len(pieces) - len(own))]
+        for pieces, hypothesis in zip(found["pieces"][row], expected, strict=True):
+            assert [x for x in pieces if x] == [tokenizer.target_pieces[x] for x in hypothesis.ids]
 
 
 @pytest.mark.once
@@ -110,11 +104,7 @@ def test_inputs_that_are_left_out_stand_for_what_was_exported(exporting, outputs
     unset = {"beam_size": [-1], "length_penalty": [-1.0], "max_length": [-1]}
     assert exporting.answers["defaults"] == {"translate_nbest": unset}
     assert outputs["left out"] == outputs["negative"] == outputs["nbest"]
-
-
-@pytest.mark.once
-def test_a_length_penalty_is_at_most_10(outputs):
-    assert outputs["penalty 1e9"] == outputs["penalty 10"]
+    assert outputs["penalty 1e9"] == outputs["penalty 10"]  # the largest one
 
 
 @pytest.mark.once
@@ -198,12 +188,7 @@ def test_search_finds_the_same_over_both_kinds_of_cache(exporting):
     grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
     assert grows["ids"] == fixed["ids"]
     np.testing.assert_allclose(grows["scores"], fixed["scores"], atol=1e-5)
-
-
-@pytest.mark.once
-def test_only_the_cache_of_fixed_size_needs_xla(exporting):
-    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
-    assert "XlaDynamicUpdateSlice" in fixed["operations"]
+    assert "XlaDynamicUpdateSlice" in fixed["operations"]  # which a server lacks
     assert "XlaDynamicUpdateSlice" not in grows["operations"]
 
 
@@ -237,15 +222,9 @@ def test_any_ids_give_the_text_that_they_give_in_python(both):
     rows = [[id for id in row if id != tokenizer.pad_id] for row in answers["ids"]]
     assert answers["decoded"] == tokenizer.decode_target(rows)
     assert any("⁇" in text for text in answers["decoded"])
-
-
-@pytest.mark.once
-def test_pieces_are_the_vocabulary_s_without_those_that_are_no_text(both):
-    tokenizer, answers = both
-    pieces = tokenizer.target_pieces
     specials = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-    expected = [["" if id in specials else pieces[id] for id in row] for row in answers["ids"]]
-    assert answers["pieces"] == expected
+    names = ["" if id in specials else x for id, x in enumerate(tokenizer.target_pieces)]
+    assert answers["pieces"] == [[names[id] for id in row] for row in answers["ids"]]
 
 
 @pytest.mark.once
@@ -258,8 +237,4 @@ def test_rows_of_similar_length_go_together_and_come_back_in_order(exporting):
         [2 * value if column < end else -7 for column, value in enumerate(row)]
         for row, end in zip(rows, longest, strict=True)
     ]
-
-
-@pytest.mark.once
-def test_no_rows_give_no_results(exporting):
-    assert exporting.answers["chunks"]["empty"] == [[0, 9], [0]]
+    assert exporting.answers["chunks"]["empty"] == [[0, 9], [0]]  # of no rows

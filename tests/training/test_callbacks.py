@@ -94,6 +94,7 @@ def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
     assert recorder.epochs == [6, 9]
 
 
+@pytest.mark.once
 def test_reports_are_means_since_the_last_one():
     each, pairs = Reports(), Reports()
     fit(new_model(), 4, 1, StepReports([each], tokens=lambda step: 1, every=1))

@@ -138,6 +138,7 @@ def test_a_bias_and_additional_losses_count_as_with_all_logits():
         np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=1e-6)
 
 
+@pytest.mark.once
 def test_a_quantized_model_is_refused():
     trainer = new_trainer()
     inputs = inputs_of(trainer.model)

@@ -8,9 +8,12 @@ import re
 import zlib
 
 import numpy as np
+import pytest
 from support.attention_examples import attention_example
 
 from keras_transformer.visualization.attention_html import WEIGHT_STEPS, attention_page
+
+pytestmark = pytest.mark.once
 
 SIZE_LIMIT = 1_000_000
 

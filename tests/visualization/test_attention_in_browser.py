@@ -10,7 +10,7 @@ from support.attention_examples import SOURCE, TARGET, attention_example
 
 from keras_transformer.visualization.attention_html import attention_page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is an optional dependency"
 )

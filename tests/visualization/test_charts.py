@@ -16,6 +16,8 @@ from keras_transformer.visualization.charts import (
 )
 from keras_transformer.visualization.pages import _TEMPLATES
 
+pytestmark = pytest.mark.once
+
 
 def drawn(chart):
     return Page(_TEMPLATES.get_template("parts.html").module.chart(chart))

@@ -1,8 +1,11 @@
 """Pages escape all text."""
 
+import pytest
 from support.html_page import Page
 
 from keras_transformer.visualization.pages import _TEMPLATES, render
+
+pytestmark = pytest.mark.once
 
 HOSTILE = "<script>alert('1')</script> & \" </td>"
 PARTS = _TEMPLATES.get_template("parts.html").module

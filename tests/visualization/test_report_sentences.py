@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from sacrebleu.metrics import CHRF
 
 from keras_transformer.visualization.report_sentences import (
@@ -13,6 +14,8 @@ from keras_transformer.visualization.report_sentences import (
     sentence_chrf,
     shown_sentences,
 )
+
+pytestmark = pytest.mark.once
 
 REFERENCES = ["a b c d", "a b", "a", "x y", "x y z", "u v", "p q r"]
 

@@ -121,7 +121,7 @@ class BlockPattern(AttentionPattern):
     """Base class of sparse patterns for self-attention, which split the sequence into blocks.
 
     A subclass returns the scores of the keys that the queries of a block may attend to. One softmax
-    covers all scores of a query.
+    covers all scores of a query. The numbers of queries and keys must be equal.
     """
 
     needs_window = True
@@ -200,10 +200,6 @@ class LocalAttention(BlockPattern):
         window: Largest distance in tokens between query and key, at least 1 (r in the paper). The
             window covers earlier and later keys. A causal mask excludes all later keys.
 
-    Raises:
-        ValueError: If `window` is less than 1, or if a call has different numbers of queries and
-            keys.
-
     Source: Vaswani et al. 2017, §4, "restricted self-attention".
     """
 
@@ -245,10 +241,6 @@ class StridedAttention(BlockPattern):
 
     Args:
         stride: The stride l in tokens, at least 1.
-
-    Raises:
-        ValueError: If `stride` is less than 1, or if a call has different numbers of queries and
-            keys.
 
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
@@ -323,10 +315,6 @@ class FixedAttention(BlockPattern):
         num_summaries: Number c of summary positions at the end of each block, from 1 to
             `block_size`. Defaults to `block_size // 16`, but at least 1.
 
-    Raises:
-        ValueError: If `block_size` is less than 1, if `num_summaries` is not from 1 to
-            `block_size`, or if a call has different numbers of queries and keys.
-
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
 
@@ -334,8 +322,7 @@ class FixedAttention(BlockPattern):
     num_summaries: int | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(block_size=self.block_size)
-        check_sizes(num_summaries=self._summary_size)
+        check_sizes(block_size=self.block_size, num_summaries=self._summary_size)
         if self._summary_size > self.block_size:
             raise ValueError(
                 "`num_summaries` must be at most `block_size`. "
@@ -375,7 +362,7 @@ class FixedAttention(BlockPattern):
             return [near_group]
 
         def far_heads(weights: Any) -> Any:
-            heads = ops.matmul(_join(weights), self._summaries(values))
+            heads = ops.matmul(join_blocks(weights), self._summaries(values))
             return ops.reshape(heads, (*ops.shape(queries)[:4], values.shape[-1]))
 
         return [near_group, (self._far_scores(queries, keys, marks, use_causal_mask), far_heads)]
@@ -387,12 +374,12 @@ class FixedAttention(BlockPattern):
 
     def _summaries(self, blocks: Any) -> Any:
         """Joins the last c positions of the blocks `(B, H, M, l, K)`: `(B, H, M * c, K)`."""
-        return _join(blocks[:, :, :, self.block_size - self._summary_size :])
+        return join_blocks(blocks[:, :, :, self.block_size - self._summary_size :])
 
     def _far_scores(self, queries: Any, keys: Any, marks: Any, use_causal_mask: bool) -> Any:
         """Returns scores `(B, H, M, l, M * c)` of the summaries of other blocks."""
         keys, marks = self._summaries(keys), self._summaries(marks)
-        joined = _join(queries)
+        joined = join_blocks(queries)
         # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
         of_queries, of_keys = (
             ops.arange(ops.shape(x)[2], dtype="int32") // size
@@ -402,11 +389,6 @@ class FixedAttention(BlockPattern):
         is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
         scores = masked_scores(joined, keys, marks, is_other)
         return ops.reshape(scores, (*ops.shape(queries)[:4], ops.shape(keys)[2]))
-
-
-def _join(blocks: Any) -> Any:
-    """Joins the blocks `(B, H, M, b, K)`: `(B, H, M * b, K)`."""
-    return join_blocks(blocks, None)
 
 
 def _rotate(x: Any, start: Any) -> Any:
@@ -436,10 +418,10 @@ def split_blocks(x: Any, size: Any) -> Any:
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
-def join_blocks(blocks: Any, length: Any) -> Any:
+def join_blocks(blocks: Any, length: Any = None) -> Any:
     """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`.
 
-    If `length` is None, the sequence has all M b positions.
+    The length is M * b by default.
     """
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
