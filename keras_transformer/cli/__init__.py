@@ -20,10 +20,7 @@ from typing import Any
 import click
 
 from keras_transformer import __version__, _backend
-from keras_transformer._backend.short_import import shorten_import_of_keras
 from keras_transformer._files import is_disk_full
-from keras_transformer._lazy import ImportHook
-from keras_transformer._streams import hidden_stderr
 from keras_transformer.cli import common
 from keras_transformer.cli.interrupts import kept_interrupts
 from keras_transformer.errors import RecipeError, UserError, is_out_of_memory
@@ -31,10 +28,6 @@ from keras_transformer.errors import RecipeError, UserError, is_out_of_memory
 COMMANDS = (
     *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
     *("attention", "report", "beam", "conformance", "info", "recipes", "schema"),
-)
-# These commands never compile with PyTorch's compiler Dynamo.
-_COMMANDS_THAT_COMPILE_NOTHING = (
-    *("translate", "score", "evaluate", "average", "export", "attention", "report", "beam"),
 )
 
 # Errors of the file system that the user can fix with another path.
@@ -168,7 +161,3 @@ def main() -> None:
     context.with_resource(common.warning_lines())
     atexit.register(gc.freeze)  # Python then ends up to a second faster: it collects no garbage.
     common.choose_backend()
-    if context.invoked_subcommand in _COMMANDS_THAT_COMPILE_NOTHING:
-        shorten_import_of_keras()
-    if "tensorflow" not in sys.modules:  # TF_CPP_MIN_LOG_LEVEL does not hide all lines.
-        sys.meta_path.insert(0, ImportHook("tensorflow", hidden_stderr))

@@ -12,6 +12,7 @@ import click
 
 from keras_transformer._backend import installed_backends
 from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
+from keras_transformer.cli.memory import keep_freed_memory
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def command(
     directory = directory or Path("runs") / loaded.name
     if resume and not (directory / "recipe.yaml").is_file():
         raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
+    keep_freed_memory()
     distribution = start(loaded)
     opened = distribution.open_run(directory, loaded, resume)
     try:

@@ -1,19 +1,10 @@
-"""Exports trained models to SavedModel, CTranslate2 and ONNX, and runs to small folders.
+"""Exports trained models to SavedModel, CTranslate2 and ONNX, and runs to small folders."""
 
-Each module is imported when one of its names is first used. So users of `OnnxTranslator`
-need not wait for the import of Keras.
-"""
-
-from typing import TYPE_CHECKING
-
-from keras_transformer._lazy import lazy_names
-
-if TYPE_CHECKING:
-    from keras_transformer.export.ctranslate2 import export_ctranslate2
-    from keras_transformer.export.onnx import export_onnx
-    from keras_transformer.export.onnx_translator import OnnxTranslator
-    from keras_transformer.export.saved_model import export_run_saved_model, export_saved_model
-    from keras_transformer.export.shared_run import export_shared_run
+from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.onnx import export_onnx
+from keras_transformer.export.onnx_translator import OnnxTranslator
+from keras_transformer.export.saved_model import export_run_saved_model, export_saved_model
+from keras_transformer.export.shared_run import export_shared_run
 
 __all__ = [
     "OnnxTranslator",
@@ -23,15 +14,3 @@ __all__ = [
     "export_saved_model",
     "export_shared_run",
 ]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "OnnxTranslator": "keras_transformer.export.onnx_translator",
-        "export_ctranslate2": "keras_transformer.export.ctranslate2",
-        "export_onnx": "keras_transformer.export.onnx",
-        "export_run_saved_model": "keras_transformer.export.saved_model",
-        "export_saved_model": "keras_transformer.export.saved_model",
-        "export_shared_run": "keras_transformer.export.shared_run",
-    },
-)

@@ -233,7 +233,8 @@ class ModelSettings(_Section):
 
     @model_validator(mode="after")
     def _check_architecture(self) -> "ModelSettings":
-        _, settings, presets = ARCHITECTURES[self.architecture]
+        model_class = ARCHITECTURES[self.architecture]
+        settings, presets = model_class.settings(), model_class.presets
         if self.preset not in presets:
             raise ValueError(
                 f"the architecture {self.architecture} has the presets {', '.join(presets)}. "
@@ -273,7 +274,7 @@ class ModelSettings(_Section):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Returns the settings that are not None, as arguments for the model's `from_preset`."""
+        """Returns the settings that are not None, as arguments for the model's class."""
         return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 

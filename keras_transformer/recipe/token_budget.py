@@ -206,10 +206,8 @@ def _step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
     import numpy as np
 
-    from keras_transformer.training import keep_freed_memory
     from keras_transformer.training.train_run import new_trainer
 
-    keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size
     vocabularies: Any = _Vocabularies(size, size, recipe.tokenizer.joint)
     trainer = new_trainer(recipe, vocabularies)

@@ -27,13 +27,11 @@ def load_model(path: str | Path) -> Any:
 
     from keras_transformer._backend.compilation_cache import use_compilation_cache
     from keras_transformer.layers.placeholder_weights import placeholder_weights
-    from keras_transformer.models import register_models
 
     use_compilation_cache()
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
-    register_models()
     read_config(path)
     try:
         with placeholder_weights():

@@ -19,7 +19,6 @@ from keras_transformer._files import atomic_write, is_keras_file, read_config, s
 from keras_transformer.errors import UserError
 from keras_transformer.layers.changes import layer_changes
 from keras_transformer.layers.placeholder_weights import placeholder_weights
-from keras_transformer.models import register_models
 from keras_transformer.models.base import loading_in_float32
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.model_file import (
@@ -259,7 +258,6 @@ def load_checkpoint_model(path: str | Path) -> Any:
     which of its sublayers are frozen.
     """
     _, config = _check_loadable(Path(path))
-    register_models()
     file = Path(path) / _MODEL
     with placeholder_weights():
         model = keras.saving.load_model(file, compile=False)

@@ -11,7 +11,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
-from keras_transformer.models.base import ChecksClassWeight, check_keywords
+from keras_transformer.models.base import check_keywords
 from keras_transformer.training.crossentropy import (
     MaskedCrossentropy,
     checked_labels,
@@ -22,7 +22,7 @@ from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplex
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class SlicedLogitsTrainer(ChecksClassWeight, Recompiling, keras.Model):
+class SlicedLogitsTrainer(Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary

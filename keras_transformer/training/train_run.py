@@ -9,14 +9,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend.process import keep_freed_memory, without_tensorflow
+from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.layers.changes import layer_changes
-from keras_transformer.models import architecture
+from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.recipe.token_budget import available_mebibytes
 from keras_transformer.runs.checkpoints import checkpoint_step
@@ -82,7 +82,6 @@ def train(
             model but no checkpoint. If the loss or a weight becomes infinite or NaN. If the disk is
             full.
     """
-    keep_freed_memory()
     distribution = start(run.recipe)
     with distribution.training_lock(run.directory):
         _train(run, resume, callbacks or [], distribution)
@@ -405,7 +404,7 @@ def new_trainer(
 
 
 def _new_model(recipe: Recipe, size: int, target_size: int | None, **changes: Any) -> Any:
-    return architecture(recipe.model.architecture).from_preset(
+    return ARCHITECTURES[recipe.model.architecture].of_size(
         recipe.model.preset,
         size,
         target_vocabulary_size=target_size,

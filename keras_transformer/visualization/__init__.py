@@ -1,19 +1,29 @@
 """Shows what a model does: pages and pictures of attention, search and training."""
 
-from typing import TYPE_CHECKING
-
-from keras_transformer._lazy import lazy_names
-
-if TYPE_CHECKING:
-    from keras_transformer.visualization.beam_tree import beam_page
-    from keras_transformer.visualization.report import run_report
-
-__all__ = ["beam_page", "run_report"]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "beam_page": "keras_transformer.visualization.beam_tree",
-        "run_report": "keras_transformer.visualization.report",
-    },
+from keras_transformer.visualization.attention_example import (
+    AttentionExample,
+    translation_attention,
 )
+from keras_transformer.visualization.attention_maps import (
+    AttentionMap,
+    attention_maps,
+    attention_rollout,
+    head_entropy,
+)
+from keras_transformer.visualization.attention_page import attention_page
+from keras_transformer.visualization.attention_picture import attention_svg
+from keras_transformer.visualization.beam_tree import beam_page
+from keras_transformer.visualization.report import run_report
+
+__all__ = [
+    "AttentionExample",
+    "AttentionMap",
+    "attention_maps",
+    "attention_page",
+    "attention_rollout",
+    "attention_svg",
+    "beam_page",
+    "head_entropy",
+    "run_report",
+    "translation_attention",
+]

@@ -9,15 +9,8 @@ from support.fake_models import BOS, EOS, PAD
 from support.recurrent_model import RecurrentModel
 from support.searching import beam_search, sample
 
-from keras_transformer import (
-    Ensemble,
-    Request,
-    SamplingOptions,
-    SearchOptions,
-    Tokenizer,
-    Translator,
-    random_numbers,
-)
+from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer, Translator
+from keras_transformer.decoding import Request, random_numbers
 from keras_transformer.decoding.search import StagedSearch, make_strategy
 
 V, LONGEST = 11, 20

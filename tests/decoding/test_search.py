@@ -11,8 +11,9 @@ from support.fake_models import PrefixModel
 from support.searching import beam_search, eagerly, quick_search
 from support.small_models import new_model, small_model
 
-from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
+from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import (
     FEW_SHAPES_SENTENCES,

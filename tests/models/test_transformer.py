@@ -326,11 +326,6 @@ def test_output_weights_project_the_states():
     np.testing.assert_allclose(states @ to_numpy(matrix).T, to_numpy(model(inputs)), atol=1e-5)
 
 
-def test_float64_is_refused():
-    with pytest.raises(ValueError, match="Received: dtype=float64"):
-        new_model(dtype="float64")
-
-
 @pytest.mark.parametrize("name", ["post_norm_learned", "pre_norm_rotary_separate"])
 def test_files_of_the_first_release_give_the_same_logits(name):
     """Written by commit 4d3302f, before encoder and decoder were layers."""

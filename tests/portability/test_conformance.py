@@ -15,13 +15,13 @@ from support.small_models import TARGET_V, VARIANTS, V, new_model
 
 from keras_transformer import (
     BertEncoder,
-    Conformance,
     LanguageModel,
     MaskedLanguageModel,
     UserError,
     conformance,
 )
 from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.portability import Conformance
 from keras_transformer.portability.conformance import (
     _tensors_of,
     _write_model,

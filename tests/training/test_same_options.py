@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from keras_transformer import UserError, check_same_options
+from keras_transformer import UserError
+from keras_transformer.training import check_same_options
 
 
 def test_other_options_are_refused_by_name(tmp_path):

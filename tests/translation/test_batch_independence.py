@@ -16,7 +16,8 @@ from support.recurrent_model import RecurrentModel
 from support.searching import eagerly, quick_search
 from support.small_models import new_model
 
-from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions, Tokenizer
+from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import StagedSearch, make_strategy
 from keras_transformer.decoding.target_constraints import ConstraintError
