@@ -1,12 +1,10 @@
-"""Writes files atomically, and safely reads files from unknown sources."""
+"""Writes files completely or not at all, and reads small files from unknown sources."""
 
-import copy
 import errno
 import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -16,42 +14,34 @@ from typing import IO, Any, TextIO
 
 from keras_transformer.errors import UserError
 
-# Most file systems allow names of 255 bytes. `is_plain_name` leaves room for prefix and suffix.
-_LONGEST_NAME_BYTES, _LONGEST_PLAIN_NAME_BYTES = 255, 200
 # The configuration of a Keras model with a thousand layers takes about 1 MiB.
 _MOST_JSON_BYTES = 4 * 1024 * 1024
-_CHUNK_BYTES = 1024 * 1024
-_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Writes a file or folder under a temporary name, flushes it, and renames it to `path`.
+    """Writes a file or folder under a temporary name beside `path`, then renames it to `path`.
 
-    If `path` is a symbolic link, the target of the link is replaced and the link is kept. The
-    new file gets the permissions of the file that it replaces. If `path` is an existing folder, the
-    folder must be empty.
+    A symbolic link is kept and its target is replaced. A replaced file keeps its permissions. If
+    `path` is an existing folder, the folder must be empty.
 
     Yields:
-        The temporary path, which has the folder and the suffix of `path`. If a killed process left
-        a file at the temporary path, that file is removed first.
+        The temporary path, which has the folder and the suffix of `path`.
 
     Raises:
-        UserError: If the disk is full. A full disk leaves the old content of `path` unchanged.
+        UserError: If the disk is full. After any error, the old content of `path` is unchanged.
     """
     path = Path(path)
     if path.is_symlink():
         path = Path(os.path.realpath(path))
-    partial = path.with_name(_partial_name(path))
-    remove(partial)
+    partial = path.with_name(f".partial-{path.name}")
+    remove(partial)  # A killed process may have left it.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         if path.is_file():
-            partial.chmod(stat.S_IMODE(path.stat().st_mode))
-        _flush(partial)
+            shutil.copymode(path, partial)
         os.replace(partial, path)
-        _flush_entry(path.parent)
     except BaseException as error:
         remove(partial)
         if is_disk_full(error):
@@ -60,41 +50,37 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def output_path(path: Path) -> Iterator[Path]:
-    """Writes a file as `atomic_write` does, but tells at once if it cannot be written.
-
-    Raises:
-        UserError: If the file cannot be written. The start of the `with` block raises this error.
-    """
+def output_path(path: str | Path) -> Iterator[Path]:
+    """Writes a file as `atomic_write` does. Raises `UserError` at once if that is not possible."""
+    path = Path(path)
     with ExitStack() as stack:
         try:
+            if path.exists():
+                path.open("r+").close()  # raises an error for folders and read-only files
             partial = stack.enter_context(atomic_write(path))
             partial.touch()
         except OSError as error:
-            if is_disk_full(error):
-                raise
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         yield partial
 
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Opens an output file for UTF-8 text.
+    """Opens an output file for UTF-8 text, as `output_path` does.
 
-    A regular file is replaced only when the `with` block ends without an error. A device or a pipe,
-    such as /dev/stdout, is written directly, line by line.
-
-    Raises:
-        UserError: If the file cannot be written. The start of the `with` block raises this error.
+    A device or a pipe, such as /dev/stdout, is written directly, line by line.
     """
     path = Path(path)
-    with ExitStack() as stack:
+    # /dev/stdout can be a regular file that the shell has opened. It must not be replaced.
+    if str(path).startswith(("/dev/", "/proc/")) or path.is_fifo():
         try:
-            file = stack.enter_context(_opened(path))
+            file = path.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
-            if is_disk_full(error):
-                raise
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        with file:
+            yield file
+        return
+    with output_path(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield file
 
 
@@ -121,20 +107,6 @@ def is_disk_full(error: BaseException) -> bool:
     )
 
 
-def is_plain_name(name: str) -> bool:
-    """Returns whether a name from an unknown source is a safe file name.
-
-    A safe name has no path separator of any operating system, no leading dot, only printable
-    characters, and at most 200 bytes.
-    """
-    return (
-        name.isprintable()
-        and not name.startswith(".")
-        and not set(name) & set("/\\:")
-        and 0 < len(name.encode()) <= _LONGEST_PLAIN_NAME_BYTES
-    )
-
-
 def read_json(file: IO[bytes], most_bytes: int) -> Any:
     """Parses a JSON file of at most `most_bytes` bytes.
 
@@ -148,12 +120,6 @@ def read_json(file: IO[bytes], most_bytes: int) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
-
-
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file as hex digits, without loading the whole file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
@@ -176,19 +142,21 @@ def read_text(path: Path) -> str:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """Reads the configuration of a `.keras` file, and rejects files that would fill the memory.
+    """Reads the configuration of a `.keras` file of an unknown source.
 
-    Call this function before `keras.saving.load_model`, which does not check sizes. `config.json`
-    and `metadata.json` must have at most 4 MiB each. Each file in the archive must have at most the
-    number of bytes that its zip header states.
+    Call this function before `keras.saving.load_model`, which does not limit the memory for JSON.
 
     Raises:
-        UserError: If the archive is damaged or a file in it is too large.
+        UserError: If the archive is damaged or has more than 4 MiB of JSON.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                _check_size(archive, member)
+                if member.filename.endswith(".json") and member.file_size > _MOST_JSON_BYTES:
+                    raise ValueError(
+                        f"{member.filename} must have at most {_MOST_JSON_BYTES:,} bytes. "
+                        f"Received: {member.file_size:,}"
+                    )
             with archive.open("config.json") as file:
                 config = read_json(file, _MOST_JSON_BYTES)
         if not isinstance(config, dict):
@@ -201,10 +169,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def is_keras_file(path: str | Path) -> bool:
     """Returns whether `read_config` can read the file `path`."""
     try:
-        read_config(path)
+        return bool(read_config(path))
     except UserError:
         return False
-    return True
 
 
 def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
@@ -213,38 +180,10 @@ def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
     return UserError(f"{path} is not a complete Keras model file: {reason}")
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        mode = stat.S_IFREG | 0o666
-    else:
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    # /dev/stdout can be a regular file that the shell has opened. Such a file must not be replaced.
-    if not stat.S_ISREG(mode) or str(path.absolute()).startswith(_STREAMS):
-        with path.open("a", buffering=1, encoding="utf-8") as file:
-            yield file
-        return
-
-    def create(name: str, flags: int) -> int:
-        return os.open(name, flags, stat.S_IMODE(mode))
-
-    with (
-        atomic_write(path) as partial,
-        open(partial, "w", encoding="utf-8", opener=create) as file,
-    ):
-        yield file
-
-
-def _partial_name(path: Path) -> str:
-    name = f".partial-{path.name}"
-    if len(os.fsencode(name)) <= _LONGEST_NAME_BYTES:
-        return name
-    return f".partial-{hashlib.sha256(os.fsencode(path.name)).hexdigest()}{path.suffix}"
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file as hex digits, without loading the whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove(path: Path) -> None:
@@ -260,35 +199,3 @@ def check_is_free(directory: str | Path) -> None:
     directory = Path(directory)
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(f"{directory} is not empty: remove it, or name another folder")
-
-
-def _flush(path: Path) -> None:
-    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        _flush_entry(entry)
-
-
-def _flush_entry(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    name, size = member.filename, member.file_size
-    if name in ("config.json", "metadata.json") and size > _MOST_JSON_BYTES:
-        raise ValueError(f"{name} must have at most {_MOST_JSON_BYTES:,} bytes. Received: {size:,}")
-    if member.compress_type == zipfile.ZIP_STORED:
-        return  # Keras writes all members uncompressed
-    if member.compress_type != zipfile.ZIP_DEFLATED:
-        # `zipfile` cannot limit the memory for other compression types.
-        raise ValueError(f"{name} must be stored or deflated in the archive")
-    unbounded = copy.copy(member)
-    unbounded.file_size = size + 1  # `zipfile` reads at most this many bytes
-    del unbounded.CRC  # Keras checks the CRC later
-    with archive.open(unbounded) as file:
-        if sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) > size:
-            raise ValueError(
-                f"{name} must have {size:,} bytes, as its header states. Received: more"
-            )

@@ -27,13 +27,7 @@ import numpy as np
 from keras import layers, ops
 from tabulate import tabulate
 
-from keras_transformer import (
-    Encoder,
-    LearnedPositionalEncoding,
-    UserError,
-    array_batches,
-    fit,
-)
+from keras_transformer import Encoder, LearnedPositionalEncoding, UserError, array_batches, fit
 from keras_transformer.data.download import download
 from keras_transformer.training import check_same_options
 

@@ -16,7 +16,7 @@ from keras_transformer import Recipe, Run, load_recipe, train
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import SHIPPED_RECIPES
-from keras_transformer.recipe.settings import known_keys, may_change
+from keras_transformer.recipe.schema import all_keys
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -109,7 +109,7 @@ def check_command(arguments):
         if isinstance(parameter.type, click.Choice | click.IntRange | click.FloatRange):
             parameter.process_value(context, values.get(parameter.name))
     settings = values.get("overrides") or []
-    assert {setting.partition("=")[0] for setting in settings} <= set(known_keys())
+    assert {setting.partition("=")[0] for setting in settings} <= {key.name for key in all_keys()}
     if any((folder / f"{values.get('recipe')}.yaml").is_file() for folder in SHIPPED_RECIPES):
         load_recipe(values["recipe"], [x for x in settings if "$" not in x])
 
@@ -147,8 +147,8 @@ def test_paths_of_a_page_exist(page):
         assert (page.parent / link).exists(), link
 
 
-def test_options_of_the_benchmarks_exist():
-    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+def test_options_of_the_measurements_exist():
+    text = (ROOT / "docs" / "reference" / "measurements.md").read_text("utf-8")
     lines = re.findall(r"`python (scripts/bench/\w+\.py)([^`]*)`", text)
     assert len(lines) > 10
     for script, options in lines:
@@ -192,9 +192,9 @@ def test_generated_pages_have_all_commands_keys_and_files():
 
     assert re.findall(r"^## (\w+)$", generated("command-line.md"), re.M) == list(COMMANDS)
     keys = generated("recipe.md")
-    assert all(f"| `{key.rpartition('.')[2]}` |" in keys for key in known_keys())
+    assert all(f"| `{key.name.rpartition('.')[2]}` |" in keys for key in all_keys())
     assert "|  |\n" not in keys  # a key without a description
     (row,) = re.findall(r"^\| `keep_checkpoints` .*", keys, re.M)
     assert row.endswith("*May change on resume.* |")
-    assert keys.count("*May change on resume.*") == sum(map(may_change, known_keys()))
+    assert keys.count("*May change on resume.*") == sum(key.may_change for key in all_keys())
     assert "| `model.keras` |" in generated("run-folder.md")

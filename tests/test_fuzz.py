@@ -38,7 +38,7 @@ from keras_transformer.translation.translator import Translator
 
 pytestmark = pytest.mark.slow
 
-RUN = Path(__file__).parent / "fixtures" / "4d3302f" / "run"
+RUN = Path(__file__).parent / "fixtures" / "trained_run"
 EXAMPLES = {
     "lines": 2500,
     "parallel": 900,

@@ -19,7 +19,7 @@ from keras_transformer.data.corpus import read_standard_input
 from keras_transformer.serving import ServingClient
 from keras_transformer.translation.open_run import open_model
 
-RUN = Path(__file__).parent / "fixtures" / "4d3302f" / "run"
+RUN = Path(__file__).parent / "fixtures" / "trained_run"
 SEARCH = ("--beam-size", "1", "--max-length", "4")
 
 

@@ -8,14 +8,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend import BACKENDS
 from keras_transformer._backend.compilation_cache import use_compilation_cache
 
 
-def compile_function(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+def compile_function(
+    function: Callable[..., Any],
+    model: Any,
+    *,
+    donated: Collection[int] = (),
+    any_shape: bool = False,
+) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode.
+    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode. If
+    `model.compiles` is False (see `Searchable`), the function runs eagerly on every backend.
     Every call reads the model's current weights, so training does not require recompilation.
     `quantize` and `enable_lora` replace or add weights, so the next call recompiles the function.
 
@@ -27,15 +33,37 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Callab
     Args:
         function: Function that uses `keras.ops` and returns tensors in any nested structure.
         model: Model that is passed as the first argument of `function`.
+        donated: Zero-based indices of the `tensors` that the caller will not use again. JAX reuses
+            their memory for the results. Defaults to none.
+        any_shape: If True, TensorFlow makes one graph without XLA. In this graph, all axes of the
+            first tensor and the first axis of each other tensor may vary in size. A small model
+            then takes 3 times as long per batch, but a new shape causes no delay. On the other
+            backends, the argument has no effect. Defaults to False.
 
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
-
-    Raises:
-        ValueError: If the backend is not TensorFlow, JAX or PyTorch.
     """
-    compiled = CompiledFunctions(model, (function, ()))
-    return lambda *tensors, **options: compiled.current()[0](*tensors, **options)
+    backend = keras.config.backend() if getattr(model, "compiles", True) else "none"
+    layers = [layer for layer in _layers(model) if hasattr(layer, "quantization_config")]
+    lock = threading.Lock()
+
+    @functools.lru_cache(maxsize=1)
+    def compiled(_: Any) -> Callable[..., Any]:
+        if backend == "tensorflow":
+            return (_tensorflow_graph if any_shape else _tensorflow)(function, model)
+        if backend == "jax":
+            return _jax(function, model, donated)
+        bound = functools.partial(function, model)
+        return _torch(bound) if backend == "torch" else bound
+
+    def call(*tensors: Any, **options: Any) -> Any:
+        # `quantize` and `enable_lora` change these. Listing all variables would take longer.
+        state = [(x.quantization_config is None, getattr(x, "lora_enabled", False)) for x in layers]
+        with lock:
+            current = compiled(tuple(state))
+        return current(*tensors, **options)
+
+    return call
 
 
 def compiles_each_shape() -> bool:
@@ -44,7 +72,7 @@ def compiles_each_shape() -> bool:
 
 
 def makes_graphs() -> bool:
-    """Returns whether `CompiledFunctions(..., any_shape=True)` makes one graph for all shapes."""
+    """Returns whether `compile_function` makes one graph for all shapes with `any_shape`."""
     return keras.config.backend() == "tensorflow"
 
 
@@ -62,57 +90,6 @@ def is_on_cpu() -> bool:
     if keras.config.backend() == "torch":
         return keras.ops.zeros(()).device.type == "cpu"
     return all(name.startswith("cpu") for name in keras.distribution.list_devices())
-
-
-class CompiledFunctions:
-    """Compiles several functions of one model in the same way as `compile_function`.
-
-    Args:
-        model: As in `compile_function`.
-        *functions: Pairs of a function and `donated`, the zero-based indices of the `tensors` that
-            the caller will not use again. JAX reuses their memory for the results.
-        any_shape: If True, TensorFlow makes one graph without XLA. In this graph, all axes of the
-            first tensor and the first axis of each other tensor may vary in size. A small model
-            then takes 3 times as long per batch, but a new shape causes no delay. On the other
-            backends, the argument has no effect. Defaults to False.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        *functions: tuple[Callable[..., Any], Collection[int]],
-        any_shape: bool = False,
-    ) -> None:
-        backend = keras.config.backend()
-        if backend not in BACKENDS:
-            raise ValueError(f"The backend must be one of {list(BACKENDS)}. Received: {backend!r}")
-        compilers = _COMPILERS_FOR_ANY_SHAPE if any_shape else _COMPILERS
-        self._model, self._functions, self._compile = model, functions, compilers[backend]
-        layers = _layers(model)
-        self._changeable = [layer for layer in layers if hasattr(layer, "quantization_config")]
-        self._lock = threading.Lock()
-        self._state: list[tuple[bool, bool]] | None = None
-        self._compiled: list[Callable[..., Any]] = []
-
-    def current(self) -> list[Callable[..., Any]]:
-        """Returns the compiled functions. Recompiles them after `quantize` or `enable_lora`.
-
-        To detect `quantize` and `enable_lora`, the method compares each layer's state with its
-        state at the last compilation. It does not list all variables of the model, because that
-        would take as long as 3 decoding steps.
-        """
-        state = [
-            (layer.quantization_config is None, getattr(layer, "lora_enabled", False))
-            for layer in self._changeable
-        ]
-        with self._lock:
-            if state != self._state:
-                self._state = state
-                self._compiled = [
-                    self._compile(function, self._model, donated)
-                    for function, donated in self._functions
-                ]
-            return self._compiled
 
 
 def _layers(model: Any) -> list[Any]:
@@ -146,7 +123,7 @@ class Recompiling:
         return before not in (None, counts[function])
 
 
-def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
+def _tensorflow(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
     """Compiles with XLA.
 
     For a small model, XLA shortens beam search by 60 % and greedy search by 90 %.
@@ -167,45 +144,32 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model, _: Any) -> Cal
     return call
 
 
-def _tensorflow_graph(
-    function: Callable[..., Any], model: keras.Model, _: Any
-) -> Callable[..., Any]:
+def _tensorflow_graph(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
     import tensorflow as tf
 
-    @functools.cache
-    def graph(options: tuple[tuple[str, Any], ...], kinds: tuple[Any, ...]) -> Callable[..., Any]:
-        def bound(*given: Any) -> Any:
-            rest = iter(given)
-            leaves = [None if kind is None else next(rest) for kind in kinds]
-            tensors = keras.tree.pack_sequence_as(structures[kinds], leaves)
-            return function(model, *tensors, **dict(options))
-
-        specs = [tf.TensorSpec(*kind) for kind in kinds if kind is not None]
-        return tf.function(bound, autograph=False).get_concrete_function(*specs)
-
-    def kind(x: Any, is_fixed: bool) -> tuple[tuple[int | None, ...], Any]:
-        shape = tuple(x.shape)
-        return (None, *shape[1:])[: len(shape)] if is_fixed else (None,) * len(shape), x.dtype
-
-    structures: dict[tuple[Any, ...], Any] = {}
+    graphs: dict[Any, Callable[..., Any]] = {}
     lock = threading.Lock()
 
+    def spec(x: Any, is_fixed: bool) -> Any:
+        shape = (None, *x.shape[1:])[: len(x.shape)] if is_fixed else (None,) * len(x.shape)
+        return tf.TensorSpec(shape, x.dtype)
+
     def call(*tensors: Any, **options: Any) -> Any:
-        leaves = [
-            None if x is None else tf.convert_to_tensor(x) for x in keras.tree.flatten(tensors)
-        ]
-        kinds = tuple(None if x is None else kind(x, i > 0) for i, x in enumerate(leaves))
+        leaves = [x if x is None else tf.convert_to_tensor(x) for x in keras.tree.flatten(tensors)]
+        specs = tuple(None if x is None else spec(x, i > 0) for i, x in enumerate(leaves))
+        key = (specs, tuple(sorted(options.items())))
         with lock:
-            structures[kinds] = tensors
-            concrete = graph(tuple(sorted(options.items())), kinds)
-        return concrete(*[x for x in leaves if x is not None])
+            if key not in graphs:
+                bound = functools.partial(function, model, **options)
+                graph = tf.function(bound, autograph=False)
+                structure = keras.tree.pack_sequence_as(tensors, specs)
+                graphs[key] = graph.get_concrete_function(*structure)
+        return graphs[key](*keras.tree.pack_sequence_as(tensors, leaves))
 
     return call
 
 
-def _jax(
-    function: Callable[..., Any], model: keras.Model, donated: Collection[int]
-) -> Callable[..., Any]:
+def _jax(function: Callable[..., Any], model: Any, donated: Collection[int]) -> Callable[..., Any]:
     """Passes the weights as an argument, because JAX would compile captured values as constants."""
     import jax
 
@@ -232,11 +196,7 @@ def _jax(
     return call
 
 
-def _torch(function: Callable[..., Any], model: keras.Model, _: Any) -> Callable[..., Any]:
+def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
-    return torch.inference_mode()(functools.partial(function, model))
-
-
-_COMPILERS = dict(zip(BACKENDS, (_tensorflow, _jax, _torch), strict=True))
-_COMPILERS_FOR_ANY_SHAPE = {**_COMPILERS, "tensorflow": _tensorflow_graph}
+    return torch.inference_mode()(bound)

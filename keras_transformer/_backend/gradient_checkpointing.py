@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from threading import local
 from typing import Any, TypeVar
 
 import keras
@@ -11,7 +11,14 @@ from keras import ops
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
-_is_on = ContextVar("gradient_checkpointing", default=False)
+
+class _State(local):
+    """Whether `gradient_checkpointing` is on in each thread."""
+
+    is_on = False
+
+
+_state = _State()
 
 
 @contextmanager
@@ -28,11 +35,11 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
-    token = _is_on.set(is_on)
+    outer, _state.is_on = _state.is_on, is_on
     try:
         yield
     finally:
-        _is_on.reset(token)
+        _state.is_on = outer
 
 
 def checkpointable(call: Call) -> Call:
@@ -48,7 +55,7 @@ def checkpointable(call: Call) -> Call:
     def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
-        if is_own and _is_on.get():
+        if is_own and _state.is_on:
             return _checkpointed(layer, args, kwargs)
         return call(layer, *args, **kwargs)
 

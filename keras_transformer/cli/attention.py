@@ -8,12 +8,11 @@ import click
 from keras_transformer._files import output_path
 from keras_transformer.cli.common import (
     backend_option,
-    check_not_of_run,
     checkpoint_option,
     run_argument,
 )
 from keras_transformer.errors import UserError
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.engines import open_translator
 
 
 @click.command("attention")
@@ -74,7 +73,6 @@ def command(
 
     if suffix == ".png":
         check_png()
-    check_not_of_run(run, output=output)
     with output_path(output) as partial:
         translator = open_translator(Run.open(run), checkpoint=checkpoint)
         example = translation_attention(translator, sentence, target)

@@ -24,16 +24,13 @@ def command(run: Path, last: int) -> None:
     keras-transformer average runs/quickstart --last 3
     """
     from keras_transformer.runs.run import Run
-    from keras_transformer.training import average_checkpoints
+    from keras_transformer.training.train_run import write_average
 
     opened = Run.open(run)
     paths = opened.checkpoints()[-last:]
     if len(paths) < last:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
-    previous = opened.directory / "model.previous.keras"
-    fingerprint, setting = opened.tokenizer_fingerprint(), opened.recipe.evaluation.average_last
     click.echo("Averaging checkpoints.", err=True)
-    with opened.writing():
-        average_checkpoints(paths, opened.model_path, previous, fingerprint, paths[-1], setting)
+    write_average(opened, paths, opened.tokenizer_fingerprint())
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

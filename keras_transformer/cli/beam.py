@@ -8,13 +8,12 @@ import click
 from keras_transformer._files import output_file
 from keras_transformer.cli.common import (
     backend_option,
-    check_not_of_run,
     checkpoint_option,
     run_argument,
 )
-from keras_transformer.cli.search_options import checked, search_options, take_options
+from keras_transformer.cli.search_options import Given, checked, search_options
 from keras_transformer.errors import UserError
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.engines import open_translator
 
 
 @click.command("beam")
@@ -29,7 +28,7 @@ from keras_transformer.translation.open_run import open_translator
 @checkpoint_option
 @search_options
 @backend_option
-def command(run: Path, sentence: str, output: Path, checkpoint: Any, **options: Any) -> None:
+def command(run: Path, sentence: str, output: Path, checkpoint: Any, search: Given) -> None:
     """Show the beam search of RUN for SENTENCE as an HTML page.
 
     The page has the tree of hypotheses with their scores, and says when each hypothesis ended and
@@ -39,19 +38,15 @@ def command(run: Path, sentence: str, output: Path, checkpoint: Any, **options: 
     keras-transformer beam runs/quickstart "twenty-six"
     keras-transformer beam runs/multi30k_en_de "A man sleeps." --beam-size 8 --output beam8.html
     """
-    from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
-    search = checked(
-        opened.recipe.evaluation.search_options, **take_options(options, SearchOptions)
-    )
-    check_not_of_run(run, output=output)
+    options = checked(opened.recipe.evaluation.search_options, **search)
     with output_file(output) as file:
         from keras_transformer.visualization.beam_tree import beam_page
 
         try:
-            translator = open_translator(opened, search, checkpoint=checkpoint)
+            translator = open_translator(opened, options, checkpoint=checkpoint)
         except ValueError as error:
             raise UserError(str(error)) from None
         file.write(beam_page(translator.beam_tree(sentence)))

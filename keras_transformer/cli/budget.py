@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from keras_transformer.cli.common import FiniteRange, backend_option, recipe_argument, set_option
+from keras_transformer.cli.common import backend_option, recipe_argument, set_option
 from keras_transformer.cli.memory import keep_freed_memory
 
 
@@ -13,7 +13,7 @@ from keras_transformer.cli.memory import keep_freed_memory
 @set_option
 @click.option(
     "--memory",
-    type=FiniteRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True),
     help="Memory limit in GiB for training on a CPU. Default: the available memory. On a GPU, the "
     "limit is always the memory of the GPU.",
 )
@@ -31,7 +31,7 @@ def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None
     keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
     from keras_transformer.recipe.files import load_recipe
-    from keras_transformer.recipe.token_budget import Try, available_mebibytes, find_token_budget
+    from keras_transformer.training.token_budget import Try, available_mebibytes, find_token_budget
 
     def show(tried: Try) -> None:
         shape = " x ".join(map(str, tried.shape))

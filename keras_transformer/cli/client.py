@@ -11,7 +11,6 @@ import click
 from keras_transformer._files import as_line
 from keras_transformer.cli import common
 from keras_transformer.cli.common import (
-    FiniteRange,
     file_argument,
     n_best_option,
     output_option,
@@ -46,7 +45,7 @@ _int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the expo
 )
 @n_best_option
 @click.option("--beam-size", type=_int32, help="Default: the exported value.")
-@click.option("--length-penalty", type=FiniteRange(min=0), help="Default: the exported value.")
+@click.option("--length-penalty", type=click.FloatRange(min=0), help="Default: the exported value.")
 @click.option(
     "--max-length",
     type=_int32,
@@ -56,7 +55,7 @@ _int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the expo
 @scores_option
 @click.option(
     "--timeout",
-    type=FiniteRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     help="Maximum duration of a request in seconds.",
 )
@@ -107,10 +106,13 @@ def command(
             return f"{score}{as_line(found.text)}\n"
 
         nothing = Translation("", -math.inf)
-        total = common.count_lines(read_lines(file) if file else (), file)
+        lines = list(read_lines(file)) if file and file.is_file() else None
         translator = connect(model, **server)
-        with common.progress_bar("translating", total, output) as bar:
-            answers = (translator.stream(x, batch_size, n_best, **search) for x in _parts(file))
+        with common.progress_bar("translating", lines and len(lines), output) as bar:
+            answers = (
+                translator.stream(x, batch_size, n_best, **search)
+                for x in ([lines] if lines else _parts(file))
+            )
             for found in itertools.chain.from_iterable(answers):
                 rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]
                 write("".join(line(translation) for row in rows for translation in row))

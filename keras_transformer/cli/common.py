@@ -1,9 +1,6 @@
 """Contains the arguments, options, input, output and progress bar that several commands share."""
 
-import math
-import os
 import re
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -13,76 +10,9 @@ from typing import Any
 
 import click
 
-from keras_transformer import _backend
 from keras_transformer._files import output_file
 from keras_transformer.errors import UserError
-
-
-class FiniteRange(click.FloatRange):
-    """A `click.FloatRange` that rejects infinity and NaN."""
-
-    name = "number"  # for the message "'x' is not a valid number."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
-
-
-# The value of `sys.stdout.name` after the command line has replaced a closed standard output.
-CLOSED_STDOUT = os.devnull
-
-
-class _RunFolder(click.Path):
-    """A path that must not be empty, because `Path("")` is the current folder."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value == "":
-            self.fail("a run folder must have a name", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class _SentenceFile(click.Path):
-    """The path of an existing file. A sentence in its place is refused with a hint."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            if len(str(value).split()) > 1:
-                command = f"echo {shlex.quote(str(value))} | {ctx.command_path} ..."
-                hint = f"A sentence comes from standard input: {command}"
-                self.fail(f"{error.message} {hint}", param, ctx)
-            raise
-
-
-def choose_backend() -> None:
-    """Sets KERAS_BACKEND to the only installed backend, if KERAS_BACKEND is not set.
-
-    Raises:
-        UserError: If KERAS_BACKEND is not the name of an installed backend.
-    """
-    _backend.use_only_backend()
-    backend = os.environ.get("KERAS_BACKEND")
-    if backend and backend not in _backend.BACKENDS:
-        raise UserError(
-            "--backend or KERAS_BACKEND must be tensorflow, jax or torch. "
-            f"Received: KERAS_BACKEND={backend!r}"
-        )
-    installed = _backend.installed_backends()
-    if backend and backend not in installed:
-        raise UserError(
-            f"the backend {backend} is not installed (installed: {', '.join(installed) or 'none'}):"
-            f" pip install 'keras3-transformer[{backend}]'"
-        )
-
-
-def _use_backend(context: click.Context, _: click.Parameter, backend: str | None) -> None:
-    """Selects the backend for this process, which has not imported Keras, and its children."""
-    if backend and not context.resilient_parsing:
-        os.environ["KERAS_BACKEND"] = backend
-        choose_backend()
+from keras_transformer_cli import BACKENDS
 
 
 def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
@@ -93,7 +23,7 @@ def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> l
 
 
 def _complete_run(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-    from keras_transformer.runs.shipped import shipped_runs
+    from keras_transformer.recipe.run_folders import shipped_runs
 
     return _files_and_names(incomplete, shipped_runs())
 
@@ -105,13 +35,11 @@ def _files_and_names(incomplete: str, names: Iterable[str]) -> list[Any]:
     return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
 
 
-run_folder = _RunFolder(path_type=Path)
+run_folder = click.Path(path_type=Path)
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 run_argument = click.argument("run", metavar="RUN", type=run_folder, shell_complete=_complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
-file_argument = click.argument(
-    "file", type=_SentenceFile(path_type=Path, exists=True, dir_okay=False), required=False
-)
+file_argument = click.argument("file", type=existing_file, required=False)
 set_option = click.option(
     "--set",
     "overrides",
@@ -145,9 +73,8 @@ shortlist_option = click.option(
 )
 backend_option = click.option(
     "--backend",
-    type=click.Choice(_backend.BACKENDS),
-    expose_value=False,
-    callback=_use_backend,
+    type=click.Choice(BACKENDS),
+    expose_value=False,  # `keras_transformer_cli` has read it.
     help="Backend of Keras. Default: the environment variable KERAS_BACKEND.",
 )
 
@@ -189,25 +116,6 @@ scores_option = click.option(
 )
 
 
-def with_option_names(message: str, command: click.Command | None) -> str:
-    """Replaces the Python names of a command's options in a message by those of the command line.
-
-    Errors have Python names in backticks or with values. So `options.n_best` and n_best=3 become
-    --n-best and --n-best 3. Nothing else changes: other words may be of the user.
-    """
-    parameters = [x for x in command.params if isinstance(x, click.Option)] if command else []
-    options = {x.opts[0].lstrip("-").replace("-", "_"): x.opts[0] for x in parameters}
-    options |= {str(x.name): x.opts[0] for x in parameters}
-    names = "|".join(sorted(options, key=len, reverse=True)) or "(?!)"
-
-    def replaced(match: re.Match[str]) -> str:
-        return options[match["quoted"] or match["given"]] + (" " if match["value"] == "=" else "")
-
-    quoted = rf"`(?:options\.|[A-Z]\w*\.|use_)?(?P<quoted>{names})`"
-    given = rf"(?<![\w./-])(?:use_)?(?P<given>{names})(?P<value>=True|=)"
-    return re.sub(f"{quoted}|{given}", replaced, message)
-
-
 def is_session(file: Path | None) -> bool:
     """Returns whether a user types the sentences: there is no file, and stdin is a terminal."""
     return file is None and sys.stdin.isatty()
@@ -246,29 +154,6 @@ def prompted_lines() -> Iterator[str]:
         yield line
 
 
-def count_lines(lines: Iterable[Any], *files: Path | None) -> int | None:
-    """Returns the number of `lines` in `files`, or None if a file can be read only once.
-
-    Reading the lines also validates them. A pipe and standard input can be read only once. In
-    `files`, None means standard input.
-    """
-    if not all(file is not None and file.is_file() for file in files):
-        return None
-    return sum(1 for _ in lines)
-
-
-def standard_output() -> Callable[[str], Any]:
-    """Returns a function that writes text to standard output.
-
-    Raises:
-        UserError: If standard output is closed.
-    """
-    if getattr(sys.stdout, "name", None) == CLOSED_STDOUT:
-        raise UserError("standard output is closed")
-    # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
-    return lambda text: click.echo(text.encode(), nl=False)
-
-
 def check_other_file(output: Path | None, *inputs: Path | None, option: str = "--output") -> None:
     """Raises `UserError` if the output would replace one of the input files."""
     for path in inputs:
@@ -276,21 +161,13 @@ def check_other_file(output: Path | None, *inputs: Path | None, option: str = "-
             raise UserError(f"{option} must not be an input file. Received: {output}")
 
 
-def check_not_of_run(run: Path, **outputs: Path | None) -> None:
-    """Raises `UserError` if an output would replace a file of the run.
-
-    `outputs` are the values of options by name. `run` is the argument RUN.
-    """
-    from keras_transformer.runs.run import Run
-
-    folder = Path(os.path.realpath(run))
-    for name, path in outputs.items():
-        if not path or folder not in Path(os.path.realpath(path)).parents:
-            continue
-        if Run.open(run).owns(path):
-            raise UserError(
-                f"--{name} must not be a file that the run itself writes. Received: {path}"
-            )
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Shows a `ValueError`, with which a class of the package refuses an option, as one line."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 @contextmanager
@@ -298,11 +175,11 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
     """Yields a function that writes text to `output`, or to standard output if `output` is None.
 
     Raises:
-        UserError: If the file cannot be written, or standard output is closed. The error is raised
-            at the start of the `with` block.
+        UserError: If the file cannot be written. The error is raised at the start of the block.
     """
     if output is None:
-        yield standard_output()
+        # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
+        yield lambda text: click.echo(text.encode(), nl=False)
         return
     with output_file(output) as file:
         yield file.write

@@ -1,7 +1,6 @@
 """The command `export`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,10 +10,10 @@ from keras_transformer.cli.common import (
     run_argument,
     shortlist_option,
 )
-from keras_transformer.cli.search_options import best_search_options, checked, take_options
-from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.export.export_run import QUANTIZATIONS, export_run
-from keras_transformer.runs.run import Run
+from keras_transformer.cli.search_options import Given, best_search_options, checked
+from keras_transformer.export.options import QUANTIZATIONS, ExportOptions
+from keras_transformer.export.run_export import export_run
+from keras_transformer.runs.run import Checkpoint, Run
 
 
 @click.command("export")
@@ -29,12 +28,14 @@ from keras_transformer.runs.run import Run
     "--output",
     type=click.Path(path_type=Path),
     help="Folder to write. The format saved_model writes a folder for each version in it, such as "
-    "FOLDER/1. Default for saved_model: saved_models/NAME, where NAME is the name of the run "
-    "folder. Default otherwise: RUN/FORMAT, or RUN/FORMAT-TYPE with --quantization TYPE.",
+    "FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run "
+    "folder. Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with "
+    "--quantization TYPE.",
 )
 @click.option(
     "--quantization",
     metavar="TYPE",
+    default="float32",
     help="Data type of the weights. "
     + "".join(f"{x}: {', '.join(types)}. " for x, types in QUANTIZATIONS.items() if types)
     + "Default: float32.",
@@ -43,7 +44,15 @@ from keras_transformer.runs.run import Run
 @checkpoint_option
 @best_search_options
 @backend_option
-def command(run: Path, **arguments: Any) -> None:
+def command(
+    run: Path,
+    format: str,
+    output: Path | None,
+    quantization: str | None,
+    shortlist: bool,
+    checkpoint: Checkpoint | None,
+    search: Given,
+) -> None:
     """Export the model of RUN.
 
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
@@ -62,12 +71,19 @@ def command(run: Path, **arguments: Any) -> None:
     \b
     keras-transformer export runs/quickstart --format saved_model
     keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
-    keras-transformer export runs/quickstart --format onnx --output quickstart-onnx
+    keras-transformer export runs/quickstart --format onnx
     keras-transformer export runs/quickstart --format run --quantization float16
-    echo "twenty-six" | python quickstart-onnx/translate.py
+    echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
     opened = Run.open(run)
-    search = take_options(arguments, SearchOptions)
-    checked(opened.recipe.evaluation.search_options, **search)
-    exported = export_run(opened, **arguments, **search)
+    options = checked(
+        ExportOptions,
+        format=format,
+        output=output,
+        quantization=quantization,
+        shortlist=shortlist,
+        checkpoint=checkpoint,
+        search=checked(opened.recipe.evaluation.search_options, **search) if search else None,
+    )
+    exported = export_run(opened, options)
     click.echo(f"{exported.directory}: {exported.comparison}")

@@ -7,7 +7,6 @@ import click
 from keras_transformer._files import output_file
 from keras_transformer.cli.common import (
     backend_option,
-    check_not_of_run,
     run_argument,
     run_folder,
 )
@@ -38,7 +37,6 @@ def command(run: Path, other: Path | None, output: Path) -> None:
     from keras_transformer.runs.run import Run
 
     runs = [Run.open(folder) for folder in (run, other) if folder is not None]
-    check_not_of_run(run, output=output)
     with output_file(output) as file:
         from keras_transformer.visualization.report import run_report
 

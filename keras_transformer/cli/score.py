@@ -3,7 +3,6 @@
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,14 +10,17 @@ from keras_transformer.cli.common import (
     backend_option,
     batch_tokens_option,
     checkpoint_option,
-    count_lines,
     existing_file,
     progress_bar,
     run_argument,
-    standard_output,
+    writer,
 )
+from keras_transformer.data.corpus import available_chunks, read_parallel
 from keras_transformer.errors import UserError
+from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.base_translator import STREAMED_LINES
 from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.scoring import Scorer
 
 
 @click.command("score")
@@ -35,7 +37,7 @@ def command(
     run: Path,
     source: Path,
     target: Path,
-    checkpoint: Any,
+    checkpoint: Checkpoint | None,
     summary: bool,
     tokens_per_batch: int | None,
 ) -> None:
@@ -50,20 +52,14 @@ def command(
     keras-transformer score runs/quickstart test.en test.de > scores.tsv
     keras-transformer score runs/quickstart test.en test.de --summary
     """
-    from keras_transformer.data.corpus import available_chunks, read_parallel
-    from keras_transformer.runs.run import Run
-    from keras_transformer.translation.base_translator import STREAMED_LINES
-    from keras_transformer.translation.scoring import Scorer
-
-    write = standard_output()
-    pairs = read_parallel(source, target)
-    total = count_lines(pairs, source, target)
+    pairs = list(read_parallel(source, target))
+    if not pairs:
+        raise UserError(f"{source} and {target} contain no sentence pairs")
     opened = Run.open(run)
-    scorer = Scorer(
-        open_model(opened, checkpoint, for_inference=True), opened.tokenizer(), tokens_per_batch
-    )
-    log_probability, tokens, count = 0.0, 0, 0
-    with progress_bar("scoring", total) as bar:
+    model = open_model(opened, checkpoint, for_inference=True)
+    scorer = Scorer(model, opened.tokenizer(), tokens_per_batch)
+    log_probability, tokens = 0.0, 0
+    with writer(None) as write, progress_bar("scoring", len(pairs)) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):
             sources, targets = zip(*chunk, strict=True)
             for score in scorer.score(sources, targets, bar.update):
@@ -71,11 +67,8 @@ def command(
                     write(f"{score.log_probability:.4f}\t{score.length}\n")
                 log_probability += score.log_probability
                 tokens += score.length
-            count += len(chunk)
-    if not count:
-        raise UserError(f"{source} and {target} contain no sentence pairs")
     nats = -log_probability / tokens
-    totals = {"pairs": count, "tokens": tokens, "nats per token": f"{nats:.4f}"}
+    totals = {"pairs": len(pairs), "tokens": tokens, "nats per token": f"{nats:.4f}"}
     is_finite = nats < math.log(sys.float_info.max)
     totals["perplexity"] = f"{math.exp(nats) if is_finite else math.inf:.4f}"
     for name, value in totals.items():

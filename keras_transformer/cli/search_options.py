@@ -1,9 +1,6 @@
-"""Makes command-line options from the fields of the option classes in `decoding/options.py`.
+"""Makes command-line options from the fields of the option classes in `decoding/options.py`."""
 
-If the user omits an option, the value of the option is None here. The recipe or the option class
-then provides the value.
-"""
-
+import functools
 from collections.abc import Callable, Collection
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,23 +8,33 @@ import click
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from keras_transformer.cli.common import FiniteRange
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
+Given = dict[str, Any]
 
-def options_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[..., Any]:
+
+def options_of(
+    kind: type[BaseModel], name: str, without: Collection[str] = ()
+) -> Callable[..., Any]:
     """Returns a decorator that adds a command-line option for each field of an option class.
 
-    For search options, the help text says that the recipe can set the default.
+    The command gets the options that the user gave in a dict, its argument `name`. The recipe or
+    the option class provides the others. For search options, the help text says so.
     """
+    fields = {x: field for x, field in kind.model_fields.items() if x not in without}
     of_recipe = "that of the recipe, else " if issubclass(kind, SearchOptions) else ""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, field in reversed(kind.model_fields.items()):
-            if name not in without:
-                command = _option(name, field, of_recipe)(command)
-        return command
+        @functools.wraps(command)
+        def grouped(**arguments: Any) -> Any:
+            values = {x: arguments.pop(x) for x in fields}
+            arguments[name] = {x: value for x, value in values.items() if value is not None}
+            return command(**arguments)
+
+        for field_name, field in reversed(fields.items()):
+            grouped = _option(field_name, field, of_recipe)(grouped)
+        return grouped
 
     return decorate
 
@@ -51,21 +58,17 @@ def _type(field: FieldInfo) -> click.ParamType:
         if hasattr(x, key)
     }
     minimum, maximum = bounds.get("ge", bounds.get("gt")), bounds.get("le")
-    range_type = FiniteRange if annotation is float else click.IntRange
+    range_type = click.FloatRange if annotation is float else click.IntRange
     return range_type(min=minimum, max=maximum, min_open="gt" in bounds)
 
 
-search_options = options_of(SearchOptions)
+search_options = options_of(SearchOptions, "search")
 # No `n_best`: `evaluate` scores one translation per sentence; with exports, each request sets it.
-best_search_options = options_of(SearchOptions, {"n_best"})
-# `num_samples` is the value of --sample or --mbr.
-sampling_options = options_of(SamplingOptions, {*DecodingOptions.model_fields, "num_samples"})
-
-
-def take_options(arguments: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Removes the fields of `kind` from `arguments`, and returns the fields that are not None."""
-    taken = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
-    return {name: value for name, value in taken.items() if value is not None}
+best_search_options = options_of(SearchOptions, "search", {"n_best"})
+# `num_samples` is the value of --sample or --mbr. --max-length and others are search options.
+sampling_options = options_of(
+    SamplingOptions, "sampling", {*DecodingOptions.model_fields, "num_samples"}
+)
 
 
 def checked(make: Callable[..., Any], **options: Any) -> Any:

@@ -2,21 +2,20 @@
 
 import json
 import shlex
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
+import keras
 
-from keras_transformer._backend import installed_backends
 from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
 from keras_transformer.cli.memory import keep_freed_memory
+from keras_transformer.cli.signals import StopAfterStep, exit_status
 from keras_transformer.errors import UserError
-
-if TYPE_CHECKING:
-    import keras
+from keras_transformer.recipe.files import load_recipe
+from keras_transformer.training import train
+from keras_transformer.training.distribution import start
+from keras_transformer_cli import installed_backends
 
 
 @click.command("train")
@@ -56,10 +55,6 @@ def command(
     keras-transformer train runs/quickstart --resume
     keras-transformer train runs/quickstart --resume --set training.steps=4000
     """
-    from keras_transformer.recipe.files import load_recipe
-    from keras_transformer.training import train
-    from keras_transformer.training.distribution import start
-
     if data_dir:
         overrides = [*overrides, f"data.directory={json.dumps(str(data_dir))}"]
     if (Path(recipe) / "recipe.yaml").is_file():
@@ -72,11 +67,10 @@ def command(
     distribution = start(loaded)
     opened = distribution.open_run(directory, loaded, resume)
     try:
-        with _stopped_by_signals(waits=loaded.training.distribution == "none") as callbacks:
-            train(opened, resume=resume, callbacks=callbacks)
+        # Other processes would wait for this one.
+        alone = loaded.training.distribution == "none"
+        train(opened, resume, [StopAfterStep()] if alone else [], distribution)
     except KeyboardInterrupt as interrupt:
-        import keras
-
         is_saved = load_recipe(opened.recipe_path) == loaded
         options = [] if is_saved else [word for x in overrides for word in ("--set", x)]
         words, paths = ["train", str(directory), "--resume", *options], opened.checkpoints()
@@ -86,73 +80,13 @@ def command(
         click.echo(
             f"\nStopped; {kept}. Continue with: keras-transformer {shlex.join(words)}", err=True
         )
-        (number,) = interrupt.args or (signal.SIGINT,)
-        raise click.exceptions.Exit(128 + number) from None
+        raise click.exceptions.Exit(exit_status(interrupt)) from None
     except Exception:
         opened.discard()
         raise
     if distribution.is_chief:
         for name in ("translate", "evaluate", "info"):
             click.echo(f"next: keras-transformer {shlex.join([name, str(directory)])}")
-
-
-@contextmanager
-def _stopped_by_signals(waits: bool) -> Iterator[list["keras.callbacks.Callback"]]:
-    """Makes SIGTERM, with which a scheduler stops a process, do the same as Ctrl-C.
-
-    During `fit`, the first signal lets the current step end, and the validation and the checkpoint
-    after it. The second signal interrupts at once. If `waits` is False, each signal does, because
-    other processes would wait for this one. A signal that comes later, while Python exits, ends the
-    process without a traceback. A signal that the process was started to ignore stays ignored, such
-    as Ctrl-C for a job in the background of a script.
-
-    Yields:
-        The callbacks for `fit`.
-    """
-    import keras
-
-    received: list[int] = []
-    is_fitting = was_raised = False
-
-    def receive(number: int, _: Any) -> None:
-        nonlocal was_raised
-        received.append(number)
-        if was_raised := not is_fitting or len(received) > 1:
-            raise KeyboardInterrupt(number)
-        with suppress(RuntimeError):  # The signal came while a line was written.
-            again = " Press Ctrl-C again to stop at once." if number == signal.SIGINT else ""
-            click.echo(
-                f"\nStopping after this step, or after the checkpoint that is due.{again}", err=True
-            )
-
-    def set_fitting(flag: bool) -> None:
-        nonlocal is_fitting
-        is_fitting = flag
-        stop()
-
-    def stop() -> None:
-        if received:
-            raise KeyboardInterrupt(received[0])
-
-    callback = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: set_fitting(waits),
-        on_train_batch_begin=lambda batch, logs: stop(),
-        on_train_end=lambda logs: set_fitting(False),
-    )
-    previous = {
-        number: signal.signal(number, receive)
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield [callback]
-    except Exception:
-        if was_raised:  # TensorFlow turns it into another error while it traces a model.
-            stop()
-        raise
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_DFL if received else handler)
 
 
 def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:

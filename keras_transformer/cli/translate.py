@@ -1,21 +1,31 @@
 """The command `translate`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
 from keras_transformer._files import as_line
+from keras_transformer._progress import compiling
 from keras_transformer.cli import common
-from keras_transformer.cli import search_options as options_of_search
-from keras_transformer.cli.search_options import flags, take_options
+from keras_transformer.cli.search_options import (
+    Given,
+    checked,
+    flags,
+    sampling_options,
+    search_options,
+)
+from keras_transformer.data.corpus import available_chunks, read_lines, read_standard_input
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.translation.open_run import open_translator
-
-if TYPE_CHECKING:
-    pass
+from keras_transformer.runs.run import Checkpoint, Engine, Run
+from keras_transformer.translation.base_translator import STREAMED_LINES
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.long_sentences import Overlong
+from keras_transformer.translation.target_constraints import ConstraintError
 
 
 @click.command("translate")
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
 @common.engine_option
 @common.shortlist_option
 @common.checkpoint_option
-@options_of_search.search_options
+@search_options
 @click.option(
     "--overlong",
     type=click.Choice(["split", "truncate"]),
@@ -44,7 +54,6 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--prefix",
-    "prefixes",
     type=common.existing_file,
     help="File with the required beginning of each translation: one line per sentence.",
 )
@@ -71,7 +80,7 @@ if TYPE_CHECKING:
     help="Minimum Bayes risk decoding: sample N translations, and write the translation "
     "with the highest mean chrF against all N translations.",
 )
-@options_of_search.sampling_options
+@sampling_options
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
@@ -85,7 +94,27 @@ if TYPE_CHECKING:
 )
 @common.batch_tokens_option(2048)
 @common.backend_option
-def command(run: Path, file: Path | None, output: Path | None, **options: Any) -> None:
+def command(
+    run: Path,
+    file: Path | None,
+    output: Path | None,
+    engine: Engine,
+    shortlist: bool,
+    checkpoint: Checkpoint | None,
+    search: Given,
+    overlong: Overlong,
+    others: Sequence[Path],
+    prefix: Path | None,
+    required: Path | None,
+    forbidden: Path | None,
+    sample: int | None,
+    mbr: int | None,
+    sampling: Given,
+    seed: int | None,
+    scores: bool,
+    alignments: bool,
+    tokens_per_batch: int | None,
+) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
     The input has one sentence per line. If a line has several sentences, the translation may lack
@@ -113,89 +142,75 @@ def command(run: Path, file: Path | None, output: Path | None, **options: Any) -
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     """
-    from keras_transformer._progress import compiling
-    from keras_transformer.runs.run import Run
-
-    samples = options["sample"] or options["mbr"]
-    search = take_options(options, SearchOptions)
-    sampling = take_options(options, SamplingOptions)
-    _check_decoding_mode(search, sampling, **options)
-    _check_engine(**options)
-    if samples:
-        sampling |= {"num_samples": samples, **search}
-        options["sampling"] = options_of_search.checked(SamplingOptions, **sampling)
-    files = [options.pop(name) for name in ("prefixes", "required", "forbidden")]
-    inputs = [file, *(path for path in files if path)]
-    common.check_other_file(output, *inputs)
-    common.check_not_of_run(run, output=output)
+    draw = _sampling(sample, mbr, seed, sampling, search)
+    of_search = {"prefix": prefix, "required": required, "forbidden": forbidden}
+    of_search["alignments"] = alignments or None
+    given = [name for name, value in of_search.items() if value is not None]
+    if draw and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
+        raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
+    if engine == "ctranslate2" and (draw or given):
+        refused = given or ["mbr" if mbr else "sample"]
+        raise UserError(
+            f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
+        )
+    common.check_other_file(output, file, prefix, required, forbidden)
+    source = _Source(file, prefix, required, forbidden)
     with common.writer(output) as write:
-        total = common.count_lines(read_source(file, *files), *inputs)
-        is_session, engine = common.is_session(file), options["engine"]
-        if is_session:
+        lines, total = source.lines()
+        if source.is_session:
             click.echo(f"Loading {run}.", err=True)
-        runs = [Run.open(path) for path in (run, *options.pop("others"))]
-        translator = _new_translator(runs, options, search)
-        del options["sample"]
-        if is_session:
+        runs = [Run.open(path) for path in (run, *others)]
+        make = SearchOptions if draw else runs[0].recipe.evaluation.search_options
+        options = checked(make, **search)
+        with common.user_errors():
+            translator = open_translator(
+                runs,
+                options,
+                overlong=overlong,
+                engine=engine,
+                use_shortlist=shortlist,
+                checkpoint=checkpoint,
+                tokens_per_batch=tokens_per_batch,
+            )
+        if source.is_session:
             common.greet(runs[0].recipe.data.source_language)
             if engine == "keras" and compiling():
                 hint = "The first translation takes longer, because the search is compiled."
                 click.echo(hint, err=True)
         with common.progress_bar("translating", total, output) as bar:
-            lines = read_source(file, *files)
-            options |= {"progress": bar.update, "one_by_one": is_session}
-            for text in translate_lines(translator, lines, **options):
-                write(text)
+            chunks: Iterable[list[_Line]] = ([line] for line in lines)
+            if not source.is_session:
+                chunks = available_chunks(lines, STREAMED_LINES)
+            for found in _translations(translator, chunks, draw, alignments, bar.update):
+                write("".join(_text(x, scores) for best in found for x in best))
 
 
-def _check_decoding_mode(
-    search: dict[str, Any],
-    sampling: dict[str, Any],
-    sample: int | None,
-    mbr: int | None,
-    seed: int | None,
-    prefixes: Path | None,
-    **others: Any,
-) -> None:
+@dataclass(frozen=True)
+class _Draw:
+    """How --sample and --mbr draw translations."""
+
+    options: SamplingOptions
+    seed: int
+    is_mbr: bool
+
+
+def _sampling(
+    sample: int | None, mbr: int | None, seed: int | None, sampling: Given, search: Given
+) -> _Draw | None:
+    """Returns how to draw translations, or None for beam search."""
     if sample and mbr:
         raise UserError("--sample and --mbr cannot be used together")
     if not (sample or mbr):
         if given := [*sampling, *(["seed"] if seed is not None else [])]:
             raise UserError(f"{flags(given)} can only be used with --sample or --mbr")
-        return
-    others["prefix"] = prefixes
-    given = [x for x in ("prefix", "required", "forbidden", "alignments") if others[x]]
-    if given := [*given, *(search.keys() - DecodingOptions.model_fields)]:
-        raise UserError(f"{flags(given)} cannot be used with --sample or --mbr")
+        return None
+    shared = {name: x for name, x in search.items() if name in DecodingOptions.model_fields}
+    options = checked(SamplingOptions, num_samples=sample or mbr, **sampling, **shared)
+    return _Draw(options, seed or 0, bool(mbr))
 
 
-def _check_engine(engine: str, others: Sequence[Path], **options: Any) -> None:
-    names = ("sample", "mbr", "required", "forbidden", "alignments", "shortlist")
-    given = [name for name in names if options[name]] + ["ensemble"] * bool(others)
-    given += ["checkpoint"] * (options["checkpoint"] is not None)
-    if engine != "keras" and given:
-        raise UserError(f"{flags(given)} cannot be used with --engine {engine}: use --engine keras")
-
-
-def _new_translator(runs: list[Any], options: dict[str, Any], search: dict[str, Any]) -> Any:
-    """Returns the `Translator` of a run or of an ensemble of several runs.
-
-    Removes the used entries from `options`.
-    """
-    of_recipe = runs[0].recipe.evaluation.search_options
-    make = SearchOptions if "sampling" in options else of_recipe
-    search_options = options_of_search.checked(make, **search)
-    overlong, engine = options.pop("overlong"), options.pop("engine")
-    keys = ("use_shortlist", "checkpoint", "tokens_per_batch")
-    options["use_shortlist"] = options.pop("shortlist")
-    chosen = {key: options.pop(key) for key in keys}
-    try:
-        return open_translator(runs, search_options, overlong=overlong, engine=engine, **chosen)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-
-
-class _Line(NamedTuple):
+@dataclass(frozen=True)
+class _Line:
     """Holds a sentence and the constraints on its translation."""
 
     sentence: str
@@ -204,89 +219,84 @@ class _Line(NamedTuple):
     forbidden: list[str]
 
 
-def read_source(
-    file: Path | None,
-    prefixes: Path | None = None,
-    required: Path | None = None,
-    forbidden: Path | None = None,
-) -> Iterator[_Line]:
-    """Yields each sentence with its constraints.
+@dataclass(frozen=True)
+class _Source:
+    """The files with the sentences and the constraints. Without a file, standard input."""
 
-    If `file` is None, the sentences come from standard input.
+    file: Path | None
+    prefix: Path | None
+    required: Path | None
+    forbidden: Path | None
 
-    Raises:
-        UserError: While iterating, if a line is not UTF-8, or the files have different numbers of
-            lines.
-    """
-    from keras_transformer.data.corpus import read_lines, read_standard_input
+    @property
+    def is_session(self) -> bool:
+        """Whether a user types the sentences."""
+        return common.is_session(self.file)
 
-    paths = (prefixes, required, forbidden)
-    columns = [read_lines(path) if path else None for path in paths]
-    typed = common.prompted_lines() if common.is_session(file) else read_standard_input()
-    for sentence in read_lines(file) if file else typed:
-        values = ["" if column is None else next(column, None) for column in columns]
-        for path, value in zip(paths, values, strict=True):
-            if value is None:
-                raise UserError(f"{path} has fewer lines than there are sentences")
-        prefix, *words = (value or "" for value in values)
-        yield _Line(sentence, prefix, *(value.split("\t") for value in words))
-    for path, column in zip(paths, columns, strict=True):
-        if column and next(column, None) is not None:
-            raise UserError(f"{path} has more lines than there are sentences")
+    def lines(self) -> tuple[Iterable[_Line], int | None]:
+        """Returns the lines and their number. The number of lines of a stream is not known.
+
+        Raises:
+            UserError: If a line is not UTF-8, or the files have different numbers of lines. While
+                iterating, if the lines come from a stream.
+        """
+        if self.file is None or not self.file.is_file():
+            return self._read(), None
+        lines = list(self._read())
+        return lines, len(lines)
+
+    def _read(self) -> Iterator[_Line]:
+        paths = (self.prefix, self.required, self.forbidden)
+        columns = [read_lines(path) if path else None for path in paths]
+        typed = common.prompted_lines() if self.is_session else read_standard_input()
+        for sentence in read_lines(self.file) if self.file else typed:
+            values = ["" if column is None else next(column, None) for column in columns]
+            for path, value in zip(paths, values, strict=True):
+                if value is None:
+                    raise UserError(f"{path} has fewer lines than there are sentences")
+            prefix, *words = (value or "" for value in values)
+            yield _Line(sentence, prefix, *(value.split("\t") for value in words))
+        for path, column in zip(paths, columns, strict=True):
+            if column and next(column, None) is not None:
+                raise UserError(f"{path} has more lines than there are sentences")
 
 
-def translate_lines(
+def _translations(
     translator: Any,
-    lines: Iterator[_Line],
-    sampling: SamplingOptions | None = None,
-    mbr: int | None = None,
-    seed: int | None = None,
-    scores: bool = False,
-    alignments: bool = False,
-    progress: Callable[[int], Any] | bool = False,
-    one_by_one: bool = False,
-) -> Iterator[str]:
-    """Translates the lines in chunks, and yields the output text of each chunk.
-
-    With `one_by_one`, a chunk is one line, and the next line is read after the text is used. If
-    `mbr` is set, the translation of a sentence is the sample with minimum Bayes risk. For
-    `progress`, see `Translator.translate`.
+    chunks: Iterable[list[_Line]],
+    draw: _Draw | None,
+    alignments: bool,
+    progress: Callable[[int], Any],
+) -> Iterator[list[list[Hypothesis]]]:
+    """Yields the hypotheses of the sentences of each chunk.
 
     Raises:
         UserError: If the search cannot meet the constraints of a sentence.
     """
-    from keras_transformer.data.corpus import available_chunks
-    from keras_transformer.translation.base_translator import STREAMED_LINES
-
     first_index = 0
-    chunks = ([x] for x in lines) if one_by_one else available_chunks(lines, STREAMED_LINES)
     for chunk in chunks:
-        if sampling:
-            draw = translator.translate_mbr if mbr else translator.sample
-            place = {"seed": seed or 0, "first_index": first_index}
-            found = draw([line.sentence for line in chunk], sampling, progress=progress, **place)
+        sentences = [line.sentence for line in chunk]
+        if draw:
+            sample = translator.translate_mbr if draw.is_mbr else translator.sample
+            place = {"seed": draw.seed, "first_index": first_index}
+            yield sample(sentences, draw.options, progress=progress, **place)
         else:
-            found = _search(translator, chunk, first_index, alignments, progress)
-        yield "".join(_text(hypothesis, scores) for best in found for hypothesis in best)
+            try:
+                yield translator.translate_nbest(
+                    sentences,
+                    prefixes=[line.prefix for line in chunk],
+                    required=[line.required for line in chunk],
+                    forbidden=[line.forbidden for line in chunk],
+                    alignments=alignments,
+                    progress=progress,
+                )
+            except ConstraintError as error:
+                number = first_index + error.sentence + 1
+                raise UserError(f"line {number}: {error.reason}") from None
         first_index += len(chunk)
 
 
-def _search(
-    translator: Any, chunk: Sequence[_Line], first_index: int, alignments: bool, progress: Any
-) -> Any:
-    from keras_transformer.decoding.target_constraints import ConstraintError
-
-    sentences, prefixes, required, forbidden = zip(*chunk, strict=True)
-    constraints = {"prefixes": prefixes, "required": required, "forbidden": forbidden}
-    try:
-        return translator.translate_nbest(
-            sentences, **constraints, alignments=alignments, progress=progress
-        )
-    except ConstraintError as error:
-        raise UserError(f"line {first_index + error.sentence + 1}: {error.reason}") from None
-
-
-def _text(hypothesis: Any, scores: bool) -> str:
+def _text(hypothesis: Hypothesis, scores: bool) -> str:
     fields = [f"{hypothesis.score:.4f}"] if scores else []
     fields.append(as_line(hypothesis.text))
     if hypothesis.alignment is not None:

@@ -106,13 +106,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
         CorpusError: If the file cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
     path = Path(path)
-    number = 0
     try:
-        with _open(path) as file:
-            for number, line in enumerate(_bounded_lines(file, path), start=1):
-                yield _text(line, number, path)
+        with path.open("rb") as file:
+            is_gzip = file.peek(2)[:2] == _GZIP_MAGIC  # even without the suffix .gz
+            yield from _lines(gzip.GzipFile(fileobj=file) if is_gzip else file, f"{path}")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path}, after line {number:,}: damaged gzip file: {error}") from None
+        raise CorpusError(f"{path}: damaged gzip file: {error}") from None
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read: {error.strerror or error}") from None
 
@@ -125,29 +124,13 @@ def read_standard_input() -> Iterator[str]:
     """
     stdin = sys.stdin  # not closed: Python aborts if standard input is closed during a read
     try:
-        for number, line in enumerate(_bounded_lines(stdin.buffer, "standard input"), start=1):
-            yield _text(line, number, "standard input")
+        yield from _lines(stdin.buffer, "standard input")
     except OSError as error:
         raise CorpusError(f"standard input cannot be read: {error.strerror or error}") from None
 
 
-def _text(line: bytes, number: int, name: str | Path) -> str:
-    """Removes the line end and decodes the line."""
-    try:
-        return line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{name}, line {number:,}: text must be UTF-8. "
-            f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
-        ) from None
-
-
-def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
-    """Yields the lines of a file with their line ends, without a byte order mark.
-
-    If a line has more than `_LONGEST_LINE` bytes, raises `CorpusError` without reading the whole
-    line.
-    """
+def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
+    """Yields the lines of a file, without their line ends and without a byte order mark."""
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
         if len(line) > _LONGEST_LINE:
@@ -159,13 +142,13 @@ def _bounded_lines(file: BinaryIO, name: str | Path) -> Iterator[bytes]:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
             return
-        yield line
-
-
-def _open(path: Path) -> BinaryIO:
-    """Opens a file for reading bytes. Decompresses a gzip file, even without the suffix .gz."""
-    file = path.open("rb")
-    return gzip.open(file) if file.peek(2)[:2] == _GZIP_MAGIC else file  # type: ignore[return-value]
+        try:
+            yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{name}, line {number:,}: text must be UTF-8. "
+                f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
+            ) from None
 
 
 class _End(NamedTuple):

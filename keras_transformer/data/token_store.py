@@ -15,14 +15,14 @@ import numpy as np
 from keras_transformer._files import atomic_write, read_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
-from keras_transformer.data.tokenizer import Tokenizer, fits
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 
 SIDES = ("source", "target")
 
 _SUMMARY = "meta.json"
 _MOST_SUMMARY_BYTES = 64 * 1024  # `build` writes less than 1 KiB
-_DTYPES = ("<u2", "<u4")
+_FILES = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
 _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
 
@@ -54,17 +54,13 @@ class TokenStore:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         summary = _read_summary(self.directory)
-        _verify(self.directory, summary["sha256"])
-        self._size: int = summary["pairs"]
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-        self._offsets = {
-            side: self._map(f"{side}.offsets", np.dtype("<i8"), self._size + 1) for side in SIDES
-        }
-        self._ids = {
-            side: self._map(f"{side}.ids", np.dtype(summary["dtype"]), int(self._offsets[side][-1]))
-            for side in SIDES
-        }
+        dtypes = {"offsets": "<i8", "ids": summary["dtype"]}
+        self._offsets, self._ids = (
+            {side: _map(self.directory / f"{side}.{kind}", dtype) for side in SIDES}
+            for kind, dtype in dtypes.items()
+        )
 
     @classmethod
     def build(
@@ -121,7 +117,7 @@ class TokenStore:
         return cls(directory)
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._offsets["source"]) - 1
 
     @property
     def source_lengths(self) -> np.ndarray:
@@ -135,7 +131,7 @@ class TokenStore:
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target pieces of one pair: uint16 or uint32 (length,)."""
-        chosen = np.array([range(self._size)[index]])
+        chosen = np.array([range(len(self))[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
@@ -154,50 +150,31 @@ class TokenStore:
     @property
     def report(self) -> str:
         """One line of text with the number of kept pairs, and of dropped pairs for each reason."""
-        kept, dropped = f"{self._size:,} pairs kept", sum(self.dropped.values())
+        kept, dropped = f"{len(self):,} pairs kept", sum(self.dropped.values())
         return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
 
-    def _map(self, name: str, dtype: np.dtype, count: int) -> np.ndarray:
-        path = self.directory / name
-        size = path.stat().st_size if path.exists() else 0
-        if size != count * dtype.itemsize:
-            raise UserError(
-                f"{path} is damaged. Remove {self.directory} to build the store again. "
-                f"The file must have {count * dtype.itemsize:,} bytes. Received: {size:,} bytes"
-            )
-        return np.asarray(np.memmap(path, dtype, mode="r"))
+
+def _map(path: Path, dtype: str) -> np.ndarray:
+    return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
 def _read_summary(directory: Path) -> dict[str, Any]:
-    path = directory / _SUMMARY
+    """Returns the content of `meta.json`, and verifies the files of a store."""
+    if not (directory / _SUMMARY).exists():
+        raise UserError(f"{directory} is not a token store: it has no {_SUMMARY}")
+    name = _SUMMARY
     try:
-        with path.open("rb") as file:
+        with (directory / name).open("rb") as file:
             summary = read_json(file, _MOST_SUMMARY_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"{directory} is not a token store: it has no {_SUMMARY}") from None
-    except ValueError:
-        raise _damaged(path) from None
-    types = {"pairs": int, "dtype": str, "fingerprint": str, "dropped": dict, "sha256": dict}
-    if isinstance(summary, dict):
-        summary = {"sha256": {}, **summary}  # stores of older releases have no SHA-256
-        if all(isinstance(summary.get(name), kind) for name, kind in types.items()):
-            if summary["dtype"] in _DTYPES:
-                return summary
-    raise _damaged(path)
-
-
-def _verify(directory: Path, digests: dict[str, str]) -> None:
-    for name, digest in digests.items():
-        try:
-            received = sha256_of(directory / name)
-        except FileNotFoundError:
-            continue
-        if received != digest:
-            raise _damaged(directory / name)
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged. Remove {path.parent} to build the store again")
+        digests = {file: summary["sha256"][file] for file in _FILES}
+        for name, digest in digests.items():
+            if sha256_of(directory / name) != digest:
+                raise ValueError("the SHA-256 is wrong")
+    except (KeyError, OSError, TypeError, ValueError):
+        raise UserError(
+            f"{directory / name} is damaged. Remove {directory} to build the store again"
+        ) from None
+    return summary
 
 
 def _write(
@@ -205,7 +182,7 @@ def _write(
 ) -> None:
     digest = _digest(tokenizer, max_length)
     largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-    dtype = np.dtype(_DTYPES[largest > 2**16])
+    dtype = np.dtype("<u4" if largest > 2**16 else "<u2")
     dropped: Counter[str] = Counter()
     source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
     with source, target, Bar("encoding", unit=" pairs", disable=not progress) as bar:
@@ -232,29 +209,29 @@ class _SideWriter(ExitStack):
     def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
         super().__init__()
         self.count = self._end = 0
-        self._side, self._dtype = side, dtype
-        names = (f"{side}.ids", f"{side}.offsets")
-        self._files = {name: self.enter_context((directory / name).open("wb")) for name in names}
-        self._digests = {name: hashlib.sha256() for name in names}
-        self._write(f"{side}.offsets", np.zeros(1, "<i8"))
+        self._dtype = dtype
+        self._names = names = (f"{side}.ids", f"{side}.offsets")
+        self._files = [self.enter_context((directory / name).open("wb")) for name in names]
+        self._digests = [hashlib.sha256() for _ in names]
+        self._write(np.zeros(0, dtype), np.zeros(1, "<i8"))
 
     def append(self, sentences: list[list[int]]) -> None:
         lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
-        ends = self._end + np.cumsum(lengths)
         ids = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype, lengths.sum())
-        self._write(f"{self._side}.ids", ids)
-        self._write(f"{self._side}.offsets", ends)
+        self._write(ids, self._end + np.cumsum(lengths))
         self._end += len(ids)
         self.count += len(sentences)
 
     @property
     def sha256(self) -> dict[str, str]:
         """The SHA-256 of both files, in hex."""
-        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+        digests = (digest.hexdigest() for digest in self._digests)
+        return dict(zip(self._names, digests, strict=True))
 
-    def _write(self, name: str, numbers: np.ndarray) -> None:
-        self._files[name].write(numbers.data)
-        self._digests[name].update(numbers.data)
+    def _write(self, *arrays: np.ndarray) -> None:
+        for file, digest, array in zip(self._files, self._digests, arrays, strict=True):
+            file.write(array.data)
+            digest.update(array.data)
 
 
 def _encode(
@@ -269,7 +246,7 @@ def _encode(
             dropped["an empty source"] += 1
         elif not target:
             dropped["an empty target"] += 1
-        elif not all(fits(pieces, max_length + 1) for pieces in (source, target)):
+        elif max(len(source), len(target)) > max_length:
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
             kept.append((source, target))

@@ -111,14 +111,13 @@ class BeamSearch:
     pad_id: int
 
     def check(self, request: Request, max_length: Any) -> None:
-        """Raises a ValueError if beam search does not support a field or a number in it."""
+        """Raises a ValueError if beam search does not support a field of the request."""
         if request.random_numbers is not None:
             raise ValueError("`random_numbers` are for sampling, not for beam search.")
         if request.required_ids is not None and request.beam_sizes is not None:
             raise ValueError("`required_ids` and `beam_sizes` can't be combined.")
         if request.beam_sizes is not None and self.options.num_beam_groups > 1:
             raise ValueError("`beam_sizes` can't be combined with `num_beam_groups`.")
-        request.check_numbers(self.num_beams)
 
     def start(self, request: Request, max_length: Any) -> BeamState:
         """Returns the state before the first token, with room for `max_length` tokens."""
@@ -164,9 +163,10 @@ class BeamSearch:
         last = ops.take(live.ids, position, axis=-1)
         arguments = {"return_attention_weights": True} if coverage_penalty else {}
         logits, cache, *attention = model.step(last, cache, position, **arguments)
+        logits = ops.convert_to_tensor(logits)  # A model that is not compiled may return NumPy.
         bonus = ops.zeros_like(live.log_probabilities)
         if coverage_penalty:
-            live = live._replace(coverage=live.coverage + attention[0])
+            live = live._replace(coverage=ops.add(live.coverage, attention[0]))
             padding_mask = request.source_ids != self.pad_id
             bonus = coverage_penalty * coverage_score(live.coverage, padding_mask)
         state, beams = self._select_groups(state._replace(live=live), logits, bonus, request)

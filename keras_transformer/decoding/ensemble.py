@@ -28,13 +28,10 @@ class Ensemble:
         models: The models.
         variables: The variables of all models.
         max_length: The smallest `max_length` of the models, in tokens.
-        vocabulary_size: The smallest `vocabulary_size` of the models.
-        pad_id: Id of padding, the same in all models.
 
     Raises:
-        ValueError: If there is no model, if the models have different values of `pad_id`, or if
-            only some are language models. `step` raises ValueError if the models' target
-            vocabularies have different sizes.
+        ValueError: If there is no model, or if the models have different values of `pad_id` or
+            `reads_prompt`, or target vocabularies of different sizes.
 
     Source: Sutskever et al. 2014, §3.6.
     """
@@ -42,36 +39,40 @@ class Ensemble:
     def __init__(self, models: Sequence[Any]) -> None:
         if not models:
             raise ValueError(f"`models` must hold at least one model. Received: models={models}")
-        if len(pad_ids := {model.pad_id for model in models}) > 1:
-            raise ValueError(f"All models must have the same pad_id. Received: {sorted(pad_ids)}")
-        if len({getattr(model, "reads_prompt", False) for model in models}) > 1:
-            raise ValueError(
-                "Either all models or none must be language models. "
-                f"Received: {[type(model).__name__ for model in models]}"
-            )
         self.models = list(models)
+        for name, of_models in {
+            "pad_id": {model.pad_id for model in models},
+            "reads_prompt": {getattr(model, "reads_prompt", False) for model in models},
+            "target vocabulary": {_target_size(model) for model in models} - {None},
+        }.items():
+            if len(of_models) > 1:
+                raise ValueError(
+                    f"All models must have the same {name}. Received: {sorted(of_models)}"
+                )
 
     @property
     def variables(self) -> list[Any]:
         return [variable for model in self.models for variable in model.variables]
 
     @property
-    def source_attention(self) -> Callable[[Any, Any], Any]:
-        """Function that averages the results of the models' `source_attention`.
+    def max_length(self) -> int:
+        return min(model.max_length for model in self.models)
 
-        Raises:
-            AttributeError: If a model has no method `source_attention`.
-        """
-        attentions = [model.source_attention for model in self.models]
-        return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
+    @property
+    def pad_id(self) -> int:
+        return self.models[0].pad_id
+
+    @property
+    def reads_prompt(self) -> bool:
+        return getattr(self.models[0], "reads_prompt", False)
 
     @property
     def accepts_any_shape(self) -> bool:
         return all(getattr(model, "accepts_any_shape", False) for model in self.models)
 
     @property
-    def reads_prompt(self) -> bool:
-        return getattr(self.models[0], "reads_prompt", False)
+    def compiles(self) -> bool:
+        return all(getattr(model, "compiles", True) for model in self.models)
 
     @property
     def vocabulary_size(self) -> int:
@@ -79,56 +80,29 @@ class Ensemble:
 
     @property
     def target_vocabulary_size(self) -> int:
-        return min(model.target_vocabulary_size or model.vocabulary_size for model in self.models)
+        return min(_target_size(model) for model in self.models)
+
+    # The methods that not every model has are properties, so that `hasattr` tells whether all have.
 
     @property
-    def max_length(self) -> int:
-        return min(model.max_length for model in self.models)
+    def source_attention(self) -> Callable[[Any, Any], Any]:
+        """Function that averages the results of the models' `source_attention`."""
+        attentions = [model.source_attention for model in self.models]
+        return lambda *ids: sum(attend(*ids) for attend in attentions) / len(attentions)
+
+    @property
+    def extend_cache(self) -> Callable[[Cache, int], Cache]:
+        """Function that calls each model's `extend_cache`."""
+        return _on_parts([model.extend_cache for model in self.models])
+
+    @property
+    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
+        """Function that calls each model's `limit_vocabulary`."""
+        return _on_parts([model.limit_vocabulary for model in self.models])
 
     def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
         """Returns a `Cache` whose fields are lists with one entry per model (see `Searchable`)."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
-
-    @property
-    def pad_id(self) -> int:
-        return self.models[0].pad_id
-
-    @property
-    def extend_cache(self) -> Callable[[Cache, int], Cache]:
-        """Function that calls each model's `extend_cache`.
-
-        Raises:
-            AttributeError: If a model has no method `extend_cache`.
-        """
-        return self._of_each("extend_cache")
-
-    @property
-    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
-        """Function that calls each model's `limit_vocabulary`.
-
-        Raises:
-            AttributeError: If a model has no method `limit_vocabulary`.
-            ValueError: If the models' target vocabularies have different sizes.
-        """
-        sizes = {
-            model.target_vocabulary_size or model.vocabulary_size
-            for model in self.models
-            if hasattr(model, "vocabulary_size")
-        }
-        if len(sizes) > 1:
-            raise ValueError(
-                f"All models must have the same target vocabulary. Received: {sorted(sizes)}"
-            )
-        return self._of_each("limit_vocabulary")
-
-    def _of_each(self, name: str) -> Callable[..., Cache]:
-        methods = [getattr(model, name) for model in self.models]
-
-        def call(cache: Cache, argument: Any) -> Cache:
-            parts = zip(methods, _split(cache, len(methods)), strict=True)
-            return _join([method(part, argument) for method, part in parts])
-
-        return call
 
     def step(
         self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
@@ -146,11 +120,25 @@ class Ensemble:
             ),
             strict=True,
         )
-        if len(set(sizes := [x.shape[-1] for x in logits])) > 1:
-            raise ValueError(f"All models must have the same target vocabulary. Received: {sizes}")
         total = functools.reduce(ops.logaddexp, [ops.log_softmax(x, axis=-1) for x in logits])
         mean_weights = [sum(of_models) / len(of_models) for of_models in weights]
         return total - math.log(len(logits)), _join(parts), *mean_weights
+
+
+def _target_size(model: Any) -> int | None:
+    """Returns the size of a model's target vocabulary, or None if the model does not tell."""
+    size = getattr(model, "vocabulary_size", None)
+    return getattr(model, "target_vocabulary_size", None) or size
+
+
+def _on_parts(methods: Sequence[Callable[[Cache, Any], Cache]]) -> Callable[[Cache, Any], Cache]:
+    """Returns a function that calls each model's method with the model's part of the cache."""
+
+    def call(cache: Cache, argument: Any) -> Cache:
+        parts = zip(methods, _split(cache, len(methods)), strict=True)
+        return _join([method(part, argument) for method, part in parts])
+
+    return call
 
 
 def _join(caches: Sequence[Cache]) -> Cache:

@@ -11,6 +11,8 @@ LengthPenaltyForm = Literal["wu", "power"]
 # Upper limit of options that count tokens: it keeps numbers in int32 and arrays in memory.
 _MOST_TOKENS = 1_000_000
 LARGEST_LENGTH_PENALTY = 10.0
+# Log-probability of a token or hypothesis that must not be chosen.
+IMPOSSIBLE = float("-inf")
 
 
 def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
@@ -66,6 +68,11 @@ class DecodingOptions(BaseModel):
             )
         return self
 
+    @property
+    def num_beams(self) -> int:
+        """Number of hypotheses per sentence that each step continues."""
+        raise NotImplementedError
+
     def replace(self, **changes: Any) -> Self:
         """Returns a validated copy with some values changed."""
         return type(self)(**{**dict(self), **changes})
@@ -116,6 +123,10 @@ class SearchOptions(DecodingOptions):
         description="Reduces a token's log-probability by this number for each beam of an earlier "
         "group that chose the token in the same step. For diverse beam search.",
     )
+
+    @property
+    def num_beams(self) -> int:
+        return self.beam_size
 
     @model_validator(mode="after")
     def _check_beams(self) -> Self:
@@ -168,3 +179,7 @@ class SamplingOptions(DecodingOptions):
         description="Sample only from the most probable tokens, until their probabilities add up "
         "to this number. 1 means all tokens.",
     )
+
+    @property
+    def num_beams(self) -> int:
+        return self.num_samples

@@ -1,6 +1,5 @@
 """Draws random translations from the model's distribution."""
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -73,14 +72,14 @@ class Sampling:
 
     @property
     def num_beams(self) -> int:
-        return self.options.num_samples
+        return self.options.num_beams
 
     @property
     def num_results(self) -> int:
-        return self.options.num_samples
+        return self.options.num_beams
 
     def check(self, request: Request, max_length: int) -> None:
-        """Raises a ValueError if sampling does not support a field or a number in it."""
+        """Raises a ValueError if sampling does not support a field of the request."""
         for name in ("required_ids", "beam_sizes", "length_penalties"):
             if getattr(request, name) is not None:
                 raise ValueError(f"`{name}` is for beam search, not for sampling.")
@@ -91,7 +90,6 @@ class Sampling:
                 f"random_numbers.shape={None if numbers is None else tuple(numbers.shape)}, "
                 f"num_samples={self.num_beams}, max_length={max_length}"
             )
-        request.check_numbers(self.num_beams)
 
     def start(self, request: Request, max_length: int) -> SampleState:
         """Returns the state before the first token, with room for `max_length` tokens."""
@@ -147,7 +145,11 @@ class Sampling:
 
 
 def random_numbers(
-    seed: int, indices: Sequence[int], num_samples: int, max_length: int
+    seed: int,
+    indices: Sequence[int],
+    num_samples: int,
+    max_length: int,
+    num_rows: int | None = None,
 ) -> np.ndarray:
     """Draws one random number per token of each sample. Sampling uses them to choose the tokens.
 
@@ -161,15 +163,15 @@ def random_numbers(
         indices: Indices of the sentences in the whole text, integers from 0 to 2**64 - 1.
         num_samples: Number N of samples per sentence.
         max_length: Maximum number L of tokens per sample.
+        num_rows: Number of rows B of the batch. Rows without a sentence are 0. Defaults to None,
+            which means one row per sentence.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
 
     Source: Salmon et al. 2011, for Philox.
     """
-    if not 0 <= operator.index(seed) < 2**64:
-        raise ValueError(f"`seed` must be from 0 to 2**64 - 1. Received: seed={seed}")
-    numbers = np.empty((len(indices), num_samples, max_length), "float32")
+    numbers = np.zeros((num_rows or len(indices), num_samples, max_length), "float32")
     for row, index in enumerate(indices):
         for column in range(num_samples):
             key = np.array([seed, index], "uint64")

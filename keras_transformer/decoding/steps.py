@@ -4,34 +4,16 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-import keras
-import numpy as np
 from keras import ops
 
-from keras_transformer._backend.operations import known_values
-from keras_transformer.errors import check_range
-from keras_transformer.translation.hypothesis import IMPOSSIBLE
+from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.layers.attention.cache import take_columns
 
 # Number of tokens in a block of `top_k_tokens`.
 BLOCK = 64
 
 # The module `token_rules` describes the call arguments and the result.
 TokenRule = Callable[[Any, Any, Any], Any]
-
-
-def as_ids(name: str, ids: Any) -> Any:
-    """Returns ids, which may be in lists, as an int32 tensor.
-
-    Raises:
-        ValueError: If the ids are floats.
-    """
-    if not hasattr(ids, "dtype"):
-        ids = np.asarray(ids)
-        if not ids.size:  # NumPy takes floats for lists without numbers.
-            ids = ids.astype("int32")
-    if "float" in keras.backend.standardize_dtype(ids.dtype):
-        raise ValueError(f"`{name}` must be integers. Received: dtype={ids.dtype}")
-    return ops.convert_to_tensor(ids, dtype="int32")
 
 
 class Request(NamedTuple):
@@ -77,52 +59,22 @@ class Request(NamedTuple):
         Each of `max_lengths` is a limit for all sentences, or None. The maximum length of a
         sentence becomes the minimum of these limits and of its entry in `self.max_lengths`. A
         constraint without any token becomes None.
-
-        Raises:
-            ValueError: If ids or numbers that must be integers are floats.
         """
         floats = {"length_penalties", "random_numbers"}
         if ops.ndim(self.source_ids) > 2:
             floats.add("source_ids")
-        constraints = ("prefix_ids", "forbidden_ids", "required_ids")
         tensors = {
-            name: ops.convert_to_tensor(x, dtype="float32") if name in floats else as_ids(name, x)
+            name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
             for name, x in self._asdict().items()
             if x is not None
         }
-        for name in constraints:
+        for name in ("prefix_ids", "forbidden_ids", "required_ids"):
             if name in tensors and 0 in tensors[name].shape[1:]:
                 tensors[name] = None
         batch = ops.shape(tensors["source_ids"])[0]
         limits = [tensors["max_lengths"]] if "max_lengths" in tensors else []
         limits += [ops.full((batch,), x, dtype="int32") for x in max_lengths if x is not None]
         return Request(**{**tensors, "max_lengths": functools.reduce(ops.minimum, limits)})
-
-    def check_numbers(self, num_beams: Any) -> None:
-        """Raises `ValueError` if a number is out of range, unless only its shape is known.
-
-        The fields are tensors. `num_beams` is the search's number of beams, an int or a tensor.
-        """
-        limits = {"max_lengths": 2**31 - 1, "beam_sizes": known_values(num_beams)}
-        for name, most in limits.items():
-            values = known_values(getattr(self, name))
-            if values is not None and most is not None:
-                check_range(1, int(most) + 1, **{name: values})
-        penalties = known_values(self.length_penalties)
-        if penalties is not None and not np.isfinite(penalties).all():
-            raise ValueError(
-                f"`length_penalties` must be finite. Received: length_penalties={penalties}"
-            )
-
-    def check_ids(self, vocabulary_size: int, pad_id: int) -> None:
-        """Raises `ValueError` if a target id is outside the vocabulary.
-
-        The fields are tensors. Those of which only the shape is known are not checked.
-        """
-        for name in ("prefix_ids", "forbidden_ids", "required_ids", "shortlist"):
-            ids = known_values(getattr(self, name))
-            if ids is not None:
-                check_range(0, vocabulary_size, **{name: ids[ids != pad_id]})
 
 
 class SearchResult(NamedTuple):
@@ -254,17 +206,6 @@ def top_k_tokens(
         columns = take_columns(columns, chosen)
     columns = ops.cast(columns, "int32")
     return values, columns // vocabulary_size, columns % vocabulary_size
-
-
-def take_columns(x: Any, columns: Any) -> Any:
-    """Takes `columns` `(B, M)` along axis 1 of `x` `(B, N, ...)`, and returns `(B, M, ...)`."""
-    if x.shape[1] == columns.shape[1] == 1:
-        return x
-    batch, num_columns = ops.shape(x)[:2]
-    rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
-    # Not -1: an axis of size 0 would leave it undefined.
-    flat = ops.reshape(x, (batch * num_columns, *ops.shape(x)[2:]))
-    return ops.take(flat, rows + ops.cast(columns, "int32"), axis=0)
 
 
 def block_maxima(scores: Any) -> Any:

@@ -21,7 +21,6 @@ from keras import ops
 
 from keras_transformer.decoding.options import DecodingOptions
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule, count_tokens
-from keras_transformer.errors import check_sizes
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1
@@ -41,18 +40,11 @@ class RepetitionPenalty:
     Args:
         penalty: Factor above 0. Values above 1 make repetition less probable.
 
-    Raises:
-        ValueError: If `penalty` is not above 0.
-
     Source: Keskar et al. 2019, §4.1. The penalty applies to log-probabilities, as in Hugging Face's
         beam search.
     """
 
     penalty: float
-
-    def __post_init__(self) -> None:
-        if self.penalty <= 0:
-            raise ValueError(f"`penalty` must be above 0. Received: penalty={self.penalty}")
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
@@ -76,17 +68,10 @@ class NoRepeatNgrams:
         size: Number n of tokens in an n-gram, at least 1. If n is 1, no token appears twice. Bos is
             ignored.
 
-    Raises:
-        ValueError: If `size` is below 1.
-
     Source: Paulus et al. 2018, §2.5.
     """
 
     size: int
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"`size` must be at least 1. Received: size={self.size}")
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         num_ngrams = ops.shape(ids)[-1] - self.size
@@ -116,16 +101,10 @@ class MinLength:
     Args:
         length: Minimum number of tokens of a hypothesis, eos included, at least 1.
         eos_id: Id of the end of a sentence. Defaults to 3.
-
-    Raises:
-        ValueError: If `length` is below 1.
     """
 
     length: int
     eos_id: int = 3
-
-    def __post_init__(self) -> None:
-        check_sizes(length=self.length)
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         tokens = ops.arange(ops.shape(log_probabilities)[-1], dtype="int32")
@@ -148,22 +127,9 @@ class ForbiddenWords:
 
     Args:
         sequences: Tuple of token sequences. Each sequence is a non-empty tuple of ids.
-
-    Raises:
-        ValueError: If there is no sequence, a sequence is empty, or an id is negative.
     """
 
     sequences: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        if not self.sequences or not all(self.sequences):
-            raise ValueError(
-                "`sequences` must have at least one sequence. Each sequence must have at least one "
-                "token. "
-                f"Received: sequences={self.sequences}"
-            )
-        if min(map(min, self.sequences)) < 0:
-            raise ValueError(f"Ids must be at least 0. Received: sequences={self.sequences}")
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
         width = max(map(len, self.sequences))
@@ -203,10 +169,7 @@ def force_prefix(
     all tokens are allowed. The function does not need `ids`, because `position` tells which token
     of the prefix is next.
     """
-    prefix_ids = ops.convert_to_tensor(prefix_ids, dtype="int32")
     length = prefix_ids.shape[1]
-    if length == 0:
-        return log_probabilities
     column = ops.minimum(position, ops.cast(length - 1, "int32"))
     forced = ops.take(prefix_ids, column, axis=1)[:, None, None]
     is_forced = ops.logical_and(forced != pad_id, position < length)
@@ -224,10 +187,7 @@ def forbid_sequences(
     shape is `(1, C, W)`, the sequences apply to every sentence. A sequence that contains only
     padding has no effect.
     """
-    forbidden_ids = ops.convert_to_tensor(forbidden_ids, dtype="int32")
     num_sequences, width = forbidden_ids.shape[1:]
-    if num_sequences == 0 or width == 0:
-        return log_probabilities
     lengths = count_tokens(forbidden_ids, pad_id)  # (B, C)
     recent = last_tokens(ids, position, width - 1)
     is_complete = (lengths > 0)[:, None]

@@ -3,7 +3,7 @@
 import bisect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Significance:
     """The result of a paired significance test between a baseline and a system.
 
     `baseline` and `score` are values of `metric` in percent. `samples` is the number of samples
@@ -51,7 +51,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ScoreDifference:
     """How much the score of a system is above that of a baseline, with a 95 % confidence interval.
 
     All numbers are in percent of `metric`. `samples` is the number of bootstrap samples, drawn with
@@ -100,7 +100,6 @@ class Evaluator:
             as `"Unbabel/wmt22-comet-da"`. Defaults to None.
 
     Raises:
-        ValueError: If a metric is unknown.
         UserError: If there are no sentences, if `sources` and `references` differ in their number,
             or if a package or model that a metric needs is missing.
     """
@@ -121,16 +120,10 @@ class Evaluator:
         if not self.references:
             raise UserError("there must be at least one reference. Received: none")
         if self.sources is not None:
-            self.check_aligned({"the sources": self.sources})
+            self.check_aligned("the sources", self.sources)
+        settings = {"tokenize": tokenize, "lowercase": lowercase, "comet_model": comet_model}
         self._metrics = [
-            new_metric(
-                name,
-                tokenize=tokenize,
-                lowercase=lowercase,
-                sources=self.sources,
-                comet_model=comet_model,
-            )
-            for name in dict.fromkeys(metrics)
+            new_metric(name, sources=self.sources, **settings) for name in dict.fromkeys(metrics)
         ]
 
     @classmethod
@@ -154,35 +147,30 @@ class Evaluator:
         evaluator._name_of_references = str(reference)
         return evaluator
 
-    def check_aligned(self, texts: Mapping[str, Sequence[str]]) -> None:
-        """Raises `UserError` if the references and a text have different numbers of lines.
-
-        The keys of `texts` are the names of the texts in the message.
-        """
-        for name, lines in texts.items():
-            if len(lines) != len(self.references):
-                raise UserError(
-                    f"{name} must have as many lines as {self._name_of_references}: one "
-                    "translation of each sentence, in the same order. Complete the shorter text, "
-                    f"or choose texts of the same sentences. Received: {len(lines):,} and "
-                    f"{len(self.references):,} lines"
-                )
+    def check_aligned(self, name: str, lines: Sequence[str]) -> None:
+        """Raises `UserError` if the text `name` has not as many lines as the references."""
+        if len(lines) != len(self.references):
+            raise UserError(
+                f"{name} must have as many lines as {self._name_of_references}: one translation of "
+                "each sentence, in the same order. Complete the shorter text, or choose texts of "
+                f"the same sentences. Received: {len(lines):,} and {len(self.references):,} lines"
+            )
 
     def scores(self, hypotheses: Sequence[str]) -> list[Score]:
         """Returns the score of the translations for each metric."""
-        self.check_aligned({"the translations": hypotheses})
-        scores = []
-        for metric in self._metrics:
-            result = metric._aggregate_and_compute(self._statistics(metric, hypotheses))
-            scores.append(Score(result.name, result.score, str(metric.get_signature())))
-        return scores
+        self.check_aligned("the translations", hypotheses)
+        results = [
+            (metric._aggregate_and_compute(self._statistics(metric, hypotheses)), metric)
+            for metric in self._metrics
+        ]
+        return [Score(x.name, x.score, str(metric.get_signature())) for x, metric in results]
 
     def compare(
         self,
         hypotheses: Sequence[str],
         baseline: Sequence[str],
         test: SignificanceTest = "bootstrap",
-    ) -> list[Comparison]:
+    ) -> list[Significance]:
         """Tests for each metric whether two systems differ, with a paired test of sacrebleu.
 
         The environment variable `SACREBLEU_SEED` sets the random seed.
@@ -194,13 +182,12 @@ class Evaluator:
                 (paired approximate randomization, 10,000 samples). Defaults to `"bootstrap"`.
 
         Returns:
-            A `Comparison` per metric. `p_value` is small if such a difference between the scores is
-            improbable for equally good systems. If the systems' statistics of all sentences
-            are the same, `p_value` is 1.0, where sacrebleu returns 1 / (samples + 1).
+            A `Significance` per metric. `p_value` is small if such a difference between the scores
+            is improbable for equally good systems. If the systems' statistics of all sentences are
+            the same, `p_value` is 1.0, where sacrebleu returns 1 / (samples + 1).
         """
-        if test not in _TEST_TYPES:
-            raise ValueError(f"`test` must be one of {list(_TEST_TYPES)}. Received: test={test!r}")
-        self.check_aligned({"the translations": hypotheses, "the baseline": baseline})
+        self.check_aligned("the translations", hypotheses)
+        self.check_aligned("the baseline", baseline)
         if not any(map(str.strip, hypotheses)) or not any(map(str.strip, baseline)):
             warnings.warn("All translations of a system are empty: check the files", stacklevel=2)
         if len(hypotheses) < _FEWEST_SENTENCES:
@@ -219,13 +206,13 @@ class Evaluator:
             same = self._statistics(metric, baseline) == self._statistics(metric, hypotheses)
             found = (old.score, new.score, 1.0 if same else new.p_value, paired.n_samples)
             comparisons.append(
-                Comparison(test, name, *found, signature.info["seed"], str(signature))
+                Significance(test, name, *found, signature.info["seed"], str(signature))
             )
         return comparisons
 
     def differences(
         self, hypotheses: Sequence[str], baseline: Sequence[str], samples: int = 1000
-    ) -> list[Difference]:
+    ) -> list[ScoreDifference]:
         """Returns the difference of two systems for each metric, with a 95 % confidence interval.
 
         The interval is from the 2.5th to the 97.5th percentile of the differences in paired
@@ -239,7 +226,8 @@ class Evaluator:
 
         Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation".
         """
-        self.check_aligned({"the translations": hypotheses, "the baseline": baseline})
+        self.check_aligned("the translations", hypotheses)
+        self.check_aligned("the baseline", baseline)
         seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
         size = len(self.references)
         found = []
@@ -254,7 +242,7 @@ class Evaluator:
             difference, *sampled = np.subtract(scores[0], scores[1]).tolist()
             low, high = np.percentile(sampled, (2.5, 97.5)).tolist()
             name = metric._compute_score_from_stats(totals[0]).name
-            found.append(Difference(name, difference, low, high, samples, seed))
+            found.append(ScoreDifference(name, difference, low, high, samples, seed))
         return found
 
     def length_buckets(self, hypotheses: Sequence[str]) -> list[LengthBucket]:
@@ -263,27 +251,25 @@ class Evaluator:
         The length of a sentence is the number of words of the source, or of the reference if there
         are no sources. White space separates words. Buckets without sentences are left out.
         """
-        self.check_aligned({"the translations": hypotheses})
+        self.check_aligned("the translations", hypotheses)
         members: list[list[int]] = [[] for _ in (*_LONGEST, None)]
         for index, line in enumerate(self.sources or self.references):
             members[bisect.bisect_left(_LONGEST, len(line.split()))].append(index)
         shortest = (0, *(longest + 1 for longest in _LONGEST))
-        names = [f"{a}-{b}" for a, b in zip(shortest, _LONGEST, strict=False)]
-        names.append(f"{shortest[-1]}+")
+        names = [
+            *(f"{a}-{b}" for a, b in zip(shortest, _LONGEST, strict=False)),
+            f"{shortest[-1]}+",
+        ]
+        statistics = [self._statistics(metric, hypotheses) for metric in self._metrics]
         buckets = []
         for name, indices in zip(names, members, strict=True):
-            if indices:
-                scores = self._scores_of(hypotheses, indices)
-                buckets.append(LengthBucket(name, len(indices), scores))
-        return buckets
-
-    def _scores_of(self, hypotheses: Sequence[str], indices: Sequence[int]) -> dict[str, float]:
-        scores = {}
-        for metric in self._metrics:
-            statistics = self._statistics(metric, hypotheses)
-            result = metric._aggregate_and_compute([statistics[index] for index in indices])
-            scores[result.name] = result.score
-        return scores
+            results = [
+                metric._aggregate_and_compute([found[index] for index in indices])
+                for metric, found in zip(self._metrics, statistics, strict=True)
+                if indices
+            ]
+            buckets.append(LengthBucket(name, len(indices), {x.name: x.score for x in results}))
+        return [bucket for bucket in buckets if bucket.sentences]
 
     def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:
         """Returns the statistics of each sentence, from which the metric computes its score."""

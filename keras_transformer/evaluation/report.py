@@ -7,7 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from keras_transformer.evaluation.evaluator import Comparison, LengthBucket, Score
+from keras_transformer.evaluation.evaluator import LengthBucket, Score, Significance
 
 _NAMES = {
     "bootstrap": "Paired bootstrap resampling",
@@ -20,7 +20,7 @@ def score_lines(scores: Sequence[Score]) -> str:
     return "\n".join(f"{x.metric}\t{x.score:.2f}\t{x.signature}" for x in scores)
 
 
-def comparison_table(comparisons: Sequence[Comparison], baseline: str) -> str:
+def comparison_table(comparisons: Sequence[Significance], baseline: str) -> str:
     """Returns the results of one significance test as a table. `baseline` is a name."""
     first = comparisons[0]
     title = f"{_NAMES[first.test]}, {first.samples} samples, seed {first.seed}, against {baseline}:"
@@ -43,7 +43,7 @@ def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
 
 def as_json(
     scores: Sequence[Score],
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[Significance],
     buckets: Sequence[LengthBucket],
 ) -> str:
     """Returns all results as a JSON object."""

@@ -16,7 +16,7 @@ from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.runs.text import Split
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.engines import open_translator
 
 _ALL_OF_GENERATED_TEXT: tuple[MetricName, ...] = ("bleu", "chrf", "exact-match")
 
@@ -88,11 +88,11 @@ def evaluate_run(
         files: A source file and a reference file, to evaluate in place of a split. Defaults to
             None.
         options: The search options. Defaults to None, which means the search options of the recipe.
-        engine: `"keras"` or `"ctranslate2"`, see `Run.translator`. Defaults to `"keras"`.
+        engine: `"keras"` or `"ctranslate2"`, see `open_translator`. Defaults to `"keras"`.
         use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
-        checkpoint: The checkpoint to score, see `Run.model`. Defaults to None, which means the
+        checkpoint: The checkpoint to score, see `open_model`. Defaults to None, which means the
             finished model.
-        tokens_per_batch: See `Run.translator`. Defaults to None.
+        tokens_per_batch: See `open_translator`. Defaults to None.
         output: File for the translations. Defaults to None: the translations of a split are written
             to `hypotheses/` in the run folder, and those of `files` are not kept.
 
@@ -104,31 +104,27 @@ def evaluate_run(
     run.scores.check()
     options = options or run.recipe.evaluation.search_options()
     evaluator = evaluator or run_evaluator(run, split, files)
-    if evaluator.sources is None:
-        raise ValueError("`evaluator` must have sources. Received: an evaluator without sources")
-    if files is None and list(evaluator.sources) != [source for source, _ in run.text.pairs(split)]:
-        raise ValueError(f"`evaluator` must have the text of the split. Received: split={split!r}")
+    sources = list(evaluator.sources or ())
+    if not sources or (files is None and sources != [x for x, _ in run.text.pairs(split)]):
+        raise ValueError(
+            f"`evaluator` must have the sources of the text. Received: split={split!r}"
+        )
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
     made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
-    has_model = folder is not None or run.model_path.is_file()
-    # A training in another process may remove the checkpoint or replace the model.
-    scored = run.scores.scored_model(folder) if has_model else {}
     try:
         translator = open_translator(
             run, engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
         )
     except ValueError as error:
         raise UserError(str(error)) from None
-    if folder is None and run.scores.scored_model(None) != scored:
-        raise UserError(f"{run.model_path} changed while it was loaded: start again")
+    scored = run.scores.scored_model(folder)  # before a training removes or replaces it
     with output_file(output) if output else nullcontext() as file:
-        translations = translator.translate(list(evaluator.sources), progress=True)
-        hypotheses = [as_line(text) for text in translations]
+        hypotheses = [as_line(text) for text in translator.translate(sources, progress=True)]
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
         if files is None:
-            run.scores.keep_hypotheses(split, evaluator.sources, hypotheses, scored, folder)
+            run.scores.keep_hypotheses(split, sources, hypotheses, scored, folder)
     scores = evaluator.scores(hypotheses)
     for entry in scores:
         run.scores.add(split=split, files=files, scored=scored, **made_with, **asdict(entry))
@@ -161,14 +157,8 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
                 f"compared. Translate the text of the evaluated run with {path}, and give the "
                 "translations as --baseline"
             )
-        if not run.model_path.exists() and run.checkpoints():
-            raise UserError(
-                f"the training of {path} has not finished. To compare with a checkpoint of it: "
-                f"{run.command('evaluate', f'--split {split} --checkpoint best')}, and then give "
-                f"the file in {run.hypotheses_dir} as --baseline"
-            )
         lines = run.scores.hypotheses(split)
-    evaluator.check_aligned({str(path): lines})
+    evaluator.check_aligned(str(path), lines)
     return lines
 
 

@@ -2,15 +2,18 @@
 
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.onnx import export_onnx
-from keras_transformer.export.onnx_translator import OnnxTranslator
-from keras_transformer.export.saved_model import export_run_saved_model, export_saved_model
+from keras_transformer.export.onnx_searchable import onnx_translator
+from keras_transformer.export.options import ExportOptions
+from keras_transformer.export.run_export import export_run
+from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.shared_run import export_shared_run
 
 __all__ = [
-    "OnnxTranslator",
+    "ExportOptions",
     "export_ctranslate2",
     "export_onnx",
-    "export_run_saved_model",
+    "export_run",
     "export_saved_model",
     "export_shared_run",
+    "onnx_translator",
 ]

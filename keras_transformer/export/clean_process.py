@@ -1,8 +1,9 @@
-"""Runs signatures of a SavedModel in a process without Keras, as on a model server.
+"""Runs signatures of a SavedModel in a process of its own, as a model server does.
 
-The process runs this file as a script. The script reads JSON from standard input: {"model": folder,
-"calls": [[signature, inputs], ...]}. The script prints one line of JSON, a list with the outputs of
-each call.
+The process runs this file as a script, which knows nothing of this package: it loads the graph and
+the operations of SentencePiece that a server has. The script reads JSON from standard input:
+{"model": folder, "calls": [[signature, inputs], ...]}. It prints one line of JSON, a list with the
+outputs of each call.
 """
 
 import importlib.util
@@ -25,28 +26,21 @@ def run_signatures(model: str | Path, calls: Sequence[Call]) -> list[dict[str, A
     Raises:
         RuntimeError: If the model cannot be loaded or a call fails. The message says why.
     """
-    from keras_transformer._child_process import child_process
-
-    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with child_process(
-        [sys.executable, __file__],
+    process = subprocess.run(
+        [sys.executable, "-P", __file__],  # -P: modules beside this file are not top-level ones
+        input=json.dumps({"model": str(model), "calls": list(calls)}),
+        capture_output=True,
         text=True,
         encoding="utf-8",
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        **pipes,
-    ) as process:
-        request = json.dumps({"model": str(model), "calls": list(calls)})
-        output, errors = process.communicate(request)
+    )
     if process.returncode:
-        reason = errors.strip().rpartition("\n")[-1]
+        reason = process.stderr.strip().rpartition("\n")[-1]
         raise RuntimeError(f"{model} fails in a new process: {reason}")
-    return json.loads(output.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def _main() -> None:
-    sys.modules["keras"] = None  # type: ignore[assignment]
-    folder = Path(__file__).resolve().parent  # of this script: its modules are not top-level ones
-    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != folder]
     import tensorflow as tf
 
     tf.load_op_library(_sentencepiece_library())
@@ -64,10 +58,7 @@ def _main() -> None:
 
 
 def _sentencepiece_library() -> str:
-    """Returns the path of tensorflow-text's SentencePiece library.
-
-    This function does not import tensorflow-text, because tensorflow-text imports Keras.
-    """
+    """Returns the path of tensorflow-text's SentencePiece library, the only one that is needed."""
     spec = importlib.util.find_spec("tensorflow_text")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tensorflow-text is not installed")

@@ -7,23 +7,21 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.export.export_run import OnnxWeights
-from keras_transformer.export.packages import check_installed
-from keras_transformer.export.source_model import (
-    Comparison,
-    check_attention,
-    check_model,
-    compare,
-    random_sentences,
-)
+from keras_transformer.exchange.source_model import check_model, check_supported
+from keras_transformer.export.options import OnnxWeights, check_installed, check_weights
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.comparison import (
+    Agreement,
+    compare_translations,
+    random_sentences,
+)
 from keras_transformer.translation.translator import Translator
 
 WEIGHTS = "weights.bin"
@@ -48,7 +46,7 @@ def export_onnx(
     beam_size: int = 4,
     length_penalty: float = 0.6,
     max_length: int | None = None,
-) -> Comparison:
+) -> Agreement:
     """Writes a model as two ONNX models, and compares their translations with the model's.
 
         encoder.onnx      the encoder, and the keys and values of cross-attention
@@ -56,7 +54,7 @@ def export_onnx(
         weights.bin       large constants of both graphs; equal constants are stored once
         config.json       special ids, sizes, and search defaults
         tokenizer/        written by `Tokenizer.save`
-        translate.py      `OnnxTranslator`, which needs only NumPy, onnxruntime and sentencepiece
+        translate.py      a beam search that needs only NumPy, onnxruntime and sentencepiece
 
     `python translate.py < in.txt` does not need this package. To write your own search, use the
     inputs and outputs below. Integers are int64, the mask is bool, other tensors are float32. N is
@@ -88,8 +86,8 @@ def export_onnx(
 
     Example:
 
-    >>> export_onnx(open_model(run), run.tokenizer(), "runs/quickstart/onnx")
-    >>> OnnxTranslator("runs/quickstart/onnx").translate(["twenty-six"])
+    >>> export_onnx(open_model(run), run.tokenizer(), "exports/quickstart/onnx")
+    >>> onnx_translator("exports/quickstart/onnx").translate(["twenty-six"])
 
     Args:
         model: A `Transformer` with full attention. With mixed precision, the float32 weights are
@@ -101,10 +99,10 @@ def export_onnx(
             matrix has its own scale. Defaults to `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None, which means random
             sentences.
-        beam_size: Default beam size of `OnnxTranslator`. Defaults to 4.
-        length_penalty: Default length penalty of `OnnxTranslator`. Defaults to 0.6.
-        max_length: Default `max_length` of `OnnxTranslator`. Defaults to None, which means 50
-            tokens more than the source.
+        beam_size: Default beam size of `translate.py` and `onnx_translator`. Defaults to 4.
+        length_penalty: Their default length penalty. Defaults to 0.6.
+        max_length: Their default maximum length. Defaults to None, which means 50 tokens more than
+            the source.
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
@@ -116,7 +114,9 @@ def export_onnx(
     check_installed("onnx")
     from keras_transformer.export import onnx_graph
 
-    _check(model, tokenizer, onnx_graph, quantization)
+    check_weights("onnx", quantization)
+    check_model(model, tokenizer)
+    check_supported(model, "ONNX", onnx_graph.RULES)
     check_is_free(directory)
     model = in_float32(model)
     graphs = {
@@ -137,24 +137,9 @@ def export_onnx(
         _save(graphs, partial)
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         tokenizer.save(partial / "tokenizer")
-        shutil.copyfile(Path(__file__).with_name("onnx_translator.py"), partial / "translate.py")
+        shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
         sentences = sentences or random_sentences(tokenizer, SENTENCES)
         return _compare(partial, model, tokenizer, sentences, quantization == "float32")
-
-
-def _check(model: Transformer, tokenizer: Tokenizer, onnx_graph: Any, quantization: str) -> None:
-    check_model(model, tokenizer)
-    check_attention(model, "The ONNX export")
-    if model.activation not in onnx_graph.ACTIVATIONS:
-        raise ValueError(
-            f"The ONNX export supports only the activations {list(onnx_graph.ACTIVATIONS)}. "
-            f"Received: model.activation={model.activation!r}"
-        )
-    if quantization not in get_args(OnnxWeights):
-        raise ValueError(
-            f"`quantization` must be one of {list(get_args(OnnxWeights))}. "
-            f"Received: quantization={quantization!r}"
-        )
 
 
 def _config(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -212,16 +197,16 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
 
 def _compare(
     directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
-) -> Comparison:
-    """Compares the translations by `OnnxTranslator` with the translations by the model."""
-    from keras_transformer.export.onnx_translator import OnnxTranslator
+) -> Agreement:
+    """Compares the translations by the program in the folder with those by the model."""
+    from keras_transformer.export.onnx_program import StandaloneTranslator
 
-    exported = OnnxTranslator(directory)
+    exported = StandaloneTranslator(directory)
     names = ("beam_size", "length_penalty", "max_length")
     options = SearchOptions(**{name: getattr(exported, name) for name in names})
     translator = Translator(model, tokenizer, options, overlong="truncate")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no warnings about truncation, as in `compare`
+        warnings.simplefilter("ignore")  # no warnings about truncation
         found = [[pair] for pair in exported.translate_with_scores(sentences)]
     parts = ("ONNX model", translator, sentences, found)
-    return compare(*parts, tolerance=TOLERANCE, is_exact=exact)
+    return compare_translations(*parts, tolerance=TOLERANCE, is_exact=exact)

@@ -14,7 +14,7 @@ import onnx
 from keras import ops
 from onnx import TensorProto, helper, numpy_helper
 
-from keras_transformer.export.source_model import array, position_table
+from keras_transformer.exchange.source_model import Rule, array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.batch_normalization import BatchNormalization
@@ -35,7 +35,13 @@ ACTIVATIONS = {
     "elu": ("Elu",),
     "softplus": ("Softplus",),
 }
-
+RULES: tuple[Rule, ...] = (
+    (
+        "activation",
+        lambda x: x.activation not in ACTIVATIONS,
+        f"the activations {', '.join(ACTIVATIONS)}",
+    ),
+)
 
 # Names of two values for rotary positions: the cosines, and the sines with signs. Otherwise None.
 Rotation = tuple[str, str] | None

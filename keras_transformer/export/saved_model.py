@@ -1,24 +1,19 @@
 """Exports a model, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
-from keras_transformer._child_process import child_process
 from keras_transformer._files import atomic_write
-from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
-from keras_transformer.errors import UserError
+from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.packages import check_installed
+from keras_transformer.export.options import check_installed
 from keras_transformer.export.serving_files import (
     check_name,
     check_operations,
@@ -26,17 +21,13 @@ from keras_transformer.export.serving_files import (
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.export.source_model import (
-    Comparison,
-    check_model,
-    compare,
-    random_sentences,
-    run_sentences,
-)
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.runs.run import Checkpoint, Run
-from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer.translation.comparison import (
+    Agreement,
+    compare_translations,
+    random_sentences,
+)
 from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
@@ -70,7 +61,7 @@ def export_saved_model(
     operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
     length and decodes a limited number of tokens at a time.
 
-    The new version is first written under a temporary name. A process without Keras loads this
+    The new version is first written under a temporary name. A new process loads this
     version and translates a few sentences. If the translations and scores agree with those of
     `Translator`, the version gets its final name.
 
@@ -99,14 +90,14 @@ def export_saved_model(
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
-    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`, and for 0 it
+    request has a `beam_size` above XX
     uses 1. If a request has a `length_penalty` above 10, the graph uses 10. If a request has a
     `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
     below `options.min_length`, the graph uses `options.min_length`.
 
     Example:
 
-    >>> export_saved_model(open_model(run), run.tokenizer(), "saved_models/quickstart")
+    >>> export_saved_model(open_model(run), run.tokenizer(), "exports/quickstart")
 
     Args:
         model: A `Transformer` or a model of another architecture, on the TensorFlow backend.
@@ -135,8 +126,8 @@ def export_saved_model(
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
-            "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run_saved_model` works "
-            f"on every backend. Received: {keras.config.backend()!r}"
+            "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run` works on every "
+            f"backend. Received: {keras.config.backend()!r}"
         )
     check_installed("saved_model")
     from keras_transformer.export.translation_graph import TranslationGraph
@@ -148,65 +139,16 @@ def export_saved_model(
     name = name or directory.resolve().name
     check_name(name)
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
+    nbest = options.replace(n_best=options.beam_size)
+    translator = Translator(exact, tokenizer, nbest, "truncate", shortlist=shortlist)
     version = directory / str(_next_version(directory))
     with atomic_write(version) as partial:
         graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
         names, min_consumer = _save(graph, partial)
         write_warmup_requests(partial, name, _warmup(sentences))
-        nbest = options.replace(n_best=options.beam_size)
-        translator = Translator(exact, tokenizer, nbest, "truncate", shortlist=shortlist)
         comparison = _compare(partial, translator, sentences)
     write_serving_files(directory, name)
     return SavedModelExport(version, names, min_consumer, str(comparison))
-
-
-def export_run_saved_model(
-    run_directory: str | Path,
-    output: str | Path | None = None,
-    options: SearchOptions | None = None,
-    max_beam_size: int = 16,
-    use_shortlist: bool = False,
-    checkpoint: Checkpoint | None = None,
-) -> SavedModelExport:
-    """Exports the model of a run as a SavedModel, on any backend.
-
-    On JAX and PyTorch, a new process with KERAS_BACKEND=tensorflow writes the export. The calling
-    process does not import TensorFlow.
-
-    Args:
-        run_directory: The folder of a run that has a model.
-        output: The argument `directory` of `export_saved_model`. Defaults to None, which means
-            `saved_models/<run>`.
-        options: The default search options. Defaults to None, which means the search options of the
-            recipe.
-        max_beam_size: As in `export_saved_model`.
-        use_shortlist: Whether the export translates with `open_shortlist(run)`. Defaults to False.
-        checkpoint: The checkpoint to export, see `Run.model`. Defaults to None, which means the
-            finished model.
-
-    Raises:
-        UserError: As in `export_saved_model`, or if the run does not exist.
-        ImportError: If TensorFlow or tensorflow-text is not installed.
-    """
-    run = Run.open(run_directory)
-    options = options or run.recipe.evaluation.search_options()
-    output = Path("saved_models", run.directory.resolve().name) if output is None else Path(output)
-    if (output / run.recipe_path.name).exists():
-        raise UserError(
-            f"{output} is a run folder: name another folder for the SavedModel (`output`)"
-        )
-    if keras.config.backend() != "tensorflow":
-        chosen = max_beam_size, use_shortlist, checkpoint
-        return _in_new_process(run, output, options, chosen)
-    return export_saved_model(
-        open_model(run, checkpoint),
-        run.tokenizer(),
-        output,
-        options=options,
-        max_beam_size=max_beam_size,
-        sentences=run_sentences(run, SENTENCES),
-        shortlist=open_shortlist(run) if use_shortlist else None,
-    )
 
 
 def _next_version(directory: Path) -> int:
@@ -238,8 +180,6 @@ def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
 
 
 def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-    import numpy as np
-
     dtypes: dict[str, Any] = {"text": object, "length_penalty": "float32"}
     nbest = {
         key: np.array(values, dtypes.get(key, "int32"))
@@ -254,7 +194,7 @@ def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
     ]
 
 
-def _compare(version: Path, translator: Translator, sentences: list[str]) -> Comparison:
+def _compare(version: Path, translator: Translator, sentences: list[str]) -> Agreement:
     """Runs the saved version in a new process, and compares its translations with the model's."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
@@ -265,43 +205,4 @@ def _compare(version: Path, translator: Translator, sentences: list[str]) -> Com
             for row in zip(nbest["translations"], nbest["scores"], strict=True)
         ],
     )
-    return compare("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
-
-
-def _in_new_process(
-    run: Run, output: Path, options: SearchOptions, chosen: Sequence[Any]
-) -> SavedModelExport:
-    check_installed("saved_model")
-    arguments = (run.directory, output, options.model_dump_json(), json.dumps(chosen))
-    with hidden_stderr():
-        with child_process(
-            [sys.executable, "-m", __name__, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        ) as process:
-            lines = process.communicate()[0].splitlines()
-        if process.returncode or not lines:
-            raise RuntimeError(
-                f"the process that writes the SavedModel ended with exit code {process.returncode}"
-            )
-    answer = json.loads(lines[-1])
-    if "error" in answer:
-        raise UserError(answer["error"])
-    return SavedModelExport(**{**answer, "directory": Path(answer["directory"])})
-
-
-def _main(run_directory: str, output: str, options: str, chosen: str) -> None:
-    """Exports a run in the process that `_in_new_process` starts. Prints the result as JSON."""
-    search = SearchOptions.model_validate_json(options)
-    try:
-        exported = export_run_saved_model(run_directory, output, search, *json.loads(chosen))
-        answer = exported._asdict()
-    except (OSError, UserError, ValueError) as error:
-        answer = {"error": str(error)}
-    print(json.dumps(answer, default=str))
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    return compare_translations("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)

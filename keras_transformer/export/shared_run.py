@@ -6,26 +6,28 @@ import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free
-from keras_transformer.export.export_run import RunWeights
-from keras_transformer.export.source_model import (
-    Comparison,
-    check_model,
-    compare,
-    random_sentences,
-)
+from keras_transformer.exchange.source_model import check_model
+from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.comparison import (
+    Agreement,
+    compare_translations,
+    random_sentences,
+    scored_translations,
+)
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"
@@ -39,7 +41,7 @@ def export_shared_run(
     quantization: RunWeights = "float32",
     sentences: Sequence[str] | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Comparison:
+) -> Agreement:
     """Writes a copy of a run with all that evaluation and translation need.
 
     The copy has the recipe without folders of the user, the tokenizer and the finished model. If
@@ -65,7 +67,7 @@ def export_shared_run(
             to None, which means the finished model.
 
     Returns:
-        A `Comparison` of the copy's translations with those of the run.
+        A `Agreement` of the copy's translations with those of the run.
 
     Raises:
         UserError: If the run has no model, if its scores cannot be read, or if `directory` is not
@@ -73,11 +75,7 @@ def export_shared_run(
         ValueError: If `quantization` is unknown, if the model is quantized, or if a weight exceeds
             the range of float16.
     """
-    if quantization not in get_args(RunWeights):
-        raise ValueError(
-            f"`quantization` must be one of {', '.join(get_args(RunWeights))}. "
-            f"Received: quantization={quantization!r}"
-        )
+    check_weights("run", quantization)
     check_is_free(directory)
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
@@ -96,12 +94,12 @@ def export_shared_run(
             (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
         path = partial / copy.model_path.name
         _save_model(exact, path, quantization, tokenizer.fingerprint)
-        found = open_translator(Run(partial, copy.recipe)).translate_nbest(sentences)
-        return compare(
+        found = open_translator(Run(partial, copy.recipe))
+        return compare_translations(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
             sentences,
-            [[(hypothesis.text, hypothesis.score) for hypothesis in row] for row in found],
+            scored_translations(found, sentences),
             tolerance=_SCORE_TOLERANCE,
             is_exact=quantization == "float32",
         )

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer._streams import hidden_stderr
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOptions
 from keras_transformer.decoding.search import search
@@ -30,10 +29,6 @@ class TranslationGraph:
     """Creates the signatures that a server offers for a model and its tokenizer.
 
     `export_saved_model` documents the arguments and the signatures.
-
-    Raises:
-        ValueError: If `options.beam_size` exceeds `max_beam_size`, or `options.max_length` or
-            `options.min_length` exceeds `model.max_length`.
     """
 
     def __init__(
@@ -44,25 +39,13 @@ class TranslationGraph:
         max_beam_size: int,
         shortlist: Shortlist | None = None,
     ) -> None:
-        if options.beam_size > max_beam_size:
-            raise ValueError(
-                "`options.beam_size` must be at most `max_beam_size`. "
-                f"Received: beam_size={options.beam_size}, max_beam_size={max_beam_size}"
-            )
-        if max(options.max_length or 0, options.min_length) > model.max_length:
-            raise ValueError(
-                "`options.max_length` and `options.min_length` must be at most the model's "
-                f"{model.max_length}. Received: max_length={options.max_length}, "
-                f"min_length={options.min_length}"
-            )
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
-        self._options, self._max_beam_size = options, max_beam_size
+        self._options = options
+        self._max_beam_size = max(max_beam_size, options.beam_size)
         self._shortlist = shortlist
         self._has_attention = hasattr(model, "source_attention")
-        if shortlist is not None:
-            shortlist.check(tokenizer)
 
     def signatures(self) -> dict[str, Any]:
         """Returns a dict from names of signatures to functions.
@@ -369,15 +352,14 @@ class GraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(name="tokenizer")
-        with hidden_stderr():  # SentencePiece logs that the models do not normalize text.
-            # The loader of TensorFlow 2 takes two tokenizers of the same name for the same.
-            self._source = self._target = tensorflow_text.SentencepieceTokenizer(
-                tokenizer.source_model, name="source_sentencepiece"
+        # The loader of TensorFlow 2 takes two tokenizers of the same name for the same.
+        self._source = self._target = tensorflow_text.SentencepieceTokenizer(
+            tokenizer.source_model, name="source_sentencepiece"
+        )
+        if not tokenizer.joint:
+            self._target = tensorflow_text.SentencepieceTokenizer(
+                tokenizer.target_model, name="target_sentencepiece"
             )
-            if not tokenizer.joint:
-                self._target = tensorflow_text.SentencepieceTokenizer(
-                    tokenizer.target_model, name="target_sentencepiece"
-                )
         self._pad_id = tokenizer.pad_id
         self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
         self._target_pieces = tokenizer.target_pieces

@@ -1,10 +1,13 @@
 """The layers of the Transformer (Figure 1 of the paper), variants of them, and older layers."""
 
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
-from keras_transformer.layers.attention.fixed_attention import FixedAttention
+from keras_transformer.layers.attention.attention_patterns import (
+    AttentionPattern,
+    FixedAttention,
+    LocalAttention,
+    StridedAttention,
+)
 from keras_transformer.layers.attention.full_attention import FullAttention
-from keras_transformer.layers.attention.local_attention import LocalAttention
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     SelfAttention,
@@ -12,7 +15,6 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.attention.strided_attention import StridedAttention
 from keras_transformer.layers.attentional_gru import AttentionalGRU
 from keras_transformer.layers.convolutional_decoder_layer import ConvolutionalDecoderLayer
 from keras_transformer.layers.convolutional_encoder_layer import ConvolutionalEncoderLayer
@@ -21,12 +23,12 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.alibi_positional_encoding import ALiBiPositionalEncoding
-from keras_transformer.layers.positions.binary_positional_encoding import BinaryPositionalEncoding
-from keras_transformer.layers.positions.index_positional_encoding import IndexPositionalEncoding
-from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
-from keras_transformer.layers.positions.normalized_index_positional_encoding import (
+from keras_transformer.layers.positions.index_positional_encoding import (
+    BinaryPositionalEncoding,
+    IndexPositionalEncoding,
     NormalizedIndexPositionalEncoding,
 )
+from keras_transformer.layers.positions.learned_positional_encoding import LearnedPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.positions.relative_position_bias import RelativePositionBias
 from keras_transformer.layers.positions.rotary_positional_encoding import RotaryPositionalEncoding

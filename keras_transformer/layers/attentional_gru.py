@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.base import ConfiguredLayer
@@ -45,7 +44,6 @@ class AttentionalGRU(ConfiguredLayer):
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_sizes(units=units)
         self.supports_masking = True
         # XLA cannot compile the gradient of a loop of TensorFlow without a maximum number of steps.
         self.supports_jit = keras.config.backend() != "tensorflow"

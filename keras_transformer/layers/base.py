@@ -18,6 +18,8 @@ from keras_transformer.layers.changes import (
 )
 from keras_transformer.layers.placeholder_weights import CreatesPlaceholders
 
+# Constructor arguments of every Keras layer, which `keras.layers.Layer.get_config` returns.
+BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 # Constructor arguments that are objects. A layer's config contains the configs of these objects.
 _OBJECTS = ("position_encoding", "attention_pattern")
 
@@ -94,7 +96,7 @@ def argument_names(classes: Sequence[type]) -> list[str]:
         for parameter in list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
     ]
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return [name for name in dict.fromkeys(names) if name not in ("name", "dtype", "trainable")]
+    return [name for name in dict.fromkeys(names) if name not in BASE_ARGUMENTS]
 
 
 class KeepsLora:
@@ -221,12 +223,19 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
     return product / (ops.cast(x_scale, x.dtype) * ops.cast(scale, x.dtype))
 
 
-def initializer_config(initializer: Any) -> Any:
-    """Returns the initializer's name or config, from which each layer creates its own initializer.
+def config_of(value: Any) -> Any:
+    """Returns an initializer or regularizer as its name or config, or None for None.
 
-    Layers that share one initializer object would get the same initial values.
+    Each layer creates its own initializer from the config. Layers that share one initializer object
+    would get the same initial values.
     """
-    if isinstance(initializer, str | dict):
-        return initializer
+    if value is None or isinstance(value, str | dict):
+        return value
     with without_tensorflow():
-        return keras.initializers.serialize(initializer)
+        return keras.saving.serialize_keras_object(value)
+
+
+def dense_options(layer: Any) -> dict[str, Any]:
+    """Returns the initializers, regularizers and dtype policy of a layer for its `Dense` layers."""
+    names = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer")
+    return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy}

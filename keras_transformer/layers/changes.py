@@ -4,9 +4,7 @@ The config of a composite layer contains only the arguments of its constructor. 
 a loaded layer would lack the changes in its sublayers, and would not fit the saved weights.
 """
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -34,25 +32,16 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies the result of `layer_changes` for one layer to a built layer of equal config.
-
-    Raises:
-        ValueError: If `changes` contains a sublayer that the layer does not have.
-    """
+    """Applies the result of `layer_changes` for one layer to a built layer of equal config."""
     sublayers = _sublayers(layer)
-    if unknown := sorted(changes.keys() - sublayers.keys()):
-        raise ValueError(
-            "The config contains changes for sublayers that do not exist. "
-            f"Received: {unknown}. Sublayers: {sorted(sublayers)}"
-        )
     for path, sublayer in sublayers.items():
         if (flag := changes.get(path, {}).get("trainable")) is not None:
             # TensorFlow ignores an attribute's present value, so Keras would not set the sublayers.
             sublayer.trainable = not flag
             sublayer.trainable = flag
-    with fast_deletion():  # after `trainable = True`, which would unfreeze the kernel under LoRA
-        for path, own in changes.items():
-            apply_own_changes(sublayers[path], own)
+    # After `trainable = True`, which would unfreeze the kernel under LoRA.
+    for path, own in changes.items():
+        apply_own_changes(sublayers[path], own)
 
 
 def apply_own_changes(layer: Any, changes: dict[str, Any]) -> None:
@@ -62,20 +51,6 @@ def apply_own_changes(layer: Any, changes: dict[str, Any]) -> None:
         layer.quantize(config=config, type_check=False)
     if "lora_rank" in changes:
         layer.enable_lora(changes["lora_rank"], lora_alpha=changes["lora_alpha"])
-
-
-@contextmanager
-def fast_deletion() -> Iterator[None]:
-    """Makes quantization faster.
-
-    In quantization, Keras runs Python's garbage collector for each kernel. Within this context, the
-    garbage collector ignores the objects that exist already.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def own_changes(layer: Any) -> dict[str, Any]:

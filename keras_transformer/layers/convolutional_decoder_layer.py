@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
@@ -62,7 +61,6 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
     ) -> None:
         super().__init__(d_model, kernel_size, dropout_rate, **kwargs)
         self.d_embedding = d_model if d_embedding is None else d_embedding
-        check_sizes(d_embedding=self.d_embedding)
         options = {"kernel_initializer": "lecun_normal", "dtype": self.dtype_policy}
         self.query_projection = Dense(self.d_embedding, name="query", **options)
         self.output_projection = Dense(d_model, name="output", **options)

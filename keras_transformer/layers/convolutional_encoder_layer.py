@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 from keras_transformer.layers.dropout import Dropout
 
@@ -47,7 +46,6 @@ class ConvolutionalEncoderLayer(ConfiguredLayer):
         self, d_model: int, kernel_size: int = 3, dropout_rate: float = 0.1, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(d_model=d_model, kernel_size=kernel_size)
         self.supports_masking = True
         self.d_model = d_model
         self.kernel_size = kernel_size

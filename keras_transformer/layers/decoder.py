@@ -1,14 +1,14 @@
 """Decoder layer and stack of decoder layers (right half of Figure 1)."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
-from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.layers.attention.cache import Cache, empty_slots, pad, take_slots
+from keras_transformer.layers.attention.attention_patterns import AttentionPattern
+from keras_transformer.layers.attention.decoding_step import DecodingStep
 from keras_transformer.layers.attention.full_attention import FullAttention
-from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.encoder import Encoder, EncoderLayer, LayerOptions, StackOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -39,16 +39,20 @@ class DecoderLayer(EncoderLayer):
             which means the Keras mask of `x`, if any.
         memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None, which
             means the Keras mask of `memory`, if any.
-        return_attention_weights: Whether to also return the cross-attention weights. Defaults to
-            False.
+        attention_mask: bool tensor `(B, T, T)`, True = may attend in self-attention. Defaults to
+            None.
+        memory_attention_mask: bool tensor `(B, T, S)`, True = may attend in cross-attention.
+            Defaults to None.
+        return_attention_weights: Whether to also return the attention weights. Defaults to False.
 
     Returns:
         A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the cross-attention weights, float `(B, H, T, S)`.
+        this tensor and the cross-attention weights, float `(B, H, T, S)`. If `use_memory` is False,
+        the weights are those of self-attention, `(B, H, T, T)`.
 
     Raises:
-        ValueError: If `use_memory` is True and a call has no `memory`.
-        ValueError: If `use_memory` is False and a call has `memory` or `return_attention_weights`.
+        ValueError: If `use_memory` is True and a call has no `memory`, or if `use_memory` is False
+            and a call has `memory`.
 
     Source: Vaswani et al. 2017, Figure 1 (right); for decoders without cross-attention, Radford et
     al. 2018.
@@ -56,17 +60,30 @@ class DecoderLayer(EncoderLayer):
 
     def __init__(
         self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
+        d_model: int | None = None,
+        num_heads: int = 8,
+        d_ff: int = 2048,
         *,
         use_memory: bool = True,
         use_causal_mask: bool = True,
-        **options: Any,
+        attention_pattern: AttentionPattern | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(d_model, num_heads, d_ff, use_causal_mask=use_causal_mask, **options)
+        super().__init__(
+            None,
+            num_heads,
+            d_ff,
+            use_causal_mask=use_causal_mask,
+            attention_pattern=attention_pattern,
+            **options,
+        )
         self.use_memory = use_memory
-        if use_memory:
+        if d_model is not None:
+            self._create_sublayers(d_model)
+
+    def _create_sublayers(self, d_model: int) -> None:
+        super()._create_sublayers(d_model)
+        if self.use_memory:
             pattern = self.attention_pattern and FullAttention()
             self.cross_attention = self._attention("cross_attention", attention_pattern=pattern)
             self.cross_attention_residual = self._residual("cross_attention_residual")
@@ -77,13 +94,9 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_residual.build(x_shape)
 
-    def _output_spec(self, x: Any, memory: Any, return_attention_weights: bool, **_: Any) -> Any:
-        self._check_memory(memory, return_attention_weights)
-        output = super()._output_spec(x)
-        if not return_attention_weights:
-            return output
-        shape = (x.shape[0], self.num_heads, x.shape[1], memory.shape[1])
-        return output, keras.KerasTensor(shape, self.compute_dtype)
+    def _output_spec(self, x: Any, memory: Any, **options: Any) -> Any:
+        self.check_memory(memory)
+        return super()._output_spec(x, memory=memory, **options)
 
     @checkpointable
     def call(
@@ -92,76 +105,49 @@ class DecoderLayer(EncoderLayer):
         memory: Any = None,
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
+        attention_mask: Any = None,
+        memory_attention_mask: Any = None,
         return_attention_weights: bool = False,
         mask: Any = None,
         x_mask: Any = None,
         memory_mask: Any = None,
     ) -> Any:
         # Keras sets the last three arguments: `mask` if `x` is the only tensor, else the others.
-        self._check_memory(memory, return_attention_weights)
+        self.check_memory(memory)
         if padding_mask is None:
             padding_mask = mask if x_mask is None else x_mask
-        x = self._attend(x, padding_mask)
-        if not self.use_memory:
-            return self._transform(x, padding_mask)
-        attended = self.cross_attention(
-            query=self.cross_attention_residual.enter(x, padding_mask),
-            key=memory,
-            padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
-            return_attention_weights=return_attention_weights,
-        )
-        attended, weights = attended if return_attention_weights else (attended, None)
-        x = self.cross_attention_residual(x, attended, padding_mask)
-        x = self._transform(x, padding_mask)
+        needs_own_weights = return_attention_weights and not self.use_memory
+        x, weights = self._attend(x, padding_mask, attention_mask, needs_own_weights)
+        if self.use_memory:
+            attended = self.cross_attention(
+                query=self.cross_attention_residual.enter(x, padding_mask),
+                key=memory,
+                padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
+                attention_mask=memory_attention_mask,
+                return_attention_weights=return_attention_weights,
+            )
+            attended, weights = attended if return_attention_weights else (attended, None)
+            x = self.cross_attention_residual(x, attended, padding_mask)
+        x = self.transform(x, padding_mask)
         return (x, weights) if return_attention_weights else x
 
-    def _check_memory(self, memory: Any, needs_weights: bool = False) -> None:
-        if (memory is not None) != self.use_memory or (needs_weights and not self.use_memory):
+    def check_memory(self, memory: Any) -> None:
+        """Raises `ValueError` if `memory` is missing, or given to a layer that does not use it."""
+        if (memory is not None) != self.use_memory:
             raise ValueError(
-                "If `use_memory` is True, `memory` must be given. If `use_memory` is False, "
-                "`memory` and `return_attention_weights` must not be given. "
+                "`memory` must be given if and only if `use_memory` is True. "
                 f"Received: use_memory={self.use_memory}, memory={memory}"
             )
 
-    def step(
-        self,
-        x: Any,
-        cache: Any,
-        projections: dict[str, Any],
-        attention_mask: Any,
-        memory: Any,
-        memory_padding_mask: Any,
-        position: Any,
-        prompt_length: Any = 0,
-    ) -> tuple[Any, Any, Any]:
-        """Decodes one new token per hypothesis.
 
-        `memory` is the result of `MultiHeadAttention.project_memory`. `memory_padding_mask` is a
-        bool tensor `(B, S)`, True = real source token. If `use_memory` is False, the layer ignores
-        `memory` and `memory_padding_mask`. For the other arguments, see `MultiHeadAttention.step`,
-        where `x` is called `query`.
+class DecoderOptions(StackOptions, total=False):
+    """Keyword arguments of `Decoder` (see `DecoderLayer`)."""
 
-        Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the cross-attention weights,
-            float `(B, H, N, S)`. The weights are None if `use_memory` is False.
-        """
-        query = self.self_attention_residual.enter(x)
-        attended, cache = self.self_attention.step(
-            query, cache, projections, attention_mask, position, prompt_length
-        )
-        x = self.self_attention_residual(x, attended)
-        if not self.use_memory:
-            return self._transform(x), cache, None
-        query = self.cross_attention_residual.enter(x)
-        attended, weights = self.cross_attention.attend_step(
-            query, memory, memory_padding_mask, ops.shape(attention_mask)[1]
-        )
-        x = self.cross_attention_residual(x, attended)
-        return self._transform(x), cache, weights
+    use_memory: bool
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Decoder(Encoder):
+class Decoder(DecodingStep, Encoder):
     """Stack of decoder layers, with a final norm if the layers are pre-norm (§3.1).
 
     `init_cache` and `step` decode one token at a time, for models with and without an encoder.
@@ -173,7 +159,7 @@ class Decoder(Encoder):
     >>> gpt = Decoder(12, 768, 12, 3072, use_memory=False, norm_first=True, activation="gelu")
 
     Args:
-        num_layers: Number of layers, at least 1.
+        num_layers: Number of layers, at least 1. Defaults to 6, as in the paper.
         d_model, num_heads, d_ff: See `EncoderLayer`.
         **options: Other arguments of `DecoderLayer`. All layers share one position encoding. For a
             list as `attention_pattern`, see `Encoder`.
@@ -187,6 +173,16 @@ class Decoder(Encoder):
     layer_class = DecoderLayer
     prefix = "decoder"
 
+    def __init__(
+        self,
+        num_layers: int = 6,
+        d_model: int | None = None,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        **options: Unpack[DecoderOptions],
+    ) -> None:
+        super().__init__(num_layers, d_model, num_heads, d_ff, **options)
+
     def build(self, x_shape: Any, memory_shape: Any = None) -> None:
         for layer in self.layers:
             if not layer.built:
@@ -199,163 +195,23 @@ class Decoder(Encoder):
         memory: Any = None,
         padding_mask: Any = None,
         memory_padding_mask: Any = None,
+        attention_mask: Any = None,
+        memory_attention_mask: Any = None,
         return_attention_weights: bool = False,
         mask: Any = None,
         x_mask: Any = None,
         memory_mask: Any = None,
     ) -> Any:
-        if padding_mask is None:  # Keras sets the last three arguments, as for `DecoderLayer`.
+        # Keras sets the last three arguments, as for `DecoderLayer`.
+        if padding_mask is None:
             padding_mask = mask if x_mask is None else x_mask
-        memory_padding_mask = memory_mask if memory_padding_mask is None else memory_padding_mask
         inputs = {
             "memory": memory,
             "padding_mask": padding_mask,
-            "memory_padding_mask": memory_padding_mask,
+            "memory_padding_mask": (
+                memory_mask if memory_padding_mask is None else memory_padding_mask
+            ),
+            "attention_mask": attention_mask,
+            "memory_attention_mask": memory_attention_mask,
         }
-        for layer in self.layers[:-1]:
-            x = layer(x, **inputs)
-        x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
-        if not return_attention_weights:
-            return self._normalize(x, padding_mask)
-        return self._normalize(x[0], padding_mask), x[1]
-
-    def init_cache(
-        self,
-        batch: Any,
-        beam_size: Any,
-        max_length: int | None,
-        memory: Any = None,
-        memory_padding_mask: Any = None,
-    ) -> Cache:
-        """Returns the cache for the first decoding step.
-
-        Args:
-            batch: Number of sentences B.
-            beam_size: Number of hypotheses N per sentence.
-            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
-                grows by one position per step.
-            memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
-            memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None,
-                which means that all tokens are real.
-
-        Returns:
-            A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
-            `sentence` contains the self-attention keys and values and the projected memory of each
-            layer, and the padding mask of the memory. `shared` contains the joined query, key and
-            value projections of each layer.
-
-        Raises:
-            ValueError: If `use_memory` is True and `memory` is missing.
-            ValueError: If `use_memory` is False and `memory` is given.
-            ValueError: If `use_causal_mask` is False.
-        """
-        if not self.layers[0].use_causal_mask:
-            raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
-        self.layers[0]._check_memory(memory)
-        projected: list[Any] = [()] * self.num_layers
-        if memory is not None:
-            projected = [
-                layer.cross_attention.project_memory(memory, memory) for layer in self.layers
-            ]
-            if memory_padding_mask is None:
-                memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
-        attentions = [layer.self_attention for layer in self.layers]
-        return Cache(
-            beam=empty_slots(batch, beam_size, max_length),
-            sentence={
-                "decoded": [
-                    attention.init_cache(batch, beam_size, max_length) for attention in attentions
-                ],
-                "memory": projected,
-                "padding_mask": () if memory is None else memory_padding_mask,
-            },
-            shared=[attention.fuse_projections() for attention in attentions],
-        )
-
-    def prefill(self, cache: Cache, x: Any, padding_mask: Any) -> Cache:
-        """Reads prompts in one pass, and returns the cache with their keys and values.
-
-        All hypotheses of a sentence share the keys and values of its prompt. The next call of
-        `step` has position 0, and its token follows the prompt.
-
-        Args:
-            cache: The result of `init_cache`.
-            x: float tensor `(B, P, D)`, the prompts, padded at the beginning.
-            padding_mask: bool tensor `(B, P)`, True = real token.
-
-        Raises:
-            ValueError: If `use_memory` is True.
-        """
-        if self.layers[0].use_memory:
-            raise ValueError(
-                "Only decoders without cross-attention read prompts. Received: use_memory=True"
-            )
-        length, written = ops.shape(x)[1], []
-        for index, (layer, own) in enumerate(
-            zip(self.layers, cache.sentence["decoded"], strict=True)
-        ):
-            if index > 0:
-                x = self.layers[index - 1](x, padding_mask=padding_mask)
-            projected = layer.self_attention.project_prompt(layer.self_attention_residual.enter(x))
-            written.append(own.extend(length).write(*projected, 0))
-        prompt = {"decoded": written, "prompt_mask": padding_mask}
-        return cache._replace(sentence={**cache.sentence, **prompt})
-
-    def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns a cache with the same contents, but with room for `max_length` positions.
-
-        Search starts with a short cache and extends it as hypotheses grow. This way, attention
-        computes fewer scores for empty positions.
-        """
-        beams, length = cache.beam.shape[1:]
-        added = max_length - length
-        decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
-        return cache._replace(
-            beam=pad(cache.beam, 2, added, -1), sentence={**cache.sentence, "decoded": decoded}
-        )
-
-    def step(self, x: Any, cache: Cache, position: Any) -> tuple[Any, Cache, Any]:
-        """Decodes one new token per hypothesis.
-
-        Args:
-            x: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
-            cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
-            position: Position of the new tokens, an int or a 0-d int tensor.
-
-        Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
-            cross-attention weights, float `(B, H, N, S)`. The weights are None if `use_memory` is
-            False.
-        """
-        sentence = cache.sentence
-        slots = sentence["decoded"][0].open_position(cache.beam)
-        slots, attention_mask = take_slots(slots, position, self.layers[0].num_heads)
-        decoded, weights, prompt_length = [], None, 0
-        if "prompt_mask" in sentence:
-            attention_mask = _with_prompt(sentence["prompt_mask"], attention_mask)
-            prompt_length = ops.shape(sentence["prompt_mask"])[1]
-        for layer, own, memory, projections in zip(
-            self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
-        ):
-            x, own, weights = layer.step(
-                x,
-                own,
-                projections,
-                attention_mask,
-                memory,
-                sentence["padding_mask"],
-                position,
-                prompt_length,
-            )
-            decoded.append(own)
-        cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
-        return self._normalize(x), cache, weights
-
-
-def _with_prompt(prompt_mask: Any, attention_mask: Any) -> Any:
-    """Returns the mask `(B * H, N, P + L * N)` of `(B, P)` and `(B * H, N, L * N)`."""
-    rows, beams = ops.shape(attention_mask)[:2]
-    batch, length = ops.shape(prompt_mask)
-    of_prompt = ops.repeat(prompt_mask[:, None], rows // batch, axis=0)
-    of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
-    return ops.concatenate([of_prompt, attention_mask], axis=-1)
+        return self._apply_layers(x, inputs, return_attention_weights)

@@ -41,9 +41,6 @@ class Dropout(keras.layers.Dropout):
     Returns:
         A float tensor of the same shape and dtype as `inputs`.
 
-    Raises:
-        ValueError: If `rate` is out of range, or if `noise_shape` is given.
-
     Attributes:
         fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
 
@@ -53,13 +50,15 @@ class Dropout(keras.layers.Dropout):
 
     fixed_seed: Any = None
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(rate, seed=seed, **kwargs)
-        if rate == 1 or self.noise_shape is not None:
-            raise ValueError(
-                "`rate` must be less than 1, and `noise_shape` is not supported. "
-                f"Received: rate={rate}, noise_shape={self.noise_shape}"
-            )
+    def __init__(
+        self,
+        rate: float,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(rate, seed=seed, name=name, dtype=dtype, trainable=trainable)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:

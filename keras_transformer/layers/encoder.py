@@ -1,15 +1,19 @@
 """Encoder layer and stack of encoder layers (left half of Figure 1)."""
 
 from itertools import cycle
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.errors import check_sizes
-from keras_transformer.layers.attention.attention_pattern import AttentionPattern
+from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.base import ConfiguredLayer, initializer_config
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    ConfiguredLayer,
+    config_of,
+    dense_options,
+)
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.residual_connection import (
@@ -28,9 +32,10 @@ class EncoderLayer(ConfiguredLayer):
     >>> x = EncoderLayer(d_model=64, num_heads=4, d_ff=256)(x, padding_mask=source_ids != 0)
 
     Args:
-        d_model: Width D of input and output.
-        num_heads: Number of attention heads H.
-        d_ff: Width F of the feed-forward network.
+        d_model: Width D of input and output. Defaults to None, which means the width of the first
+            input.
+        num_heads: Number of attention heads H. Defaults to 8, as in the paper.
+        d_ff: Width F of the feed-forward network. Defaults to 2048, as in the paper.
         d_k: Width K of queries and keys in each head. Values always have the width
             `d_model // num_heads`, which is also the default of `d_k`.
         dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
@@ -38,7 +43,9 @@ class EncoderLayer(ConfiguredLayer):
         use_scale: Whether attention scores are divided by sqrt(d_k). Defaults to True.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
         norm_first, norm_epsilon, normalization: See `ResidualConnection`.
-        kernel_initializer: Initializer of all kernels. Defaults to `"glorot_uniform"`.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Initializers and
+            regularizers of all linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and
+            None.
         position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
 
@@ -46,18 +53,22 @@ class EncoderLayer(ConfiguredLayer):
         x: float tensor `(B, S, D)`.
         padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None, which means the
             Keras mask of `x`, if any.
+        attention_mask: bool tensor `(B, S, S)`, True = may attend. See `MultiHeadAttention` for
+            other shapes. Defaults to None.
+        return_attention_weights: Whether to also return the attention weights. Defaults to False.
 
     Returns:
-        A float tensor `(B, S, D)`.
+        A float tensor `(B, S, D)`. With `return_attention_weights`, the layer returns a tuple of
+        this tensor and the attention weights, float `(B, H, S, S)`.
 
     Source: Vaswani et al. 2017, Figure 1 (left).
     """
 
     def __init__(
         self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
+        d_model: int | None = None,
+        num_heads: int = 8,
+        d_ff: int = 2048,
         *,
         d_k: int | None = None,
         dropout_rate: float = 0.1,
@@ -68,20 +79,16 @@ class EncoderLayer(ConfiguredLayer):
         norm_epsilon: float = 1e-6,
         normalization: str = "layer",
         kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
         use_causal_mask: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(d_model=d_model, num_heads=num_heads)
-        if d_model % num_heads:
-            raise ValueError(
-                "`num_heads` must divide `d_model`. "
-                f"Received: num_heads={num_heads}, d_model={d_model}"
-            )
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
@@ -93,23 +100,27 @@ class EncoderLayer(ConfiguredLayer):
         self.norm_first = norm_first
         self.norm_epsilon = norm_epsilon
         self.normalization = normalization
-        self.kernel_initializer = initializer_config(kernel_initializer)
+        self.kernel_initializer = config_of(kernel_initializer)
+        self.bias_initializer = config_of(bias_initializer)
+        self.kernel_regularizer = config_of(kernel_regularizer)
+        self.bias_regularizer = config_of(bias_regularizer)
         self.position_encoding = position_encoding
         self.attention_pattern = attention_pattern
         self.use_causal_mask = use_causal_mask
+        if d_model is not None:
+            self._create_sublayers(d_model)
+
+    def _create_sublayers(self, d_model: int) -> None:
+        self.d_model = d_model
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.self_attention = self._attention(
             "self_attention",
-            position_encoding=position_encoding,
-            attention_pattern=attention_pattern,
+            position_encoding=self.position_encoding,
+            attention_pattern=self.attention_pattern,
         )
         self.self_attention_residual = self._residual("self_attention_residual")
         self.feed_forward = FeedForward(
-            d_model,
-            d_ff,
-            activation,
-            self.kernel_initializer,
-            dtype=self.dtype_policy,
-            name="feed_forward",
+            d_model, self.d_ff, self.activation, name="feed_forward", **dense_options(self)
         )
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
@@ -121,9 +132,8 @@ class EncoderLayer(ConfiguredLayer):
             self.d_model // self.num_heads,
             dropout_rate=self.attention_dropout_rate,
             use_scale=self.use_scale,
-            kernel_initializer=self.kernel_initializer,
-            dtype=self.dtype_policy,
             name=name,
+            **dense_options(self),
             **options,
         )
 
@@ -138,31 +148,87 @@ class EncoderLayer(ConfiguredLayer):
         )
 
     def build(self, x_shape: Any) -> None:
+        if self.d_model is None:
+            self._create_sublayers(x_shape[-1])
         self.self_attention.build(x_shape)
         self.self_attention_residual.build(x_shape)
         self.feed_forward.build(x_shape)
         self.feed_forward_residual.build(x_shape)
         self.built = True
 
-    def _output_spec(self, x: Any, **_: Any) -> Any:
-        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+    def _output_spec(
+        self, x: Any, return_attention_weights: bool, memory: Any = None, **_: Any
+    ) -> Any:
+        output = keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+        if not return_attention_weights:
+            return output
+        num_keys = (x if memory is None else memory).shape[1]
+        shape = (x.shape[0], self.num_heads, x.shape[1], num_keys)
+        return output, keras.KerasTensor(shape, self.compute_dtype)
 
     @checkpointable
-    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
-        padding_mask = mask if padding_mask is None else padding_mask
-        return self._transform(self._attend(x, padding_mask), padding_mask)
+    def call(
+        self,
+        x: Any,
+        padding_mask: Any = None,
+        attention_mask: Any = None,
+        return_attention_weights: bool = False,
+        mask: Any = None,
+        x_mask: Any = None,
+    ) -> Any:
+        # Keras sets the last two arguments: `mask` if `x` is the only tensor, else `x_mask`.
+        if padding_mask is None:
+            padding_mask = mask if x_mask is None else x_mask
+        x, weights = self._attend(x, padding_mask, attention_mask, return_attention_weights)
+        x = self.transform(x, padding_mask)
+        return (x, weights) if return_attention_weights else x
 
-    def _attend(self, x: Any, padding_mask: Any) -> Any:
+    def _attend(
+        self, x: Any, padding_mask: Any, attention_mask: Any, return_attention_weights: bool
+    ) -> tuple[Any, Any]:
+        """Applies the first sublayer. Returns its output, and the attention weights or None."""
         attended = self.self_attention(
             query=self.self_attention_residual.enter(x, padding_mask),
             padding_mask=padding_mask,
+            attention_mask=attention_mask,
             use_causal_mask=self.use_causal_mask,
+            return_attention_weights=return_attention_weights,
         )
-        return self.self_attention_residual(x, attended, padding_mask)
+        attended, weights = attended if return_attention_weights else (attended, None)
+        return self.self_attention_residual(x, attended, padding_mask), weights
 
-    def _transform(self, x: Any, padding_mask: Any = None) -> Any:
+    def transform(self, x: Any, padding_mask: Any = None) -> Any:
+        """Applies the last sublayer, the feed-forward network."""
         transformed = self.feed_forward(self.feed_forward_residual.enter(x, padding_mask))
         return self.feed_forward_residual(x, transformed, padding_mask)
+
+
+class LayerOptions(TypedDict, total=False):
+    """Keyword arguments that all layers and stacks of this file and `decoder.py` take."""
+
+    d_k: int | None
+    dropout_rate: float
+    attention_dropout_rate: float
+    use_scale: bool
+    activation: str
+    norm_first: bool
+    norm_epsilon: float
+    normalization: str
+    kernel_initializer: Any
+    bias_initializer: Any
+    kernel_regularizer: Any
+    bias_regularizer: Any
+    position_encoding: PositionalEncoding | None
+    name: str | None
+    dtype: Any
+    trainable: bool
+
+
+class StackOptions(LayerOptions, total=False):
+    """Keyword arguments of `Encoder` and `Decoder` (see `EncoderLayer`)."""
+
+    attention_pattern: AttentionPattern | list[AttentionPattern | None] | None
+    use_causal_mask: bool
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -175,15 +241,13 @@ class Encoder(ConfiguredLayer):
     >>> memory = encoder(x, padding_mask=source_ids != 0)                           # (B, S, 512)
 
     Args:
-        num_layers: Number of layers, at least 1.
+        num_layers: Number of layers, at least 1. Defaults to 6, as in the paper.
         d_model, num_heads, d_ff: See `EncoderLayer`.
         **options: Other arguments of `EncoderLayer`. All layers share one position encoding. If
             `attention_pattern` is a list, layer i has its entry i modulo the length of the list.
 
-    For call arguments and result, see `EncoderLayer`.
-
-    Raises:
-        ValueError: If `num_layers` is not an integer of at least 1.
+    For call arguments and result, see `EncoderLayer`. The returned attention weights are from the
+    last layer.
 
     Attributes:
         layers: List of the layers. Each argument of a layer is also an attribute of the stack.
@@ -197,24 +261,18 @@ class Encoder(ConfiguredLayer):
 
     def __init__(
         self,
-        num_layers: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        *,
-        name: str | None = None,
-        dtype: Any = None,
-        trainable: bool = True,
-        **options: Any,
+        num_layers: int = 6,
+        d_model: int | None = None,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        **options: Unpack[StackOptions],
     ) -> None:
-        super().__init__(name=name, dtype=dtype, trainable=trainable)
-        check_sizes(num_layers=num_layers)
+        of_layers: dict[str, Any] = dict(options)
+        pattern = of_layers.pop("attention_pattern", None)
+        own = {name: of_layers.pop(name) for name in BASE_ARGUMENTS & of_layers.keys()}
+        super().__init__(**own)
         self.supports_masking = True
         self.num_layers = num_layers
-        options = {**options, "dtype": self.dtype_policy}
-        pattern = options.pop("attention_pattern", None)
-        if pattern == []:
-            raise ValueError("`attention_pattern` must not be an empty list.")
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
         self.layers: list[Any] = [
             self.layer_class(
@@ -223,7 +281,8 @@ class Encoder(ConfiguredLayer):
                 d_ff,
                 name=f"{self.prefix}_layer_{i}",
                 attention_pattern=next(patterns),
-                **options,
+                dtype=self.dtype_policy,
+                **of_layers,
             )
             for i in range(1, num_layers + 1)
         ]
@@ -231,10 +290,11 @@ class Encoder(ConfiguredLayer):
             setattr(self, option, getattr(self.layers[0], option))
         self.attention_pattern = pattern
         self.norm = None
-        if self.layers[0].norm_first:
-            kind, epsilon = self.layers[0].normalization, self.layers[0].norm_epsilon
+        if self.norm_first:
             name = f"{self.prefix}_norm"
-            self.norm = new_norm(kind, epsilon, dtype=self.dtype_policy, name=name)
+            self.norm = new_norm(
+                self.normalization, self.norm_epsilon, dtype=self.dtype_policy, name=name
+            )
 
     def build(self, x_shape: Any) -> None:
         for layer in self.layers:
@@ -242,15 +302,33 @@ class Encoder(ConfiguredLayer):
                 layer.build(x_shape)
         if self.norm is not None and not self.norm.built:
             self.norm.build(x_shape)
+        self.d_model = self.layers[0].d_model
         self.built = True
 
-    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
-        padding_mask = mask if padding_mask is None else padding_mask
-        for layer in self.layers:
-            x = layer(x, padding_mask=padding_mask)
-        return self._normalize(x, padding_mask)
+    def call(
+        self,
+        x: Any,
+        padding_mask: Any = None,
+        attention_mask: Any = None,
+        return_attention_weights: bool = False,
+        mask: Any = None,
+        x_mask: Any = None,
+    ) -> Any:
+        if padding_mask is None:  # Keras sets the last two arguments, as for `EncoderLayer`.
+            padding_mask = mask if x_mask is None else x_mask
+        masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
+        return self._apply_layers(x, masks, return_attention_weights)
 
-    def _normalize(self, x: Any, padding_mask: Any = None) -> Any:
+    def _apply_layers(self, x: Any, inputs: dict[str, Any], return_attention_weights: bool) -> Any:
+        for layer in self.layers[:-1]:
+            x = layer(x, **inputs)
+        x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
+        if not return_attention_weights:
+            return self.normalize(x, inputs["padding_mask"])
+        return self.normalize(x[0], inputs["padding_mask"]), x[1]
+
+    def normalize(self, x: Any, padding_mask: Any = None) -> Any:
+        """Applies the final norm, if the stack has one."""
         return x if self.norm is None else normalize(self.norm, x, padding_mask)
 
     @classmethod

@@ -1,12 +1,10 @@
 """The position-wise feed-forward network."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_transformer.errors import check_sizes
-from keras_transformer.layers.base import ConfiguredLayer, Dense, initializer_config
+from keras_transformer.layers.base import ConfiguredLayer, Dense, config_of, dense_options
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -18,11 +16,15 @@ class FeedForward(ConfiguredLayer):
     >>> FeedForward(d_model=64, d_ff=256)(x).shape      # (B, T, 64)
 
     Args:
-        d_model: Width D of input and output.
-        d_ff: Width F of the hidden layer between the two linear maps.
+        d_model: Width D of the output. Defaults to None, which means the width of the input.
+        d_ff: Width F of the hidden layer between the two linear maps. Defaults to 2048, as in the
+            paper.
         activation: Name of a Keras activation, or `"gelu_approximate"`, which is the GELU of GPT-2.
             Defaults to `"relu"`, as in the paper.
         kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
+        bias_initializer: Initializer of both biases. Defaults to `"zeros"`.
+        kernel_regularizer: Regularizer of both kernels. Defaults to None.
+        bias_regularizer: Regularizer of both biases. Defaults to None.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
@@ -35,24 +37,37 @@ class FeedForward(ConfiguredLayer):
 
     def __init__(
         self,
-        d_model: int,
-        d_ff: int,
+        d_model: int | None = None,
+        d_ff: int = 2048,
         activation: str = "relu",
         kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(d_model=d_model, d_ff=d_ff)
         self.supports_masking = True
         self.d_model = d_model
         self.d_ff = d_ff
         self.activation = activation
-        self.kernel_initializer = initializer_config(kernel_initializer)
-        options = {"kernel_initializer": self.kernel_initializer, "dtype": self.dtype_policy}
-        self.inner = Dense(d_ff, activation=_function(activation), name="inner", **options)
+        self.kernel_initializer = config_of(kernel_initializer)
+        self.bias_initializer = config_of(bias_initializer)
+        self.kernel_regularizer = config_of(kernel_regularizer)
+        self.bias_regularizer = config_of(bias_regularizer)
+        if d_model is not None:
+            self._create_sublayers(d_model)
+
+    def _create_sublayers(self, d_model: int) -> None:
+        self.d_model, options = d_model, dense_options(self)
+        is_approximate = self.activation == "gelu_approximate"
+        activation = gelu_approximate if is_approximate else self.activation
+        self.inner = Dense(self.d_ff, activation=activation, name="inner", **options)
         self.outer = Dense(d_model, name="outer", **options)
 
     def build(self, x_shape: Any) -> None:
+        if self.d_model is None:
+            self._create_sublayers(x_shape[-1])
         self.inner.build(x_shape)
         self.outer.build((*x_shape[:-1], self.d_ff))
         self.built = True
@@ -64,16 +79,3 @@ class FeedForward(ConfiguredLayer):
 def gelu_approximate(x: Any) -> Any:
     """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
     return keras.activations.gelu(x, approximate=True)
-
-
-def _function(activation: str) -> Callable[[Any], Any]:
-    """Returns the activation of this name."""
-    if activation == "gelu_approximate":
-        return gelu_approximate
-    try:
-        return keras.activations.get(activation)
-    except ValueError:
-        raise ValueError(
-            '`activation` must be the name of a Keras activation or "gelu_approximate". '
-            f"Received: activation={activation!r}"
-        ) from None

@@ -12,12 +12,7 @@ NORMALIZATIONS = {"layer": LayerNormalization, "batch": BatchNormalization}
 
 
 def new_norm(normalization: str, epsilon: float, **kwargs: Any) -> Any:
-    """Returns the layer that `normalization` names. Raises `ValueError` for an unknown name."""
-    if normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"`normalization` must be one of {list(NORMALIZATIONS)}. "
-            f"Received: normalization={normalization!r}"
-        )
+    """Returns the layer that `normalization` names."""
     return NORMALIZATIONS[normalization](epsilon, **kwargs)
 
 

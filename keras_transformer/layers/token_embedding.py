@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import check_integers, check_sizes
+from keras_transformer.errors import check_integers, check_range
 from keras_transformer.layers.base import (
     ConfiguredLayer,
-    initializer_config,
+    config_of,
     int8_matmul,
     is_default_int8,
 )
@@ -61,11 +61,10 @@ class TokenEmbedding(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(vocabulary_size=vocabulary_size, d_model=d_model)
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
         self.use_scale = use_scale
-        self.initializer = None if initializer is None else initializer_config(initializer)
+        self.initializer = config_of(initializer)
         self.scale = None
         self.quantization_config = None
 
@@ -99,24 +98,18 @@ class TokenEmbedding(ConfiguredLayer):
             vectors: The new vectors, float `(N, D)`.
 
         Raises:
-            ValueError: If a shape is wrong, if there is no vector, if all are 0 or one is not
-                finite, if an id is not an integer or not in the vocabulary, or if the layer is not
-                built or is quantized.
+            ValueError: If an id is not an integer or not in the vocabulary, if the vectors are all
+                0, not finite, or not of the shape `(N, D)`, or if the layer is quantized.
         """
-        vectors = np.asarray(ops.convert_to_numpy(vectors), "float32")
-        if vectors.shape != (len(ids), self.d_model) or not self.built or self.scale is not None:
-            raise ValueError(
-                f"`vectors` must have the shape {(len(ids), self.d_model)}, and the layer must be "
-                f"built and not quantized. Received: shape={vectors.shape}, built={self.built}, "
-                f"quantized={self.scale is not None}"
-            )
-        ids = np.asarray(ids)
+        ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
         check_integers(ids=ids)
-        size = np.mean(vectors**2) if len(ids) else 0.0
-        if not 0 < size < np.inf or not np.all((0 <= ids) & (ids < self.vocabulary_size)):
+        check_range(0, self.vocabulary_size, ids=ids)
+        shape = (len(ids), self.d_model)
+        size = np.mean(vectors**2) if vectors.shape == shape and len(ids) else 0.0
+        if not 0 < size < np.inf or self.scale is not None:
             raise ValueError(
-                "`vectors` must be finite and not all 0, and `ids` must be in the range from 0 to "
-                f"{self.vocabulary_size - 1}. Received: mean square {size}, ids={ids}"
+                f"`vectors` must have the shape {shape}, be finite and not all 0, and the layer "
+                f"must not be quantized. Received: shape={vectors.shape}, mean square {size}"
             )
         matrix = np.array(ops.convert_to_numpy(self.embeddings))
         matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / size)

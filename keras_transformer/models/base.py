@@ -12,7 +12,7 @@ import keras
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
-from keras_transformer.layers.changes import apply_layer_changes, fast_deletion, layer_changes
+from keras_transformer.layers.changes import apply_layer_changes, layer_changes
 from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
 
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
@@ -26,7 +26,8 @@ class ConfiguredModel(Recompiling, keras.Model):
     it has the argument `dtype`, it sets `dtype_policy`.
 
     A saved model keeps what `quantize`, `enable_lora` and `trainable = False` changed in its
-    layers.
+    layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
+    recurrent layers.
 
     Raises:
         TypeError: If a keyword argument is unknown.
@@ -35,15 +36,6 @@ class ConfiguredModel(Recompiling, keras.Model):
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
         check_keywords(self, kwargs)
         super().__init__(inputs, outputs, **kwargs)
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Quantizes the weights (see `keras.Model.quantize`).
-
-        The token embeddings are quantized only in mode `"int8"`. The cells of recurrent layers are
-        not quantized.
-        """
-        with fast_deletion():  # which saves half a minute or more for the paper's base model
-            super().quantize(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Sets optimizer, loss and metrics (see `keras.Model.compile`).

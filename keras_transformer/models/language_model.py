@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
-from keras_transformer.layers.attention.attention_pattern import new_attention_pattern
+from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.positions.positional_encoding import (
     new_position_encoding,

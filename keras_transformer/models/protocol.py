@@ -14,7 +14,7 @@ from keras_transformer.layers.attention.cache import Cache
 class Searchable(Protocol):
     """An autoregressive model that predicts one token at a time.
 
-    Three further methods and two further attributes are optional:
+    Three further methods and three further attributes are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
       positions. With `extend_cache`, search starts with a short cache and extends it. Without
@@ -35,6 +35,10 @@ class Searchable(Protocol):
       axes of unknown size in a TensorFlow graph, and that `init_cache` accepts `max_length=None`.
       Then `Translator` on TensorFlow searches its first sentences with one graph for all shapes.
       Defaults to False.
+    - `compiles` is a bool. False means that `step` computes outside Keras, for example with NumPy
+      or ONNX Runtime, so the backend can't compile it. Search then runs its loop in Python.
+      `init_cache` and `step` get tensors of the backend, which `keras.ops.convert_to_numpy`
+      converts. Their results may be NumPy arrays. Defaults to True.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.

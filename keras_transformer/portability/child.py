@@ -1,30 +1,31 @@
-"""Loads the model in the process of one backend, and answers requests.
+"""Runs the checks in the process of one backend.
 
-A request is a line of JSON on standard input. The line contains the name of a method of `Child` and
-the arguments of the method. An answer is a line of JSON on standard output. The arrays of an answer
-are in a file.
+The process reads pickled requests from standard input and writes pickled answers to standard
+output. A request is the name of a method of `Child` with the method's arguments. An answer is what
+the method returns, or an error's text and the path of the layer call that raised it.
 """
 
 import functools
 import importlib
-import json
 import math
 import os
+import pickle
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.portability.compare import change
-from keras_transformer.portability.probe import Probe, as_array, is_float, restored
+from keras_transformer.portability.inputs import as_array, functional_model, is_float
+from keras_transformer.portability.rounding import Measured, change
 
+LEARNING_RATE = 0.01
 SEARCH_LENGTH = 12  # tokens
 RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
 # Distance of 1 to the next number. float64 is treated as float32, because Keras computes float64
@@ -33,157 +34,262 @@ EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 Arrays = dict[str, np.ndarray]
 
 
-class Call(NamedTuple):
-    """A call of a layer, without the argument `training`."""
-
-    layer: Any
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-
-
-def search_arrays(model: Any, inputs: Any, compiled: Any = None) -> Arrays:
-    """Returns the ids and scores of greedy search and of beam search with 3 beams."""
-    from keras_transformer import SearchOptions, compile_function, search
-
-    compiled = compiled or compile_function(search, model)
-    has_name = isinstance(inputs, dict) and "source_ids" in inputs
-    source_ids = inputs["source_ids"] if has_name else keras.tree.flatten(inputs)[0]
-    length, found = min(model.max_length, SEARCH_LENGTH), {}
-    if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
-        source_ids = source_ids[:, : max(1, model.max_length - SEARCH_LENGTH)]
-        length = min(SEARCH_LENGTH, model.max_length + 1 - source_ids.shape[1])
-    for size in (1, 3):
-        options = SearchOptions(beam_size=size, n_best=size)
-        result = compiled(source_ids, max_length=length, options=options)
-        found[f"ids of {size} beams"] = as_array(result.ids)
-        found[f"scores of {size} beams"] = as_array(result.scores)
-    return found
+@contextmanager
+def restored(variables: Iterable[Any]) -> Iterator[None]:
+    """Restores the values of variables when the context ends."""
+    before = [(x, np.array(ops.convert_to_numpy(x))) for x in variables]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
 
 
 class Child:
     """Runs the checks on one backend.
 
     Args:
-        folder: Folder with `model.keras`, `inputs.npz` and `inputs.json`.
+        folder: Folder with `model.keras`.
+        inputs: The model's inputs.
         imports: Names of modules that register the classes of the model.
         seed: Seed of all random numbers.
     """
 
-    def __init__(self, folder: str, imports: list[str], seed: int) -> None:
-        self.folder, self.seed = Path(folder), seed
-        self.calls: dict[str, Call] = {}
+    def __init__(self, folder: Path, inputs: Any, imports: Iterable[str], seed: int) -> None:
         for module in imports:
             importlib.import_module(module)
-        self.model = _load(self.folder / "model.keras")
-        arrays = np.load(self.folder / "inputs.npz")
-        structure = json.loads((self.folder / "inputs.json").read_text())
-        self.inputs = keras.tree.map_structure(lambda i: arrays[str(i)], structure)
+        self.file, self.inputs, self.seed = folder / "model.keras", inputs, seed
+        self.model = keras.saving.load_model(self.file, compile=False)
+        self.calls: dict[str, functools.partial[Any]] = {}
 
-    def outputs(self) -> dict[str, Any]:
-        """Answers with the outputs of the compiled model, as `predict` gives them."""
-        return self._measure(lambda inputs: _predict(self.model, inputs), self.model, self.inputs)
+    def outputs(self) -> Measured:
+        """Returns the outputs of the compiled model, as `predict` gives them."""
+        return _measured(functools.partial(_predict, self.model), self.model, self.inputs)
 
-    def walk(self) -> dict[str, Any]:
-        """Answers with inputs and outputs of all layer calls. A layer comes after its sublayers."""
-        return self._measure(self._walk, self.model, self.inputs)
+    def load(self, path: Path) -> Measured:
+        """Returns the outputs of the model in the file `path`."""
+        model = keras.saving.load_model(path, compile=False)
+        return _measured(functools.partial(_predict, model), model, self.inputs, runs=0)
 
-    def step(self, call: str | None = None) -> dict[str, Any]:
-        """Runs a training step of the model or a layer. Answers with gradients and variables."""
-        layer, arguments, named = self._call(call)
-        is_training = not _is_random(layer, arguments, named)
-        with restored(layer.variables):
-            probe = Probe(layer, arguments, named, is_training, self.seed)
-        answer = self._measure(lambda given: probe.step(*given), layer, (arguments, named))
-        return {"is_training": is_training, **answer}
-
-    def search(self) -> dict[str, Any]:
-        """Answers with the ids and scores of greedy search and beam search."""
-        from keras_transformer import compile_function, search
-
-        compiled = compile_function(search, self.model)
-        return self._measure(
-            lambda inputs: search_arrays(self.model, inputs, compiled), self.model, self.inputs
-        )
-
-    def save(self, path: str) -> dict[str, Any]:
+    def save(self, path: Path) -> None:
         """Saves the model."""
-        with without_tensorflow():
-            self.model.save(path)
-        return {}
+        self.model.save(path)
 
-    def load(self, path: str) -> dict[str, Any]:
-        """Answers with the outputs of the model in the file `path`."""
-        model = _load(Path(path))
-        return self._measure(lambda inputs: _predict(model, inputs), model, self.inputs, runs=0)
+    def step(self, call: str | None = None) -> tuple[Measured, bool]:
+        """Runs a training step of the model, or of a layer in the call that has this path.
 
-    def save_call(self, call: str | None, folder: str, with_training: bool) -> dict[str, Any]:
-        """Saves a call's layer and inputs. Answers with the call's arguments as Python code."""
-        layer, arguments, named = self._call(call)
-        is_training = with_training and not _is_random(layer, arguments, named)
-        arrays: Arrays = {}
-        texts = [_expression(x, arrays) for x in (arguments, named)]
-        np.savez(Path(folder) / "inputs.npz", allow_pickle=False, **arrays)
+        Returns:
+            The gradients and variables, and whether the step used `training=True`. A model that
+            draws random numbers, as dropout does, takes the step with `training=False`.
+        """
+        model, inputs = self._model_of(call)
+        is_training = all(x.name != "seed_generator_state" for x in model.variables)
+        with restored(model.variables):
+            probe = Probe(model, inputs, is_training, self.seed)
+        return _measured(probe.step, model, inputs), is_training
+
+    def search(self) -> Measured:
+        """Returns the ids and scores of greedy search and of beam search with 3 beams."""
+        from keras_transformer import SearchOptions, compile_function, search
+
+        compiled, model = compile_function(search, self.model), self.model
+
+        def run(inputs: Any) -> Arrays:
+            is_named = isinstance(inputs, dict) and "source_ids" in inputs
+            ids = inputs["source_ids"] if is_named else keras.tree.flatten(inputs)[0]
+            length, found = min(model.max_length, SEARCH_LENGTH), {}
+            if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
+                ids = ids[:, : max(1, model.max_length - SEARCH_LENGTH)]
+                length = min(SEARCH_LENGTH, model.max_length + 1 - ids.shape[1])
+            for size in (1, 3):
+                options = SearchOptions(beam_size=size, n_best=size)
+                result = compiled(ids, max_length=length, options=options)
+                found[f"ids of {size} beams"] = as_array(result.ids)
+                found[f"scores of {size} beams"] = as_array(result.scores)
+            return found
+
+        return _measured(run, model, self.inputs)
+
+    def walk(self) -> Measured:
+        """Returns inputs and outputs of all layer calls. A layer comes after its sublayers."""
+
+        def walk(inputs: Any) -> Arrays:
+            found: Arrays = {}
+
+            def watch(name: str, run: functools.partial[Any], call: functools.partial[Any]) -> Any:
+                self.calls.setdefault(name, call)
+                given = _arrays(f"{name} input", (call.args, call.keywords))
+                outputs = run()
+                found.update({**given, **_arrays(f"{name} output", outputs)})
+                return outputs
+
+            with _watched(watch):
+                self.model(inputs, training=False)
+            return found
+
+        return _measured(walk, self.model, self.inputs)
+
+    def save_call(self, call: str | None, folder: Path) -> Any:
+        """Writes `model.keras` and `inputs.npz` for one call, or for the whole model.
+
+        Returns:
+            The structure of the model's inputs, with the index of each array in its place.
+        """
+        model, inputs = self._model_of(call)
         if call is None:
-            shutil.copy(self.folder / "model.keras", Path(folder) / "layer.keras")
+            shutil.copy(self.file, folder / "model.keras")
         else:
-            with without_tensorflow():
-                keras.saving.save_model(layer, Path(folder) / "layer.keras")
-        return {"call": texts, "is_training": is_training}
+            model.save(folder / "model.keras")
+        arrays = [as_array(x) for x in keras.tree.flatten(inputs)]
+        np.savez(folder / "inputs.npz", *arrays)
+        return keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
 
-    def _call(self, call: str | None) -> Call:
-        return Call(self.model, (self.inputs,), {}) if call is None else self.calls[call]
+    def _model_of(self, call: str | None) -> tuple[Any, Any]:
+        if call is None:
+            return self.model, self.inputs
+        given = self.calls[call]
+        return functional_model(given.func, *given.args, **given.keywords)
 
-    def _walk(self, inputs: Any) -> Arrays:
-        found: Arrays = {}
 
-        def watch(name: str, call: Call, run: Callable[[], Any]) -> Any:
-            self.calls.setdefault(name, call)
-            given = _arrays(f"{name} input", call[1:])
-            outputs = run()
-            found.update({**given, **_arrays(f"{name} output", outputs)})
-            return outputs
+class Probe(keras.Model):
+    """Runs one training step of a model.
 
-        with _watched(watch):
-            self.model(inputs, training=False)
-        return found
+    The float inputs become variables, so that gradients are computed with respect to them. Each
+    float output is multiplied by fixed random numbers and averaged. The loss is the sum of these
+    averages and the model's own losses. (If the loss were a mean of squares, the gradients before a
+    layer normalization would be zero.)
 
-    def _measure(
-        self, function: Callable[[Any], Arrays], layer: Any, inputs: Any, runs: int = RUNS
-    ) -> dict[str, Any]:
-        """Answers with the fields of `Measured`, and writes the arrays to a file."""
-        dtypes = [x.compute_dtype for x in self.model._flatten_layers()]
-        epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
-        found = function(inputs)
-        noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
-        variables = [x for x in layer.variables if is_float(x)]
-        for seed in range(runs):
-            random = np.random.default_rng(seed)
-            with restored(variables):
-                for variable in variables:
-                    variable.assign(_perturbed(variable, epsilon, random))
-                changed = function(_perturbed(inputs, epsilon, random))
-            noise = {
-                name: np.maximum(x, change(changed[name], found[name])) for name, x in noise.items()
-            }
-        path = self.folder / f"{keras.config.backend()}.npz"
-        np.savez(path, *found.values(), *noise.values())
-        tensors = [x for x in [*variables, *keras.tree.flatten(inputs)] if hasattr(x, "shape")]
-        terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
-        return {"file": str(path), "names": list(found), "epsilon": epsilon, "terms": terms}
+    Args:
+        model: The model.
+        inputs: Inputs of the model.
+        is_training: The argument `training` of the call.
+        seed: Seed of the random numbers. The numbers are the same on all backends.
+    """
+
+    def __init__(self, model: Any, inputs: Any, is_training: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.model, self.is_training = model, is_training
+        self._given = lambda: inputs  # Keras would wrap a dict that is an attribute
+        self.floats = [
+            self.add_weight(x.shape, "zeros", x.dtype, name=f"input_{i}", autocast=False)
+            for i, x in enumerate(filter(is_float, keras.tree.flatten(inputs)))
+        ]
+        outputs = keras.tree.flatten(model(inputs, training=is_training))
+        random = np.random.default_rng(seed)
+        self.factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
+        self.built = True
+        self.compile(_KeepGradients())
+
+    def step(self, inputs: Any) -> Arrays:
+        """Runs a step of gradient descent, then restores the variables.
+
+        A compiled function computes the gradients, as in `fit`. The update of the weights is not
+        compiled, because TensorFlow would then compute some gradients with updated weights.
+
+        Returns:
+            A dict with the gradients of variables and float inputs, and with the variables after
+            the step. The dict is empty if the model has no float outputs, or if it has neither
+            trainable variables nor float inputs.
+        """
+        trained = self.trainable_variables
+        if not (self.factors and trained):
+            return {}
+        values = filter(is_float, keras.tree.flatten(inputs))
+        for variable, value in zip(self.floats, values, strict=True):
+            variable.assign(as_array(value))
+        with restored(self.model.variables):
+            self.train_on_batch(np.zeros((1, 1)))
+            kept = self.optimizer.kept
+            keras.optimizers.SGD(LEARNING_RATE).apply([x.value for x in kept], trained)
+            gradients = zip(trained, kept, strict=True)
+            found = {f"gradient {i} {x.name}": kept for i, (x, kept) in enumerate(gradients)}
+            found |= {f"variable {i} {x.name}": x for i, x in enumerate(self.model.weights)}
+            return {name: as_array(x) for name, x in found.items()}
+
+    def call(self, _: Any) -> Any:
+        floats = iter(self.floats)
+
+        def tensor(x: Any) -> Any:
+            return next(floats).value if is_float(x) else ops.convert_to_tensor(x)
+
+        inputs = keras.tree.map_structure(tensor, self._given())
+        return self.model(inputs, training=self.is_training)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        outputs = [ops.cast(x, "float32") for x in keras.tree.flatten(y_pred) if is_float(x)]
+        factors = [ops.convert_to_tensor(factor, "float32") for factor in self.factors]
+        terms = [ops.mean(x * factor) for x, factor in zip(outputs, factors, strict=True)]
+        return sum([*terms, *self.model.losses])
+
+
+class _KeepGradients(keras.optimizers.Optimizer):
+    """Keeps each gradient in a variable, and updates no weight."""
+
+    def __init__(self) -> None:
+        super().__init__(LEARNING_RATE, name="keep_gradients")
+
+    def build(self, variables: Any) -> None:
+        super().build(variables)
+        self.kept = [self.add_variable_from_reference(x, "gradient") for x in variables]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        kept = self.kept[self._get_variable_index(variable)]
+        self.assign(kept, ops.zeros(kept.shape, kept.dtype))
+        # TensorFlow's gradient may be sparse. `assign_add` then adds the values of equal indices.
+        self.assign_add(kept, gradient)
+
+
+def _measured(
+    function: Callable[[Any], Arrays], model: Any, inputs: Any, runs: int = RUNS
+) -> Measured:
+    """Calls `function(inputs)`, and again with changed weights and inputs to measure the noise."""
+    dtypes = [x.compute_dtype for x in model._flatten_layers()]
+    epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
+    found = function(inputs)
+    noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
+    variables = [x for x in model.variables if is_float(x)]
+    for seed in range(runs):
+        perturb = functools.partial(_perturbed, epsilon, np.random.default_rng(seed))
+        with restored(variables):
+            for variable in variables:
+                variable.assign(perturb(variable))
+            changed = function(keras.tree.map_structure(perturb, inputs))
+        noise = {
+            name: np.maximum(x, change(changed[name], found[name])) for name, x in noise.items()
+        }
+    tensors = [*variables, *keras.tree.flatten(inputs)]
+    terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
+    return Measured(found, noise, epsilon, terms)
+
+
+def _perturbed(epsilon: float, random: np.random.Generator, x: Any) -> Any:
+    """Changes each float at random by one unit in the last place, up or down."""
+    if not is_float(x):
+        return x
+    x = as_array(x)
+    return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype(x.dtype)
 
 
 @contextmanager
-def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Calls `watch(path, call, run)` for each call of a layer. `run()` executes this call.
+def _watched(watch: Callable[..., Any]) -> Iterator[None]:
+    """Calls `watch(path, run, call)` for each call of a layer or operation.
 
-    Operations are watched like layers.
-
-    An error gets the attribute `failed_call`, the path of the innermost call that raised it.
+    `run()` executes the call. `call` is the same call without the argument `training`. An error
+    gets the attribute `failed_call`, the path of the innermost call that raised it.
     """
     original, path = keras.Operation.__call__, list[str]()
     counts = Counter[str]()
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not path:
+            counts.clear()
         path.append(self.name)
         name = "/".join(path)
         counts[name] += 1
@@ -191,7 +297,7 @@ def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[N
         given = {key: x for key, x in named.items() if key != "training"}
         try:
             run = functools.partial(original, self, *arguments, **named)
-            return watch(name, Call(self, arguments, given), run)
+            return watch(name, run, functools.partial(self, *arguments, **given))
         except Exception as error:
             if not hasattr(error, "failed_call"):
                 error.failed_call = name  # type: ignore[attr-defined]
@@ -207,44 +313,12 @@ def _watched(watch: Callable[[str, Call, Callable[[], Any]], Any]) -> Iterator[N
 
 
 def _arrays(name: str, structure: Any) -> Arrays:
-    """Returns the tensors of a structure as arrays.
-
-    In a compiled loop, tensors have no values, so the function returns {}.
-    """
+    """Returns the tensors of a structure as arrays, or {} in a compiled loop."""
     tensors = [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
     try:
         return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors)}
-    except Exception:  # each backend raises another error
+    except Exception:  # a tensor in a compiled loop has no value; each backend has its own error
         return {}
-
-
-def _perturbed(structure: Any, epsilon: float, random: np.random.Generator) -> Any:
-    """Changes each float at random by one unit in the last place, up or down."""
-
-    def perturb(x: Any) -> Any:
-        if not is_float(x):
-            return x
-        x = as_array(x)
-        return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype(x.dtype)
-
-    return keras.tree.map_structure(perturb, structure)
-
-
-def _is_random(layer: Any, arguments: Any, named: Any) -> bool:
-    """Returns whether a call with `training=True` draws random numbers, as dropout does.
-
-    Such a call changes the state of a seed generator. Of random numbers without a seed generator of
-    the layer, only different outputs of two calls tell.
-    """
-    seeds = [x for x in layer.variables if x.name == "seed_generator_state"]
-    before, found = [as_array(x) for x in seeds], []
-    for _ in range(2):
-        with restored(x for x in layer.variables if is_float(x)):  # a call changes moving averages
-            found.append(_arrays("", layer(*arguments, **named, training=True)))
-    if any(np.any(x != as_array(seed)) for x, seed in zip(before, seeds, strict=True)):
-        return True
-    one, other = found
-    return any(np.any(change(one[name], other[name])) for name in one)
 
 
 def _predict(model: Any, inputs: Any) -> Arrays:
@@ -252,51 +326,35 @@ def _predict(model: Any, inputs: Any) -> Arrays:
     return {f"output {i}": as_array(x) for i, x in enumerate(outputs)}
 
 
-def _load(path: Path) -> Any:
-    with without_tensorflow():
-        return keras.saving.load_model(path, compile=False, safe_mode=True)
-
-
-def _expression(value: Any, arrays: Arrays) -> str:
-    """Returns a call argument as Python code, and adds its tensors to `arrays`."""
-    if isinstance(value, dict):
-        pairs = (f"{key!r}: {_expression(x, arrays)}" for key, x in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list | tuple):
-        items = "".join(f"{_expression(x, arrays)}, " for x in value)
-        return f"[{items}]" if isinstance(value, list) else f"({items})"
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    arrays[str(len(arrays))] = as_array(value)
-    return f"arrays['{len(arrays) - 1}']"
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Returns the earliest error of a layer call in the chain of `error`, otherwise `error`."""
+def _described(error: BaseException) -> tuple[str, str | None]:
+    """Returns the text of the earliest error of a layer call in the chain, and the call's path."""
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
-    return next((x for x in reversed(chain) if hasattr(x, "failed_call")), error)
+    cause = next((x for x in reversed(chain) if hasattr(x, "failed_call")), error)
+    return f"{type(cause).__name__}: {cause}", getattr(cause, "failed_call", None)
 
 
-def main(folder: str, imports: str, seed: str) -> None:
-    """Answers requests until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w")
+def main() -> None:
+    """Answers requests until standard input ends. The first one has the arguments of `Child`."""
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
-    child = None
-    for line in sys.stdin:
-        method, arguments = json.loads(line)
+    requests, child = sys.stdin.buffer, None
+    make = functools.partial(Child, **pickle.load(requests))
+    while True:
         try:
-            if child is None:
-                with _watched(lambda path, call, run: run()):
-                    child = Child(folder, json.loads(imports), int(seed))
-            answer = getattr(child, method)(**arguments)
-        except Exception as error:
-            cause = _cause(error)
-            text = f"{type(cause).__name__}: {cause}"
-            answer = {"error": text, "failed_call": getattr(cause, "failed_call", None)}
-        print(json.dumps(answer), file=answers, flush=True)
+            method, arguments = pickle.load(requests)
+        except EOFError:
+            return
+        try:
+            with _watched(lambda path, run, call: run()):
+                child = child or make()
+                answer, error = getattr(child, method)(**arguments), None
+        except Exception as raised:
+            answer, error = None, _described(raised)
+        pickle.dump((answer, error), answers)
+        answers.flush()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -9,8 +9,9 @@ import yaml
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError, UserError
-from keras_transformer.recipe.settings import Recipe, TokenizerSettings, known_keys
-from keras_transformer.runs.shipped import find_run
+from keras_transformer.recipe.run_folders import find_run
+from keras_transformer.recipe.schema import all_keys
+from keras_transformer.recipe.settings import Recipe, TokenizerSettings
 
 _PACKAGE = Path(__file__).parents[1]
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
@@ -111,31 +112,21 @@ def _read(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects YAML aliases and long integers, which let a short file use gigabytes of memory."""
+    """Rejects YAML aliases, which let a short file use gigabytes of memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            self._refuse("a recipe must not use YAML aliases", self.peek_event())
+            raise yaml.MarkedYAMLError(
+                problem="a recipe must not use YAML aliases",
+                problem_mark=self.peek_event().start_mark,
+            )
         return super().compose_node(parent, index)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(self.construct_scalar(node)) > 40:
-            self._refuse("an integer must have at most 40 digits", node)
-        return super().construct_yaml_int(node)
-
-    def _refuse(self, problem: str, place: Any) -> None:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _parse(text: str) -> Any:
     """Parses YAML. Raises a `ValueError` with a one-line message if the text is invalid."""
     try:
         return yaml.load(text, _Loader)
-    except RecursionError:
-        raise ValueError("the YAML is nested too deeply") from None
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None
 
@@ -175,7 +166,7 @@ def _nearest_keys(unknown: str) -> list[str]:
     """Returns the keys, of any section, with the name that is the most like that of a key."""
     section, _, name = unknown.rpartition(".")
     keys: dict[str, list[str]] = {}
-    for key in known_keys():
+    for key in (key.name for key in all_keys()):
         keys.setdefault(key.rpartition(".")[2], []).append(key)
     found = [key for close in difflib.get_close_matches(name, keys, n=1) for key in keys[close]]
     return [key for key in found if key.rpartition(".")[0] == section] or found

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -33,7 +33,7 @@ def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key
             prefix + name,
             "section" if inner else _value(field),
             _default(field),
-            field.description or summary,
+            " ".join((field.description or summary).split()),
             may_change(prefix + name),
             inner,
         )
@@ -55,16 +55,18 @@ def _section_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _value(field: FieldInfo) -> str:
-    if get_origin(field.annotation) is dict:
+    kind, limits = field.annotation, list(field.metadata)
+    if get_origin(kind) is dict:
         return "mapping"
-    parts: list[Any] = [field.annotation]
-    if get_origin(field.annotation) is not Literal and get_args(field.annotation):
-        parts = [x for x in get_args(field.annotation) if x is not type(None)]
-    words = (
-        ", ".join(map(str, get_args(part))) if get_args(part) else part.__name__.lower()
-        for part in parts
-    )
-    bounds = {key: getattr(x, key) for x in field.metadata for key in _SIGNS if hasattr(x, key)}
+    is_union = get_args(kind) and get_origin(kind) is not Literal
+    parts: list[Any] = [x for x in get_args(kind) if x is not type(None)] if is_union else [kind]
+    words = []
+    for part in parts:
+        if get_origin(part) is Annotated:
+            part, info = get_args(part)
+            limits += info.metadata
+        words.append(", ".join(map(str, get_args(part))) or part.__name__.lower())
+    bounds = {key: getattr(x, key) for x in limits for key in _SIGNS if hasattr(x, key)}
     ranges = (f", {_SIGNS[key]} {bound:,}" for key, bound in bounds.items())
     return " or ".join(_TYPES.get(word, word) for word in words) + "".join(ranges)
 

@@ -4,17 +4,17 @@ import math
 import shlex
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.export.packages import missing_packages
+from keras_transformer.recipe.run_folders import find_run
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.shipped import find_run
 from keras_transformer.runs.validation_history import ValidationHistory, load_history
 
 _SIZES = (
@@ -22,6 +22,8 @@ _SIZES = (
     *("num_heads", "d_ff", "position_encoding"),
 )
 _MOST_JSON_BYTES = 16 * 1024 * 1024
+# A package that each export format needs.
+_EXPORTS = {"saved_model": "tensorflow_text", "ctranslate2": "ctranslate2", "onnx": "onnxruntime"}
 
 
 def run_info(directory: str | Path) -> dict[str, Any]:
@@ -190,14 +192,12 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     """
     keys = ("split", "source", "reference", "metric", "checkpoint")
     scores = {tuple(map(entry.get, keys)): entry for entry in run.scores.entries()}.values()
-    digests: list[str | None] = [None]  # Scores of older releases have no hash.
     can_change = bool(scores and run.checkpoints())  # The model of a shared run never changes.
-    if can_change and run.model_path.is_file():
-        digests += run.scores.scored_model(None).values()
+    model = run.scores.scored_model(None) if can_change and run.model_path.is_file() else {}
 
     def is_current(entry: dict[str, Any]) -> bool:
-        is_known = "checkpoint" in entry or entry.get("checkpoint_sha256") in digests
-        return is_known or not can_change
+        is_known = "checkpoint" in entry or not can_change
+        return is_known or entry["checkpoint_sha256"] == model.get("checkpoint_sha256")
 
     return [{**entry, "is_current": is_current(entry)} for entry in scores]
 
@@ -221,12 +221,8 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
         if training.get("checkpoints"):
             commands.append(f"translate {run} --checkpoint best")
     else:
-        formats = (x for x in ("saved_model", "ctranslate2", "onnx") if not missing_packages(x))
-        format = next(formats, "run")
-        export = f"export {run} --format {format}"
-        place = Path("saved_models", Path(info["run"]).name, "recipe.yaml")
-        if format == "saved_model" and place.exists():
-            export += " --output exported"  # The default output is a run folder.
+        formats = (name for name, package in _EXPORTS.items() if find_spec(package))
+        export = f"export {run} --format {next(formats, 'run')}"
         commands = [f"translate {run}", export]
         scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
         if not any(score.get("split") == "test" and score["is_current"] for score in scores):

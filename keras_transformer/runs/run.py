@@ -21,16 +21,13 @@ from keras_transformer._files import (
 )
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.run_folders import find_run, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
 from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
-from keras_transformer.runs.model_file import (
-    CHECKPOINT_MEMBER,
-    TOKENIZER_MEMBER,
-    read_member,
-)
+from keras_transformer.runs.model_file import CHECKPOINT_MEMBER, TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.scores import RunScores
-from keras_transformer.runs.shipped import find_run, name_of
 from keras_transformer.runs.text import RunText, Split
+from keras_transformer.runs.validation_history import STATE, best_checkpoints, load_history
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizer import Tokenizer
@@ -94,34 +91,36 @@ class Run:
 
     @classmethod
     def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
-        """Creates the folder of a new run.
+        """Creates the folder of a new run, with its recipe.
 
         Raises:
-            UserError: If the folder already contains a run or files that a run writes.
-            UserError: If the folder cannot be created, or if a text file of the recipe is missing.
-                After an error, the folder is unchanged.
-            UserError: As by `initial_run`.
+            UserError: If the folder already contains a run or files that a run writes, or cannot be
+                created. If a text file of the recipe is missing. If `initial_run` raises it. After
+                an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
         run.initial_run()
         for split in get_args(Split):
             if getattr(recipe.data, split) is not None:
                 run.text.files_of_recipe(split)
-        run._check_is_free()
+        run._check_is_new()
         try:
             older = {run.directory, *run.directory.iterdir()} if run.directory.exists() else set()
-            with training_lock(run.directory):
-                run._write_recipe()
+            run._write_recipe()
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{directory} cannot be a run folder: {reason}") from None
         run._older = older
         return run
 
-    def _check_is_free(self) -> None:
-        """Raises `UserError` if the folder has no recipe, but a file that a run would replace."""
-        found = [path.name for path in self._places() if os.path.lexists(path)]
-        if found and not self.recipe_path.exists():
+    def _check_is_new(self) -> None:
+        """Raises `UserError` if the folder has a run, or a file that a run would replace."""
+        if self.recipe_path.exists():
+            raise UserError(
+                f"{self.directory} already holds a run: continue it ({self.resume_command}), "
+                "remove it, or choose another folder (`directory`)"
+            )
+        if found := [path.name for path in self._places() if os.path.lexists(path)]:
             raise UserError(
                 f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
                 "would replace these files: move them, or choose another folder (`directory`)"
@@ -141,35 +140,48 @@ class Run:
         return not places.isdisjoint((found, *found.parents))
 
     def _write_recipe(self) -> None:
-        if self.recipe_path.exists():
-            which, hint = "a run", "continue it with `Run.resume`, remove it,"
-            if refused := self._refused(self._differences()):
-                which = f"another run, and its recipe differs in {refused}"
-                hint = f"continue it with its own recipe ({self.resume_command}), remove it,"
-            raise UserError(
-                f"{self.directory} already holds {which}: {hint} or choose another folder "
-                "(`directory`)"
-            )
-        self._save_recipe()
-
-    def _save_recipe(self) -> None:
         with atomic_write(self.recipe_path) as partial:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
-    def discard(self) -> None:
-        """Removes the files of the run, and its folder if `create` made it and it is then empty.
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Locks the run while a process trains it. `create` and `resume` need no lock.
 
-        Does nothing if the run has a checkpoint or was not made by `create`.
+        If a new run fails before its first checkpoint, the files that it made are removed. An
+        interrupt, such as Ctrl-C, removes nothing.
+
+        Example:
+
+        ```python
+        run = Run.create("runs/mine", recipe)
+        with run.training():
+            run.record(0, keras.config.backend())  # when the training can begin
+        ```
+
+        Raises:
+            UserError: If another process trains in the folder.
         """
+        with training_lock(self.directory):
+            try:
+                yield
+            except Exception:
+                self._remove_new_files()
+                raise
+
+    def discard(self) -> None:
+        """Removes the files of a run that `create` made, if it has no checkpoint."""
+        with training_lock(self.directory):
+            self._remove_new_files()
+
+    def _remove_new_files(self) -> None:
         if self._older is None or self.checkpoints():
             return
-        with training_lock(self.directory):
-            locks = [self.directory / ".lock", self.directory / ".write.lock"]
-            for path in {self.recipe_path, *self._places(), *locks} - self._older:
-                remove(path)
-            if self.directory not in self._older:
-                with suppress(OSError):  # The folder has files of the user.
-                    self.directory.rmdir()
+        locks = [self.directory / ".lock", self.directory / ".write.lock"]
+        for path in {self.recipe_path, *self._places(), *locks} - self._older:
+            remove(path)
+        if self.directory not in self._older:
+            with suppress(OSError):  # The folder has files of the user.
+                self.directory.rmdir()
 
     @classmethod
     def open(cls, directory: str | Path) -> "Run":
@@ -188,8 +200,7 @@ class Run:
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Opens an existing run to continue it, with the same or changed settings.
 
-        The recipe reference tells which settings may change. `train` records the changes in
-        `history.json` and `recipe.yaml`.
+        The recipe reference tells which settings may change. `record` writes the changes.
 
         Raises:
             UserError: If `recipe` differs from the run's recipe in other settings. If
@@ -224,26 +235,19 @@ class Run:
         Raises:
             UserError: If a setting must not change.
         """
-        changes = self._differences()
-        if refused := self._refused(changes):
-            raise UserError(
-                f"{self.directory} cannot resume with these changes; start a new run for them, or "
-                f"resume without them: {self.resume_command}. The recipes of the run and of the "
-                f"command differ in {refused}"
-            )
-        return changes
-
-    def _differences(self) -> dict[str, tuple[Any, Any]]:
-        return load_recipe(self.recipe_path).differences(self.recipe)
-
-    def _refused(self, changes: dict[str, tuple[Any, Any]]) -> str:
-        """Returns the keys and values of the changes that must not be made, or ""."""
-        done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
+        changes = load_recipe(self.recipe_path).differences(self.recipe)
         refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if not may_change(x)]
+        done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
         if "training.steps" in changes and self.recipe.training.steps < done:
             before, after = changes["training.steps"]
             refused.append(f"training.steps ({before} and {after}; {done} steps are already done)")
-        return ", ".join(refused)
+        if refused:
+            raise UserError(
+                f"{self.directory} cannot resume with these changes; start a new run for them, or "
+                f"resume without them: {self.resume_command}. The recipes of the run and of the "
+                f"command differ in {', '.join(refused)}"
+            )
+        return changes
 
     def record(self, step: int, backend: str) -> dict[str, tuple[Any, Any]]:
         """Stores the recipe in `recipe.yaml`, and changes of settings and backend in the history.
@@ -269,7 +273,7 @@ class Run:
             }
             with atomic_write(self.history_path) as partial:
                 partial.write_text(json.dumps([*entries, entry], indent=2) + "\n", "utf-8")
-            self._save_recipe()
+            self._write_recipe()
         return changes
 
     def history(self) -> list[dict[str, Any]]:
@@ -294,8 +298,6 @@ class Run:
             UserError: If there is no such checkpoint. The message lists the steps of all
                 checkpoints.
         """
-        from keras_transformer.runs.validation_history import best_checkpoints, load_history
-
         paths = self.checkpoints()
         if not paths:
             if not self.model_path.is_file():
@@ -357,22 +359,17 @@ class Run:
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
-        paths = self.checkpoints()
-        if not paths and self.is_training():
-            return UserError(
-                f"{self.directory} has no checkpoint yet. Another process is training: wait for "
-                "its first checkpoint"
-            )
-        if not paths:
+        paths, how = self.checkpoints(), self.how_to_finish()
+        if not paths and not self.is_training():
             return UserError(
                 f"{self.directory} has no model and no checkpoint yet. Train it first: "
                 f"{self.resume_command}"
             )
-        steps = ", ".join(str(checkpoint_step(path)) for path in paths)
+        if paths:
+            steps = ", ".join(str(checkpoint_step(path)) for path in paths)
+            how += f". Or choose a checkpoint with `checkpoint`: best, last or a step ({steps})"
         return UserError(
-            f"no model {self.model_path}, because the training has not finished. "
-            f"{self.how_to_finish()}. Or choose a checkpoint with `checkpoint`: best, last or a "
-            f"step ({steps})"
+            f"no model {self.model_path}, because the training has not finished. {how}"
         )
 
     def how_to_finish(self) -> str:
@@ -405,24 +402,17 @@ class Run:
     def tokenizer_fingerprint(self) -> str:
         """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
 
-        If `model.keras` is missing, damaged or contains no fingerprint, returns the fingerprint of
-        the tokenizer in the folder. Older releases wrote no fingerprint.
+        If `model.keras` does not contain it, returns that of the tokenizer in the folder.
         """
         return read_member(self.model_path, TOKENIZER_MEMBER) or self.tokenizer().fingerprint
 
     def has_current_model(self) -> bool:
-        """Returns whether `model.keras` exists and is not older than the newest checkpoint.
-
-        Models of older releases do not tell. For them, the times of the files decide. If there are
-        checkpoints, a damaged file counts as missing, because they can replace it.
-        """
+        """Returns whether `model.keras` exists and was made with the newest checkpoint."""
         paths = self.checkpoints()
-        if not paths or not is_keras_file(self.model_path):
-            return not paths and self.model_path.is_file()
-        state = paths[-1] / "state.json"
-        if digest := read_member(self.model_path, CHECKPOINT_MEMBER):
-            return f'"{digest}"' in read_text(state)
-        return self.model_path.stat().st_mtime_ns >= state.stat().st_mtime_ns
+        if not paths:
+            return self.model_path.is_file()
+        digest = read_member(self.model_path, CHECKPOINT_MEMBER)
+        return digest is not None and f'"{digest}"' in read_text(paths[-1] / STATE)
 
     def writing(self) -> FileLock:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores.

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer._files import atomic_write, read_entries, read_text, sha256_of
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.runs.text import Split
 
 if TYPE_CHECKING:
+    from keras_transformer.decoding.options import SearchOptions
     from keras_transformer.runs.run import Run
 
 
@@ -42,7 +43,7 @@ class RunScores:
         metric: str,
         score: float,
         signature: str,
-        options: SearchOptions,
+        options: "SearchOptions",
         use_shortlist: bool = False,
         files: tuple[Path, Path] | None = None,
         scored: dict[str, str] | None = None,
@@ -86,8 +87,6 @@ class RunScores:
             UserError: If the finished model has not translated the split, if the source text of the
                 split has changed, or if a file cannot be read.
         """
-        from keras_transformer.data.corpus import read_lines
-
         if not self._run.model_path.exists():
             raise UserError(
                 f"no translations of {self._run.model_path}, because the training has not "

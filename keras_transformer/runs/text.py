@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keras_transformer._files import atomic_write
+from keras_transformer.data.corpus import Pair, read_parallel
+from keras_transformer.data.download import download
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
-    from keras_transformer.data.corpus import Pair
     from keras_transformer.data.held_out import HeldOut
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
@@ -33,10 +34,8 @@ class RunText:
     def __init__(self, run: "Run") -> None:
         self._run = run
 
-    def pairs(self, split: Split) -> "Iterable[Pair]":
+    def pairs(self, split: Split) -> Iterable[Pair]:
         """Returns the (source, target) pairs of a split. The result can be iterated repeatedly."""
-        from keras_transformer.data.corpus import read_parallel
-
         return read_parallel(*self.files(split))
 
     def files(self, split: Split) -> TextFiles:
@@ -85,10 +84,9 @@ class RunText:
                     first.write(f"{pair[0]}\n")
                     second.write(f"{pair[1]}\n")
 
-    def _splits(self) -> "dict[Split, Iterable[Pair]]":
+    def _splits(self) -> dict[Split, Iterable[Pair]]:
         data, seed = self._run.recipe.data, self._run.recipe.seed
         if counts := data.held_out:
-            from keras_transformer.data.corpus import read_parallel
             from keras_transformer.data.held_out import hold_out
 
             corpus = read_parallel(*self.files_of_recipe("train"))
@@ -125,8 +123,6 @@ class RunText:
                 f"no file {folder / name}: set data.directory{place} to the folder of the text "
                 "(keras-transformer train: with --data-dir)"
             )
-        from keras_transformer.data.download import download
-
         return download(name, data.download.url, data.download.sha256[name])
 
     def fingerprints(self) -> dict[str, str]:
@@ -174,7 +170,7 @@ class RunText:
             yield store
 
 
-def _training_pairs(held_out: "HeldOut") -> "Iterator[Pair]":
+def _training_pairs(held_out: "HeldOut") -> Iterator[Pair]:
     """Yields the pairs for training, then prints how many pairs are in no split."""
     yield from held_out.train()
     print(

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
-from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
 from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
@@ -27,9 +26,9 @@ from keras_transformer.training.callbacks import (
     diverged,
 )
 from keras_transformer.training.checkpoint import (
-    load_checkpoint,
     newest_checkpoint,
     remove_unfinished,
+    restore,
     save_checkpoint,
 )
 from keras_transformer.training.distribution.distribution import Action, Distribution
@@ -138,27 +137,24 @@ def fit(
             another model, or has more than `steps` steps. If the disk is full. If another process
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
-        ValueError: If an argument is out of range or has no effect. If a callback is
-            `SwapEMAWeights(swap_on_epoch=True)`. If a callback chooses the best weights, but the
-            optimizer has `use_ema`. If the model has several optimizers. If a layer of Keras has
-            LoRA, which its saved weights would not keep. If `validation` returns a value that is no
-            number, text or image. If `validation` returns no `"loss"`, but `patience` or
-            `keep_best` is given. If `batches` ends. On TensorFlow, the end of `batches` causes an
-            error of another type.
-        NotImplementedError: If `model` is of a class without the method `get_config` that it needs.
+        ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count of steps
+            or checkpoints is below 1. If a callback chooses or exchanges weights, but the optimizer
+            has `use_ema`. If a layer of Keras has LoRA, which its saved weights would not keep. If
+            `patience` or `keep_best` is given, but `validation` returns no `"loss"`. If `batches`
+            ends. On TensorFlow, the end of `batches` causes an error of another type.
     """
-    counts = {"steps": steps, "checkpoint_every": checkpoint_every, "report_every": report_every}
-    counts["keep_checkpoints"] = keep_checkpoints
-    directory, distribution = Path(directory), distribution or Distribution()
-    _check(model, distribution, validation, patience, keep_best, seed, **counts)
-    _check_callbacks(callbacks, inner_optimizer(model).use_ema)
-    _check_hyperparameters(hyperparameters or {}, tensorboard)
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is not a folder")
+    distribution = distribution or Distribution()
+    _check(model, callbacks, distribution)
+    check_sizes(
+        steps=steps,
+        checkpoint_every=checkpoint_every,
+        keep_checkpoints=keep_checkpoints,
+        report_every=report_every,
+    )
     use_compilation_cache()
-    folder = directory / "checkpoints"
+    folder = Path(directory) / "checkpoints"
     with ExitStack() as stack:
-        stack.enter_context(distribution.training_lock(directory))
+        stack.enter_context(distribution.training_lock(Path(directory)))
         step, history = _begin(model, folder, resume, distribution)
         if step > steps:
             raise UserError(
@@ -178,7 +174,7 @@ def fit(
             stack.callback(bar.close)
         reporters: list[Any] = list(bars)
         if distribution.is_chief and tensorboard:
-            writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
+            writer = TensorBoardWriter(Path(directory) / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
             writer.write_hyperparameters(hyperparameters or {})
         needs_loss = patience is not None or keep_best > 0
@@ -210,88 +206,28 @@ def fit(
 
 
 def _check(
-    model: Any,
-    distribution: Distribution,
-    validation: Any,
-    patience: int | None,
-    keep_best: int,
-    seed: int,
-    **counts: int,
+    model: Any, callbacks: Sequence[keras.callbacks.Callback], distribution: Distribution
 ) -> None:
-    if validation is None and (patience is not None or keep_best):
-        raise ValueError(
-            "`patience` and `keep_best` need `validation`. "
-            f"Received: validation=None, patience={patience}, keep_best={keep_best}"
-        )
-    _check_validation(validation)
+    """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
             f"`keras.Input`). Received: compiled={model.compiled}, built={model.built}"
         )
     check_lora_is_kept(model)
-    optimizers = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
-    if any(x is not model.optimizer for x in optimizers):
-        raise ValueError(
-            "`model` must have a single optimizer, because checkpoints have the state of only one. "
-            f"Received: {len(optimizers)} optimizers of {type(model).__name__}"
-        )
-    saved = model.model if isinstance(model, SlicedLogitsTrainer) else model
-    saved.get_config()  # raises `NotImplementedError` if the model cannot be saved
     if type(distribution) is not Distribution and not isinstance(model, SlicedLogitsTrainer):
         raise ValueError(
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
             f"Received: distribution={distribution}, model={model}"
         )
-    check_sizes(**counts, **({} if patience is None else {"patience": patience}))
-    for name, number in {"keep_best": keep_best, "seed": seed}.items():
-        if not isinstance(number, Integral) or number < 0:
-            raise ValueError(f"`{name}` must be an integer >= 0. Received: {name}={number}")
-
-
-def _check_validation(validation: Any) -> None:
-    if validation is None or callable(validation):
-        return
-    first = next(iter(validation), None) if hasattr(validation, "__len__") else None
-    if not isinstance(first, tuple):
-        raise ValueError(
-            "`validation` must be a function or a sequence of batches. Each batch is a tuple: for "
-            "arrays x and y, pass validation=[(x, y)]. Received: validation of type "
-            f"{type(validation).__name__}, first batch of type {type(first).__name__}"
-        )
-
-
-def _check_hyperparameters(values: Mapping[str, Any], tensorboard: bool) -> None:
-    if values and not tensorboard:
-        raise ValueError(
-            "`hyperparameters` have no effect without TensorBoard logs. "
-            f"Received: tensorboard=False, hyperparameters={values}"
-        )
-    for name, value in values.items():
-        if not isinstance(value, (str, Real)):
+    chosen = ("restore_best_weights", "save_best_only", "swap_on_epoch")
+    for callback in callbacks if inner_optimizer(model).use_ema else ():
+        if any(getattr(callback, name, False) for name in chosen):
             raise ValueError(
-                "The values of `hyperparameters` must be numbers or strings. "
-                f"Received: hyperparameters[{name!r}]={value!r}"
-            )
-
-
-def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback], use_ema: bool) -> None:
-    for callback in callbacks if use_ema else ():
-        if getattr(callback, "restore_best_weights", False) or (
-            isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only
-        ):
-            raise ValueError(
-                "With `use_ema`, callbacks must not choose the best weights: they would keep the "
-                "weights, but `fit` validates the EMA weights. Use `patience` and `keep_best`. "
+                "With `use_ema`, callbacks must not choose or exchange weights, because `fit` "
+                "validates the EMA weights and ends with them. Use `patience` and `keep_best`. "
                 f"Received: callback={type(callback).__name__}"
             )
-    swaps = keras.callbacks.SwapEMAWeights
-    if any(isinstance(x, swaps) and x.swap_on_epoch for x in callbacks):
-        raise ValueError(
-            "`SwapEMAWeights(swap_on_epoch=True)` must not be used, because checkpoints would have "
-            "the weights in place of the EMA weights. `fit` validates with the EMA weights, and "
-            f"ends with them. Received: callbacks={callbacks}"
-        )
 
 
 def _begin(
@@ -303,8 +239,6 @@ def _begin(
     """
 
     def find() -> Path | None:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} must be a folder: move the file, or use another folder")
         remove_unfinished(folder)
         if not resume and checkpoint_folders(folder):
             raise UserError(
@@ -314,11 +248,14 @@ def _begin(
 
     checkpoint = distribution.chief_first(find)
     with distribution.making():
-        step = load_checkpoint(checkpoint, model) if checkpoint else 0
-        if not checkpoint:
+        if checkpoint:
+            restore(checkpoint, model)
+        else:
             start_optimizer(model)
         distribution.prepare(model)
-    return step, load_history(checkpoint) if checkpoint else ValidationHistory()
+    if not checkpoint:
+        return 0, ValidationHistory()
+    return checkpoint_step(checkpoint), load_history(checkpoint)
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
@@ -343,41 +280,28 @@ def _measuring(
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
-        if validation is None:
-            return
-        with ema_as_weights(model):
-            found = _checked_results(measure(model, step))
+        found: dict[str, Any] = {}
+        if validation is not None:
+            with ema_as_weights(model):
+                found = {name: _result(x) for name, x in measure(model, step).items()}
         if needs_loss and "loss" not in found:
             raise ValueError(
                 "`patience` and `keep_best` need a `validation` that returns a number as `loss`. "
                 f"Received: validation results {sorted(found)}"
             )
         logs.update({f"val_{name}": x for name, x in found.items() if isinstance(x, float)})
-        for reporter in reporters:
+        for reporter in reporters if found else ():
             reporter.report(step, {f"validation/{name}": x for name, x in found.items()})
 
     return action
 
 
-def _checked_results(found: Any) -> dict[str, float | str | np.ndarray]:
-    """Converts the numbers in the results of a validation, such as tensors, to floats."""
-
-    def convert(name: str, value: Any) -> float | str | np.ndarray:
-        if (isinstance(value, str) or _is_image(value)) and name != "loss":
-            return value
-        return float(np.asarray(ops.convert_to_numpy(value)).item())
-
-    try:
-        return {name: convert(name, value) for name, value in found.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise ValueError(
-            "`validation` must return a dictionary of numbers, texts and images (uint8 arrays of "
-            f"shape (height, width, 3)), with a number as `loss`. Received: {found!r}"
-        ) from None
-
-
-def _is_image(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype == "uint8" and value.shape[2:] == (3,)
+def _result(value: Any) -> float | str | np.ndarray:
+    """Converts a number that a validation returns, such as a tensor, to a float."""
+    is_image = isinstance(value, np.ndarray) and value.shape[2:] == (3,)
+    if isinstance(value, str) or is_image:
+        return value
+    return float(np.asarray(ops.convert_to_numpy(value)).item())
 
 
 def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -444,17 +368,15 @@ def array_batches(
             to None.
 
     Raises:
-        ValueError: If the arrays have no rows or different numbers of rows, if `sample_weight` is
-            given without `y`, or if `batch_size` is below 1.
+        ValueError: If the arrays have different numbers of rows, or if `sample_weight` is given
+            without `y`.
     """
-    check_sizes(batch_size=batch_size)
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}
-    if len(sizes) != 1 or sizes == {0} or (y is None and sample_weight is not None):
+    if len(sizes) != 1 or (y is None and sample_weight is not None):
         raise ValueError(
-            "`x`, `y` and `sample_weight` must have the same number of rows, at least 1. If "
-            "`sample_weight` is given, `y` must be given too. "
-            f"Received: rows={sorted(sizes)}, y={y}"
+            "`x`, `y` and `sample_weight` must have the same number of rows, and `sample_weight` "
+            f"needs `y`. Received: rows={sorted(sizes)}, y={y}"
         )
     (size,) = sizes
 

@@ -13,15 +13,13 @@ from keras_transformer.training.crossentropy import (
 
 
 class TokenMean(keras.metrics.Metric):
-    """Computes the mean of a value over the real target tokens of all batches.
+    """Computes the mean of a value over the real target tokens of all batches, in float32.
 
     Subclasses define `token_values(y_true, y_pred)`. This method returns the value of each token,
-    as a float32 tensor (B, T). The values are summed in float32.
+    as a float32 tensor (B, T).
     """
 
-    def __init__(self, pad_id: int, name: str, dtype: str | None = None) -> None:
-        if dtype not in (None, "float32"):
-            raise ValueError(f"The metric is computed in float32. Received: dtype={dtype!r}")
+    def __init__(self, pad_id: int, name: str) -> None:
         super().__init__(name=name, dtype="float32")
         self.pad_id = pad_id
         self.total = self.add_variable((), "zeros", dtype="float32", name="total")
@@ -82,7 +80,6 @@ class MaskedAccuracy(TokenMean):
     Args:
         pad_id: Integer, the label of padding.
         name: String, default `"accuracy"`.
-        dtype: `"float32"` or None. Metrics are computed in float32.
 
     Call arguments:
         y_true: Integer labels (B, T).
@@ -91,13 +88,10 @@ class MaskedAccuracy(TokenMean):
 
     Returns:
         float32 scalar in [0, 1].
-
-    Raises:
-        ValueError: If `dtype` is another one than float32.
     """
 
-    def __init__(self, pad_id: int = 0, name: str = "accuracy", dtype: str | None = None) -> None:
-        super().__init__(pad_id=pad_id, name=name, dtype=dtype)
+    def __init__(self, pad_id: int = 0, name: str = "accuracy") -> None:
+        super().__init__(pad_id=pad_id, name=name)
 
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
         prediction = ops.argmax(y_pred, axis=-1)
@@ -119,20 +113,16 @@ class Perplexity(TokenMean):
     Args:
         pad_id: Integer, the label of padding.
         name: String, default `"perplexity"`.
-        dtype: `"float32"` or None. Metrics are computed in float32.
 
     Call arguments:
         See `MaskedAccuracy`.
 
     Returns:
         float32 scalar, at least 1; NaN if a label that counts is outside the vocabulary.
-
-    Raises:
-        ValueError: If `dtype` is another one than float32.
     """
 
-    def __init__(self, pad_id: int = 0, name: str = "perplexity", dtype: str | None = None) -> None:
-        super().__init__(pad_id=pad_id, name=name, dtype=dtype)
+    def __init__(self, pad_id: int = 0, name: str = "perplexity") -> None:
+        super().__init__(pad_id=pad_id, name=name)
 
     def token_values(self, y_true: Any, y_pred: Any) -> Any:
         return token_crossentropy(y_true, y_pred, self.pad_id)

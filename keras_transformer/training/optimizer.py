@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -10,7 +10,6 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.operations import global_norm
-from keras_transformer.errors import check_sizes
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -47,8 +46,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         The learning rate, a float32 scalar.
 
     Raises:
-        ValueError: If both `d_model` and `peak` are given, if neither is given, if
-            `warmup_steps` is below 1, or if the highest rate is negative, infinite or NaN.
+        ValueError: If both `d_model` and `peak` are given, or if neither is given.
 
     Source:
         Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3.
@@ -62,22 +60,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: float = 1.0,
     ) -> None:
         super().__init__()
-        check_sizes(warmup_steps=warmup_steps)
-        if d_model is not None and peak is None:
-            check_sizes(d_model=d_model)
-            self._highest = scale * (d_model * warmup_steps) ** -0.5
-        elif peak is not None and d_model is None:
-            self._highest = scale * peak
-        else:
+        if (d_model is None) == (peak is None):
             raise ValueError(
                 "Exactly one of `d_model` and `peak` must be given. "
                 f"Received: d_model={d_model}, peak={peak}"
             )
-        if not 0 <= self._highest < math.inf:
-            raise ValueError(
-                "The highest learning rate must be at least 0 and finite. "
-                f"Received: peak={peak}, scale={scale}"
-            )
+        self._highest = scale * ((d_model * warmup_steps) ** -0.5 if peak is None else peak)
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.peak = peak
@@ -128,9 +116,6 @@ class TransformerAdam(_BackendAdam):
         epsilon: Float, added to the square root of the second moment.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
-    Raises:
-        ValueError: If `ema_overwrite_frequency` and `gradient_accumulation_steps` are both given.
-
     Attributes:
         reduce_gradients: Function that takes a list of gradients and returns the sum of each
             gradient over all replicas. Defaults to None.
@@ -153,13 +138,6 @@ class TransformerAdam(_BackendAdam):
         super().__init__(
             learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, name=name, **kwargs
         )
-        if self.ema_overwrite_frequency and self.gradient_accumulation_steps:
-            raise ValueError(
-                "`ema_overwrite_frequency` can't be combined with `gradient_accumulation_steps`, "
-                "because Keras overwrites the weights after each micro-batch. Received: "
-                f"ema_overwrite_frequency={self.ema_overwrite_frequency}, "
-                f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
-            )
 
     def build(self, variables: list[Any]) -> None:
         if not self.built:
@@ -227,7 +205,7 @@ class TransformerAdam(_BackendAdam):
         """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        if _has_begun(self):
+        if self.use_ema and _has_begun(self):
             super().finalize_variable_values(var_list)
             copy_averages(self)
 
@@ -238,12 +216,8 @@ def ema_as_weights(model: Any) -> Iterator[None]:
     _exchange(inner_optimizer(model))
     try:
         yield
-    except BaseException:
-        # If Keras's `evaluate` is interrupted on JAX, the model has no weights left to exchange.
-        with suppress(RuntimeError, TypeError):
-            _exchange(inner_optimizer(model))
-        raise
-    _exchange(inner_optimizer(model))
+    finally:
+        _exchange(inner_optimizer(model))
 
 
 def _exchange(optimizer: Any) -> None:
@@ -269,16 +243,8 @@ def start_optimizer(model: Any) -> None:
 
 
 def _has_begun(optimizer: Any) -> bool:
-    """Returns whether the optimizer made a step. Each replica may have a copy of its counter.
-
-    If a step of JAX was interrupted, the variables have no values, and the result is False.
-    """
-    try:
-        return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
-    except (RuntimeError, TypeError, ValueError):
-        if keras.config.backend() != "jax":
-            raise
-        return False
+    """Returns whether the optimizer made a step. Each replica may have a copy of its counter."""
+    return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
 
 
 def copy_averages(optimizer: Any) -> None:

@@ -1,6 +1,5 @@
 """Trains models without the logits of a whole batch in memory."""
 
-import math
 from typing import Any
 
 import keras
@@ -11,7 +10,6 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
-from keras_transformer.models.base import check_keywords
 from keras_transformer.training.crossentropy import (
     MaskedCrossentropy,
     checked_labels,
@@ -76,15 +74,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        TypeError: If a keyword argument is unknown.
-        ValueError: If `model` lacks one of the attributes above. If the reduction of `loss` is not
-            a mean or a sum. If `loss` and `model` have different values of `pad_id`. If
-            `logits_mebibytes` or `r_drop` is negative or infinite. If `gradient_checkpointing` is
-            True, but no layer of `model` supports it, or such a layer has batch normalization.
-            `compile` raises ValueError if you pass a loss or metrics, and on PyTorch if
-            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise
-            ValueError if the output matrix of `model` is quantized, for example by
-            `quantize("int8")`.
+        ValueError: If `loss` and `model` have different values of `pad_id`. If
+            `gradient_checkpointing` is True, but no layer of `model` supports it, or such a layer
+            has batch normalization. `compile` raises ValueError on PyTorch if `jit_compile` is
+            True, but CUDA graphs are impossible. Training and evaluation raise ValueError if the
+            output matrix of `model` is quantized, for example by `quantize("int8")`.
     """
 
     def __init__(
@@ -95,33 +89,16 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         r_drop: float = 0.0,
         gradient_checkpointing: bool = False,
         distribution: Distribution | None = None,
-        **kwargs: Any,
     ) -> None:
-        check_keywords(self, kwargs)
-        if lacking := [x for x in ("states", "output_weights", "pad_id") if not hasattr(model, x)]:
-            raise ValueError(
-                "`model` must have `states`, `output_weights()` and `pad_id`. "
-                f"Received: a {type(model).__name__} without {', '.join(lacking)}"
-            )
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
-        if loss.reduction not in ("mean_with_sample_weight", "sum"):
-            raise ValueError(
-                "`loss.reduction` must be 'mean_with_sample_weight' or 'sum'. "
-                f"Received: loss.reduction={loss.reduction!r}"
-            )
         if loss.pad_id != model.pad_id:
             raise ValueError(
                 "`loss.pad_id` must be `model.pad_id`, otherwise padding counts as tokens. "
                 f"Received: loss.pad_id={loss.pad_id}, model.pad_id={model.pad_id}"
             )
-        if not (0 <= (logits_mebibytes or 0) < math.inf and 0 <= r_drop < math.inf):
-            raise ValueError(
-                "`logits_mebibytes` and `r_drop` must be at least 0 and finite. "
-                f"Received: logits_mebibytes={logits_mebibytes}, r_drop={r_drop}"
-            )
         if gradient_checkpointing:
             check_checkpointable(model)
-        super().__init__(model.input, model.states, **kwargs)
+        super().__init__(model.input, model.states)
         self.dtype_policy = model.dtype_policy  # Keras reads it to scale the loss in float16
         self.model = model
         self.token_loss = loss
@@ -133,28 +110,15 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         self.perplexity = Perplexity(loss.pad_id)
 
     def compile(
-        self,
-        optimizer: Any = "rmsprop",
-        loss: Any = None,
-        loss_weights: Any = None,
-        metrics: Any = None,
-        weighted_metrics: Any = None,
-        *,
-        jit_compile: bool | str = "auto",
-        **kwargs: Any,
+        self, optimizer: Any = "rmsprop", *, jit_compile: bool | str = "auto", **kwargs: Any
     ) -> None:
         """Compiles the trainer and its model. The loss is an argument of the constructor.
+
+        The metrics are always accuracy and perplexity.
 
         On PyTorch, `jit_compile` does not choose `torch.compile`, but CUDA graphs for the training
         step (`GraphedStep`). `"auto"` uses them on a GPU where that is possible. True needs a GPU.
         """
-        if any(x is not None for x in (loss, loss_weights, metrics, weighted_metrics)):
-            raise ValueError(
-                "`compile` accepts no loss and no metrics. Pass the loss to the constructor. The "
-                "metrics are always accuracy and perplexity. "
-                f"Received: loss={loss}, loss_weights={loss_weights}, metrics={metrics}, "
-                f"weighted_metrics={weighted_metrics}"
-            )
         on_torch = keras.config.backend() == "torch"
         wanted, jit_compile = jit_compile, False if on_torch else jit_compile
         super().compile(optimizer, jit_compile=jit_compile, **kwargs)
@@ -186,12 +150,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         model = getattr(self, "model", None)
         return super().weights if model is None else model.weights
 
-    def make_test_function(self, force: bool = False) -> None:
-        self._check_is_not_quantized()
-        super().make_test_function(force)
-
     def make_train_function(self, force: bool = False) -> None:
-        self._check_is_not_quantized()
         if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
@@ -217,19 +176,6 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
             )
         return False if lacking else jit_compile
 
-    def _check_is_not_quantized(self) -> None:
-        """Raises ValueError if the output matrix is quantized.
-
-        The check runs before the first step. On JAX, an error during a step would lose the weights.
-        """
-        dtype = keras.backend.standardize_dtype(self.model.output_weights()[0].dtype)
-        if not keras.backend.is_float_dtype(dtype):
-            raise ValueError(
-                "`SlicedLogitsTrainer` does not support a quantized output matrix. Compile and "
-                "evaluate the model itself. "
-                f"Received: a quantized model, output matrix dtype {dtype}"
-            )
-
     @property
     def slice_size(self) -> int:
         """The number of tokens whose float32 logits are in memory at a time."""
@@ -250,8 +196,6 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
-        if y is None:
-            raise ValueError("`SlicedLogitsTrainer` needs labels: `fit(inputs, labels)`.")
         # With R-Drop, `y_pred` has each row twice.
         y = checked_labels(y, (None, *y_pred.shape[1:-1]))
         weights = token_weights(y, self.token_loss.pad_id, sample_weight)
@@ -283,6 +227,12 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         If the model has an output bias, both results have one more column.
         """
         matrix, bias = self.model.output_weights()
+        dtype = keras.backend.standardize_dtype(matrix.dtype)
+        if not keras.backend.is_float_dtype(dtype):
+            raise ValueError(
+                "`SlicedLogitsTrainer` does not support a quantized output matrix. Compile and "
+                f"evaluate the model itself. Received: an output matrix of dtype {dtype}"
+            )
         matrix = ops.cast(matrix, states.dtype)
         if bias is None:
             return states, matrix
@@ -305,18 +255,6 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
         """Loads the weights of `model` and its optimizer state."""
         self.model.load_weights(*args, **kwargs)
-
-    def get_config(self) -> dict[str, Any]:
-        """Raises ValueError. `copy.deepcopy`, `pickle` and `clone_model` call this method."""
-        raise ValueError(
-            "A `SlicedLogitsTrainer` cannot be copied, pickled or cloned. Copy its `model` and "
-            f"create a new trainer. Received: trainer={self.name}"
-        )
-
-    def _run_through_graph(self, inputs: Any, **options: Any) -> Any:
-        if {"operation_fn", "call_fn"} <= options.keys():  # `keras.models.clone_model` passes both
-            self.get_config()
-        return super()._run_through_graph(inputs, **options)
 
     def local_copy(self) -> "SlicedLogitsTrainer":
         """Returns a compiled trainer for one device, with the same settings but new weights."""

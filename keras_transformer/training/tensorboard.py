@@ -37,9 +37,6 @@ class TensorBoardWriter:
             step: The optimizer step.
             values: Numbers, texts in Markdown, and images by their names. An image is a uint8 array
                 `(height, width, 3)`.
-
-        Raises:
-            ValueError: If an array is neither an image nor a number.
         """
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
@@ -67,11 +64,6 @@ def _value(tag: str, value: float | str | np.ndarray) -> dict[str, Any]:
     if isinstance(value, str):
         return {"tag": tag, **_strings("text", [value.encode()])}
     if isinstance(value, np.ndarray) and value.ndim:
-        if value.dtype != "uint8" or value.shape[2:] != (3,):
-            raise ValueError(
-                "An image must be a uint8 array (height, width, 3). "
-                f"Received: {tag!r} of dtype {value.dtype} and shape {value.shape}"
-            )
         height, width, _ = value.shape
         return {"tag": tag, **_strings("images", [b"%d" % width, b"%d" % height, png(value)])}
     return {"tag": tag, "simple_value": float(value)}
@@ -98,9 +90,6 @@ def write_projector(
     Args:
         directory: The folder that TensorBoard shows, such as `Run.logs_dir`.
         embeddings: For each name, a float array `(N, D)` and N words.
-
-    Raises:
-        ValueError: If the vectors are no matrix, or if there are not as many words as vectors.
     """
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
@@ -109,11 +98,6 @@ def write_projector(
     directory.mkdir(parents=True, exist_ok=True)
     config = ProjectorConfig()
     for name, (vectors, words) in embeddings.items():
-        if np.ndim(vectors) != 2 or len(vectors) != len(words):
-            raise ValueError(
-                "`embeddings` must have vectors (N, D) and N words. Received: vectors of shape "
-                f"{np.shape(vectors)} and {len(words)} words of {name!r}"
-            )
         files = f"projector_{name}.tsv", f"projector_{name}_words.tsv"
         numbers = np.asarray(vectors, "float32").tolist()
         rows = ("\t".join(f"{number:.5g}" for number in vector) for vector in numbers)

@@ -2,31 +2,32 @@
 
 import math
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.scores import bleu
-from keras_transformer.layers.changes import layer_changes
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.recipe.token_budget import available_mebibytes
 from keras_transformer.runs.checkpoints import checkpoint_step
-from keras_transformer.runs.model_file import AVERAGE_LAST_MEMBER, read_member
+from keras_transformer.runs.model_file import (
+    AVERAGE_LAST_MEMBER,
+    CHECKPOINT_MEMBER,
+    CHECKPOINT_MODEL,
+    TOKENIZER_MEMBER,
+    read_member,
+)
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
 from keras_transformer.runs.validation_history import (
     ValidationHistory,
     best_checkpoints,
-    load_history,
+    read_state,
 )
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
@@ -35,9 +36,9 @@ from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
+from keras_transformer.training.token_budget import available_mebibytes
 from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
-from keras_transformer.translation.translator import Translator
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000
@@ -48,7 +49,10 @@ _STEEP = 0.1
 
 
 def train(
-    run: Run, resume: bool = False, callbacks: list[keras.callbacks.Callback] | None = None
+    run: Run,
+    resume: bool = False,
+    callbacks: list[keras.callbacks.Callback] | None = None,
+    distribution: Distribution | None = None,
 ) -> None:
     """Trains the model that a run's recipe describes, and writes it to `model.keras`.
 
@@ -75,6 +79,8 @@ def train(
             model. Its recipe has all settings, including the devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
         callbacks: Keras callbacks to pass to `fit`. Defaults to None, which means no callbacks.
+        distribution: The devices and processes, if `training.distribution.start` has already set
+            them up. Defaults to None, which sets them up.
 
     Raises:
         UserError: If the recipe, the text or a checkpoint cannot be used. If another process trains
@@ -82,7 +88,7 @@ def train(
             model but no checkpoint. If the loss or a weight becomes infinite or NaN. If the disk is
             full.
     """
-    distribution = start(run.recipe)
+    distribution = distribution or start(run.recipe)
     with distribution.training_lock(run.directory):
         _train(run, resume, callbacks or [], distribution)
 
@@ -94,7 +100,6 @@ def _train(
     distribution: Distribution,
 ) -> None:
     recipe, settings = run.recipe, run.recipe.training
-    check_settings(recipe)
     if distribution.is_chief and settings.steps < settings.warmup_steps:
         print(
             f"training.steps={settings.steps:,} is less than training.warmup_steps="
@@ -107,15 +112,15 @@ def _train(
             f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "
             "these weights, start another run with the recipe key training.initial_run"
         )
-    writing = run.writing()
-    with without_tensorflow():
-        keras.utils.set_random_seed(recipe.seed)
-    tokenizer = distribution.chief_first(lambda: _tokenizer(run))
-    with distribution.making():
-        trainer = new_trainer(recipe, tokenizer, distribution)
-        initial_run = None if resume and run.checkpoints() else run.initial_run()
-        if initial_run:
-            _load_initial_weights(initial_run, trainer.model)
+    initial_run = None if resume and run.checkpoints() else run.initial_run()
+    trainer = _new_trainer(recipe, initial_run, distribution)
+    tokenizer = distribution.chief_first(lambda: _tokenizer(run, initial_run))
+    sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
+    if sizes != {recipe.tokenizer.vocabulary_size}:
+        raise UserError(
+            f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
+            f"tokenizer.vocabulary_size={recipe.tokenizer.vocabulary_size}"
+        )
     plan, validation_batches = _batches(run, tokenizer, distribution, resume)
     if resume or not run.checkpoints():  # otherwise, `fit` raises an error
         distribution.chief_first(lambda: _record(run))
@@ -138,11 +143,7 @@ def _train(
         distribution=distribution,
     )
     if distribution.is_chief:
-        with writing:
-            _write_model(run, history, tokenizer)
-    local = distribution.local(trainer)
-    write = distribution.on_chief(lambda found, *_: _write_embeddings(run, found.model), local)
-    write(trainer, settings.steps, {})
+        _write_model(run, history, tokenizer)
     distribution.barrier()
 
 
@@ -157,20 +158,50 @@ def _hyperparameters(recipe: Recipe) -> dict[str, bool | float | str]:
     }
 
 
-def check_settings(recipe: Recipe) -> None:
-    """Checks the settings of a recipe before training.
-
-    The function builds a model with one small layer and computes a BLEU score.
+def _new_trainer(
+    recipe: Recipe, initial_run: Run | None, distribution: Distribution
+) -> SlicedLogitsTrainer:
+    """Returns the trainer of a run, with random weights or those of `initial_run`.
 
     Raises:
-        UserError: If the model cannot be built or does not fit into memory. If `data.max_length` or
-            a length in `evaluation` is too large for the model. If `training.r_drop` has no dropout
-            to compare. If the model does not support gradient checkpointing or a coverage penalty.
-            If the tokenizer for BLEU is not installed.
+        UserError: If the recipe describes no model that can be trained, or that can begin with the
+            weights of `initial_run`.
     """
-    sizes, vocabulary = recipe.model.sizes, recipe.tokenizer.vocabulary_size
+    _check_memory(recipe)
+    with without_tensorflow():
+        keras.utils.set_random_seed(recipe.seed)
+    with distribution.making():
+        try:
+            trainer = new_trainer(recipe, distribution)
+            _check_positions(recipe, trainer.model)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
+        if initial_run:
+            _load_initial_weights(initial_run, trainer.model)
+    return trainer
+
+
+def _check_positions(recipe: Recipe, model: Any) -> None:
+    """Raises `ValueError` if the model has too few positions for the longest sentence."""
+    multiple = recipe.training.length_multiple
+    length = -(-(recipe.data.max_length + 1) // multiple) * multiple
+    most = getattr(getattr(model, "positions", None), "max_length", length)
+    if length > most:
+        raise ValueError(
+            f"`data.max_length` with eos and padding must be at most {most}, because "
+            f"model.max_length={most}. Received: data.max_length={recipe.data.max_length}, which "
+            f"makes up to {length} tokens"
+        )
+
+
+def _check_memory(recipe: Recipe) -> None:
+    """Raises `UserError` if the weights need more memory than there is.
+
+    Otherwise, the system would end the process without a message.
+    """
+    sizes, vocabulary_size = recipe.model.sizes, recipe.tokenizer.vocabulary_size
     width, layers = sizes["d_model"], sizes.get("num_layers", 1)
-    weights = sizes.get("d_embedding", width) * vocabulary
+    weights = sizes.get("d_embedding", width) * vocabulary_size
     weights += layers * width * (width + sizes.get("d_ff", width))
     needed, available = 4 * weights / 2**20, available_mebibytes()
     if needed > available:
@@ -178,162 +209,85 @@ def check_settings(recipe: Recipe) -> None:
             f"model and tokenizer.vocabulary_size: the weights need at least {needed:,.0f} MiB of "
             f"memory, but only {available:,.0f} MiB are available"
         )
-    multiple = recipe.training.length_multiple
-    length = -(-(recipe.data.max_length + 1) // multiple) * multiple
-    small = {name: 1 for name in ("num_layers", "num_decoder_layers", "d_ff") if sizes.get(name)}
-    try:
-        model = _new_model(recipe, 8, None, **small)
-        model.init_cache(np.ones((1, 2), "int32"), length)
-    except (ValueError, TypeError) as error:
-        raise UserError(
-            f"model: the model cannot be built for sequences of {length} tokens (data.max_length, "
-            f"eos and padding): {error}"
-        ) from None
-    rates = [getattr(model, f"{of}dropout_rate", 0) for of in ("", "attention_")]
-    if recipe.training.r_drop and not any(rates):
-        raise UserError(
-            "training.r_drop compares the outputs under two dropout masks, so it has no effect "
-            f"without model.dropout_rate. Received: r_drop={recipe.training.r_drop:g}"
-        )
-    try:
-        trainer = SlicedLogitsTrainer(
-            model, gradient_checkpointing=recipe.training.gradient_checkpointing
-        )
-        trainer.compile(_optimizer(recipe, model), jit_compile=recipe.training.jit_compile)
-    except ValueError as error:
-        raise UserError(f"training: {error}") from None
-    try:
-        Translator(model, None, recipe.evaluation.search_options())
-    except ValueError as error:
-        raise UserError(f"evaluation: {error}") from None
-    bleu(["a"], ["a"], recipe.evaluation)
 
 
-def _record(run: Run) -> None:
-    """Records backend and changed settings, with the step from which they take effect."""
-    checkpoint = newest_checkpoint(run.checkpoints_dir)
-    step = checkpoint_step(checkpoint) if checkpoint else 0
-    history, backend = run.history(), keras.config.backend()
-    recorded = history[-1].get("backend") if history else None
-    if recorded and checkpoint and _has_all_steps(run, checkpoint):
-        backend = recorded  # This process trains nothing.
-    changes = run.record(step, backend)
-    if recorded not in (None, backend):
-        print(f"changed from step {step:,} on: the backend was {recorded} and is now {backend}")
-    for key, (before, after) in changes.items():
-        unread = key == "data.directory" and (run.directory / "text").is_dir()
-        note = f"; the run reads its copy of the text in {run.directory / 'text'}" if unread else ""
-        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}{note}")
-
-
-def _has_all_steps(run: Run, checkpoint: Path) -> bool:
-    settings = run.recipe.training
-    is_over = load_history(checkpoint).is_over(settings.early_stopping_patience)
-    return is_over or checkpoint_step(checkpoint) == settings.steps
-
-
-def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
-    """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
-    if run.has_current_model() and not _averages_again(run):
-        patience = run.recipe.training.early_stopping_patience
-        why, larger = "", "training.steps"
-        if history.is_over(patience):
-            larger = "training.early_stopping_patience"
-            why = f" by {larger}={patience}"
-        print(
-            f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
-            f"To train on, resume it with a larger {larger}"
-        )
-        return
-    previous, newest = run.directory / "model.previous.keras", run.checkpoints()[-1]
-    chosen = _chosen(run, history)
-    if len(chosen) > 1:
-        print("Averaging checkpoints.", file=sys.stderr)
-    average_checkpoints(
-        chosen,
-        run.model_path,
-        previous,
-        tokenizer.fingerprint,
-        newest,
-        run.recipe.evaluation.average_last,
+def new_trainer(recipe: Recipe, distribution: Distribution | None = None) -> SlicedLogitsTrainer:
+    """Returns the compiled trainer for a recipe, with random weights."""
+    settings, size = recipe.training, recipe.tokenizer.vocabulary_size
+    model = ARCHITECTURES[recipe.model.architecture].of_size(
+        recipe.model.preset,
+        size,
+        target_vocabulary_size=None if recipe.tokenizer.joint else size,
+        pad_id=PAD_ID,
+        dtype=settings.dtype_policy,
+        **recipe.model.overrides,
     )
-    average = "average" if len(chosen) > 1 else "model"
-    print(f"{run.model_path} is the {average} of {_names(chosen)}")
-    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
-    first, last = losses[0], losses[-1]
-    if chosen[-1] == newest and last == min(losses) and first - last > _STEEP:
-        print(
-            f"The validation loss still fell from {first:.4g} to {last:.4g} over these "
-            f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
-        )
-
-
-def _write_embeddings(run: Run, model: Any) -> None:
-    """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
-    tokenizer = run.tokenizer()
-    sides = {
-        "source": (model.source_embedding, tokenizer.source_pieces),
-        "target": (model.target_embedding, tokenizer.target_pieces),
-    }
-    if tokenizer.joint:
-        sides = {"joint": sides["source"]}
-    embeddings = {
-        side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
-        for side, (layer, pieces) in sides.items()
-    }
-    write_projector(run.logs_dir, embeddings)
-
-
-def _averages_again(run: Run) -> bool:
-    """Returns whether `evaluation.average_last` has changed since `model.keras` was written.
-
-    The process that changed it may have been killed before it averaged.
-    """
-    if (written := read_member(run.model_path, AVERAGE_LAST_MEMBER)) is not None:
-        return written != str(run.recipe.evaluation.average_last)
-    # Models of older releases do not tell. For them, the time of the file decides.
-    changed = [x["time"] for x in run.history() if "evaluation.average_last" in x["changes"]]
-    time = run.model_path.stat().st_mtime
-    return any(datetime.fromisoformat(x).timestamp() > time for x in changed)
-
-
-def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
-    """Returns the checkpoints to average into `model.keras`."""
-    patience = run.recipe.training.early_stopping_patience
-    count = run.recipe.evaluation.average_last
-    warmup_steps = run.recipe.training.warmup_steps
-    if patience is None:
-        paths = run.checkpoints()[-count:]
-        return _after_warmup(paths, warmup_steps, paths[-1])
-    (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
-    steps = run.recipe.training.steps
-    reason = "the last step" if last == steps else f"a callback stopped it before step {steps:,}"
-    if history.is_over(patience):
-        reason = f"{patience} checkpoints without a lower validation loss"
-    loss = history.losses[checkpoint_step(best)]
-    print(
-        f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
-        f"with a validation loss of {loss:.4f} nats per token"
+    trainer = SlicedLogitsTrainer(
+        model,
+        MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
+        settings.logits_mebibytes,
+        settings.r_drop,
+        settings.gradient_checkpointing,
+        distribution,
     )
-    return _after_warmup(best_checkpoints(run.checkpoints(), history, count), warmup_steps, best)
+    trainer.compile(_optimizer(recipe, model), jit_compile=settings.jit_compile)
+    return trainer
 
 
-def _after_warmup(paths: list[Path], warmup_steps: int, kept: Path) -> list[Path]:
-    """Leaves out checkpoints of the warm-up, but never the checkpoint `kept`."""
-    early = [path for path in paths if checkpoint_step(path) < warmup_steps and path != kept]
-    if early:
-        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {_names(early)}")
-    return [path for path in paths if path not in early]
+def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
+    settings = recipe.training
+    peak = settings.peak_learning_rate
+    schedule = TransformerSchedule(
+        d_model=model.d_model if peak is None else None,
+        warmup_steps=settings.warmup_steps,
+        peak=peak,
+        scale=settings.learning_rate_scale,
+    )
+    accumulation = settings.accumulation_steps
+    return TransformerAdam(
+        schedule,
+        beta_1=settings.adam_beta_1,
+        beta_2=settings.adam_beta_2,
+        epsilon=settings.adam_epsilon,
+        global_clipnorm=settings.global_clipnorm,
+        use_ema=settings.ema_momentum is not None,
+        ema_momentum=settings.ema_momentum or 0.0,
+        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
+    )
 
 
-def _names(checkpoints: list[Path]) -> str:
-    return ", ".join(path.name for path in checkpoints)
+def _load_initial_weights(run: Run, model: Any) -> None:
+    initial = open_model(run)
+    trained, given = _settings(initial), _settings(model)
+    for name in {**trained, **given}:
+        if trained.get(name) != given.get(name):
+            raise UserError(
+                f"training.initial_run: {run.model_path} was trained with {name}="
+                f"{trained.get(name)}, and the recipe has {name}={given.get(name)}. Copy the "
+                f"section `model` from {run.recipe_path}"
+            )
+    try:
+        model.set_weights(initial.get_weights())
+    except ValueError as error:
+        raise UserError(
+            f"training.initial_run: the weights of {run.model_path} do not fit the recipe's "
+            f"section `model`: {error}"
+        ) from error
 
 
-def _tokenizer(run: Run) -> Tokenizer:
+def _settings(model: Any) -> dict[str, Any]:
+    """Returns the settings that change the weights of a model or what it computes with them."""
+    others = {"name", "trainable", "dtype", "dropout_rate", "attention_dropout_rate"}
+    others |= {"num_decoder_layers", "d_k"}  # None means the value of another setting.
+    if not hasattr(getattr(model, "positions", None), "max_length"):
+        others.add("max_length")
+    return {name: value for name, value in model.get_config().items() if name not in others}
+
+
+def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if initial_run := run.initial_run():
+    if initial_run:
         tokenizer = initial_run.tokenizer()
     else:
         settings, pairs = run.recipe.tokenizer, run.text.pairs("train")
@@ -373,8 +327,6 @@ def _store(
     def build() -> TokenStore:
         folder, length = run.store_dir / split, run.recipe.data.max_length
         kept = run.text.fingerprints().get(split) if resume else None
-        if resume and kept is None and (folder / "meta.json").exists():  # of an older release
-            kept = TokenStore(folder).fingerprint
         return TokenStore.build(folder, run.text.pairs(split), tokenizer, length, fingerprint=kept)
 
     store = distribution.chief_first(build)
@@ -384,87 +336,113 @@ def _store(
     return store
 
 
-def new_trainer(
-    recipe: Recipe, tokenizer: Any, distribution: Distribution | None = None
-) -> SlicedLogitsTrainer:
-    """Returns the compiled trainer for a recipe and a tokenizer, with random weights."""
-    settings = recipe.training
-    target_size = None if tokenizer.joint else tokenizer.target_vocabulary_size
-    model = _new_model(recipe, tokenizer.source_vocabulary_size, target_size)
-    trainer = SlicedLogitsTrainer(
-        model,
-        MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
-        settings.logits_mebibytes,
-        settings.r_drop,
-        settings.gradient_checkpointing,
-        distribution,
-    )
-    trainer.compile(_optimizer(recipe, model), jit_compile=settings.jit_compile)
-    return trainer
+def _record(run: Run) -> None:
+    """Records backend and changed settings, with the step from which they take effect."""
+    checkpoint = newest_checkpoint(run.checkpoints_dir)
+    step = checkpoint_step(checkpoint) if checkpoint else 0
+    history, backend = run.history(), keras.config.backend()
+    changes: dict[str, tuple[Any, Any]] = run.record(step, backend)
+    if history and history[-1]["backend"] != backend:
+        changes = {"the backend": (history[-1]["backend"], backend), **changes}
+    for key, (before, after) in changes.items():
+        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
 
 
-def _new_model(recipe: Recipe, size: int, target_size: int | None, **changes: Any) -> Any:
-    return ARCHITECTURES[recipe.model.architecture].of_size(
-        recipe.model.preset,
-        size,
-        target_vocabulary_size=target_size,
-        pad_id=PAD_ID,
-        dtype=recipe.training.dtype_policy,
-        **{**recipe.model.overrides, **changes},
-    )
-
-
-def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
-    settings = recipe.training
-    peak = settings.peak_learning_rate
-    schedule = TransformerSchedule(
-        d_model=model.d_model if peak is None else None,
-        warmup_steps=settings.warmup_steps,
-        peak=peak,
-        scale=settings.learning_rate_scale,
-    )
-    accumulation = settings.accumulation_steps
-    return TransformerAdam(
-        schedule,
-        beta_1=settings.adam_beta_1,
-        beta_2=settings.adam_beta_2,
-        epsilon=settings.adam_epsilon,
-        global_clipnorm=settings.global_clipnorm,
-        use_ema=settings.ema_momentum is not None,
-        ema_momentum=settings.ema_momentum or 0.0,
-        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
-    )
-
-
-def _load_initial_weights(run: Run, model: Any) -> None:
-    initial = open_model(run)
-    if any({"quantization", "lora_rank"} & own.keys() for own in layer_changes(initial).values()):
-        raise UserError(
-            f"training.initial_run: {run.model_path} is quantized or has LoRA, so a training "
-            "cannot begin with its weights. Give another run"
+def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
+    """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
+    average_last = run.recipe.evaluation.average_last
+    patience = run.recipe.training.early_stopping_patience
+    averaged = read_member(run.model_path, AVERAGE_LAST_MEMBER)
+    if run.has_current_model() and averaged in (None, str(average_last)):
+        why, larger = "", "training.steps"
+        if history.is_over(patience):
+            larger = "training.early_stopping_patience"
+            why = f" by {larger}={patience}"
+        print(
+            f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
+            f"To train on, resume it with a larger {larger}"
         )
-    weights = initial.get_weights()
-    found, needed = ([weight.shape for weight in some] for some in (weights, model.weights))
-    if found != needed:
-        raise UserError(
-            f"training.initial_run: the shapes of the weights in {run.model_path} do not match the "
-            f"recipe's section `model`. Copy this section from {run.recipe_path}"
+        return
+    chosen = _chosen(run, history)
+    if len(chosen) > 1:
+        print("Averaging checkpoints.", file=sys.stderr)
+    model = write_average(run, chosen, tokenizer.fingerprint)
+    _write_embeddings(run, model, tokenizer)
+    average = "average" if len(chosen) > 1 else "model"
+    print(f"{run.model_path} is the {average} of {_names(chosen)}")
+    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
+    first, last = losses[0], losses[-1]
+    if chosen[-1] == run.checkpoints()[-1] and last == min(losses) and first - last > _STEEP:
+        print(
+            f"The validation loss still fell from {first:.4g} to {last:.4g} over these "
+            f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
         )
-    trained, given = _settings_without_shapes(initial), _settings_without_shapes(model)
-    for name, value in given.items():
-        if trained[name] != value:
-            raise UserError(
-                f"training.initial_run: {run.model_path} was trained with {name}={trained[name]}, "
-                f"and the recipe has {name}={value}. Copy the section `model` from "
-                f"{run.recipe_path}"
-            )
-    model.set_weights(weights)
 
 
-def _settings_without_shapes(model: Any) -> dict[str, Any]:
-    """Returns the settings that change the outputs of a model but no shape of its weights."""
-    others = {"name", "trainable", "dtype", "changes", "dropout_rate", "attention_dropout_rate"}
-    others |= {"num_decoder_layers", "d_k"}  # change shapes, and may be None
-    if not hasattr(getattr(model, "positions", None), "max_length"):
-        others.add("max_length")
-    return {name: value for name, value in model.get_config().items() if name not in others}
+def write_average(run: Run, checkpoints: list[Path], fingerprint: str) -> Any:
+    """Writes and returns the average of checkpoints as the finished model of a run.
+
+    An earlier finished model is copied to `model.previous.keras`. `fingerprint` is that of the
+    run's tokenizer. The file also holds the hash of the newest checkpoint and the setting
+    `evaluation.average_last`, so that a resumed training knows whether they changed.
+    """
+    newest = read_state(run.checkpoints()[-1])["sha256"][CHECKPOINT_MODEL]
+    with run.writing():
+        return average_checkpoints(
+            checkpoints,
+            run.model_path,
+            run.directory / "model.previous.keras",
+            {
+                TOKENIZER_MEMBER: fingerprint,
+                CHECKPOINT_MEMBER: newest,
+                AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
+            },
+        )
+
+
+def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
+    """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
+    sides = {
+        "source": (model.source_embedding, tokenizer.source_pieces),
+        "target": (model.target_embedding, tokenizer.target_pieces),
+    }
+    if tokenizer.joint:
+        sides = {"joint": sides["source"]}
+    embeddings = {
+        side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
+        for side, (layer, pieces) in sides.items()
+    }
+    write_projector(run.logs_dir, embeddings)
+
+
+def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
+    """Returns the checkpoints to average into `model.keras`."""
+    patience = run.recipe.training.early_stopping_patience
+    count = run.recipe.evaluation.average_last
+    warmup_steps = run.recipe.training.warmup_steps
+    if patience is None:
+        paths = run.checkpoints()[-count:]
+        return _after_warmup(paths, warmup_steps, paths[-1])
+    (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
+    steps = run.recipe.training.steps
+    reason = "the last step" if last == steps else f"a callback stopped it before step {steps:,}"
+    if history.is_over(patience):
+        reason = f"{patience} checkpoints without a lower validation loss"
+    loss = history.losses[checkpoint_step(best)]
+    print(
+        f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
+        f"with a validation loss of {loss:.4f} nats per token"
+    )
+    return _after_warmup(best_checkpoints(run.checkpoints(), history, count), warmup_steps, best)
+
+
+def _after_warmup(paths: list[Path], warmup_steps: int, kept: Path) -> list[Path]:
+    """Leaves out checkpoints of the warm-up, but never the checkpoint `kept`."""
+    early = [path for path in paths if checkpoint_step(path) < warmup_steps and path != kept]
+    if early:
+        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {_names(early)}")
+    return [path for path in paths if path not in early]
+
+
+def _names(checkpoints: list[Path]) -> str:
+    return ", ".join(path.name for path in checkpoints)

@@ -9,14 +9,9 @@ from typing import Any
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.data.corpus import available_chunks
 from keras_transformer.decoding.options import DecodingOptions, SearchOptions
-from keras_transformer.decoding.target_constraints import TargetConstraints, Words
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, join_hypotheses
-from keras_transformer.translation.long_sentences import (
-    OVERLONG,
-    Overlong,
-    SourcePart,
-    source_parts,
-)
+from keras_transformer.translation.long_sentences import Overlong, SourcePart, source_parts
+from keras_transformer.translation.target_constraints import TargetConstraints, Words
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
@@ -40,8 +35,7 @@ class BaseTranslator(ABC):
         overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
 
     Raises:
-        ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
-            exceeds `max_length`.
+        ValueError: If `options.max_length` or `options.min_length` exceeds `max_length`.
     """
 
     def __init__(
@@ -51,10 +45,6 @@ class BaseTranslator(ABC):
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
     ) -> None:
-        if overlong not in OVERLONG:
-            raise ValueError(
-                f"`overlong` must be one of {list(OVERLONG)}. Received: overlong={overlong!r}"
-            )
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.options = self._checked(options or SearchOptions())
@@ -170,9 +160,7 @@ class BaseTranslator(ABC):
             raise TypeError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}")
         return source_parts(sentences, self.tokenizer, self.max_length, self.overlong)
 
-    def _checked(self, options: Any, kind: type = SearchOptions) -> Any:
-        if not isinstance(options, kind):
-            raise TypeError(f"`options` must be `{kind.__name__}`. Received: {options!r}")
+    def _checked(self, options: Any) -> Any:
         for name in ("max_length", "min_length"):
             length = getattr(options, name)
             if length is not None and length > self.max_length:
@@ -182,10 +170,14 @@ class BaseTranslator(ABC):
                 )
         return options
 
-    def _limit(self, source_length: int, options: DecodingOptions) -> int:
-        """Returns the maximum length of a translation if its source has `source_length` tokens."""
-        default = min(source_length + EXTRA_LENGTH, self.max_length)
-        return options.max_length or max(default, options.min_length)
+    def _limit(self, options: DecodingOptions) -> Callable[[int], int]:
+        """Returns a function of a source's length that gives its translation's maximum length."""
+
+        def limit(source_length: int) -> int:
+            default = min(source_length + EXTRA_LENGTH, self.max_length)
+            return options.max_length or max(default, options.min_length)
+
+        return limit
 
     @abstractmethod
     def _search_parts(
@@ -205,19 +197,20 @@ class BaseTranslator(ABC):
         """Returns the hypotheses of each part with their alignments."""
 
 
-def num_sentences(parts: list[SourcePart]) -> int:
-    """Returns the number of sentences that begin in `parts`."""
-    return sum(part.number == 0 for part in parts)
-
-
 @contextmanager
-def counted_progress(progress: Progress, total: int) -> Iterator[Callable[[int], Any]]:
-    """Yields a function to call after each batch with the number of sentences in the batch."""
-    if callable(progress):
-        yield progress
-        return
-    with Bar("translating", compiling(), total=total, unit="sentence", disable=not progress) as bar:
-        yield bar.update
+def counted_progress(
+    progress: Progress, parts: Sequence[SourcePart], count: int
+) -> Iterator[Callable[[Iterable[int]], Any]]:
+    """Yields a function to call after each batch with the indices of its `parts`.
+
+    The progress is the number of finished sentences of all `count` sentences. A sentence counts
+    when its first part is finished.
+    """
+    hidden = callable(progress) or not progress
+    with Bar("translating", compiling(), total=count, unit="sentence", disable=hidden) as bar:
+        update = progress if callable(progress) else bar.update
+        yield lambda indices: update(sum(parts[index].number == 0 for index in indices))
+        update(count - sum(part.number == 0 for part in parts))  # Blank sentences have no parts.
 
 
 def whole_sentences(

@@ -8,11 +8,11 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState, length_divisor
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.options import IMPOSSIBLE, SearchOptions
 from keras_transformer.decoding.required_words import Candidates
-from keras_transformer.decoding.search import search_without_compiling
+from keras_transformer.decoding.search import run_stages
 from keras_transformer.decoding.steps import Request, SearchResult
-from keras_transformer.translation.hypothesis import IMPOSSIBLE, WORD_BEGIN, Hypothesis
+from keras_transformer.translation.hypothesis import WORD_BEGIN, Hypothesis
 
 Outcome = Literal["continued", "finished", "dropped"]
 
@@ -155,13 +155,13 @@ def record(
     """
     own = {x.name: getattr(strategy, x.name) for x in fields(strategy)}
     recording = _RecordingBeamSearch(**own)
-    result = search_without_compiling(model, request, max_length, strategy=recording)
+    result = run_stages(model, request, max_length, strategy=recording, in_python=True)
     return recording.steps, SearchResult(*map(ops.convert_to_numpy, result))
 
 
 def nodes_of(
     steps: Sequence[_Step],
-    results: Sequence[Sequence[int]],
+    result: SearchResult,
     max_length: int,
     options: SearchOptions,
     pieces: Sequence[str],
@@ -170,7 +170,7 @@ def nodes_of(
 
     Args:
         steps: The steps of the search, from `record`.
-        results: The token ids of each result, with eos and without padding, best first.
+        result: The result of the search, from `record`.
         max_length: Maximum length of a hypothesis in tokens.
         options: The options of the search.
         pieces: The target pieces in the order of their ids.
@@ -200,7 +200,9 @@ def nodes_of(
             indices[step.group, ids] = len(nodes)
             is_live = ids in live and not step.ends[rank]
             nodes.append(_with_outcome(node, step, is_live, max_length, options))
-    return tuple(_with_result(nodes, indices, [tuple(ids) for ids in results], options))
+    lengths = zip(result.ids[0], result.lengths[0], strict=True)
+    results = [tuple(ids[:length].tolist()) for ids, length in lengths]
+    return tuple(_with_result(nodes, indices, results, options))
 
 
 def _with_outcome(

@@ -9,16 +9,11 @@ from typing import Any
 from keras_transformer._files import read_json
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
-from keras_transformer.decoding.target_constraints import TargetConstraints
 from keras_transformer.errors import UserError
-from keras_transformer.translation.base_translator import (
-    BaseTranslator,
-    Progress,
-    counted_progress,
-    num_sentences,
-)
+from keras_transformer.translation.base_translator import BaseTranslator, Progress, counted_progress
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.long_sentences import Overlong, SourcePart
+from keras_transformer.translation.target_constraints import TargetConstraints
 
 # CTranslate2 applies these rules to logits, before the softmax, or does not have them. With the
 # coverage penalty, CTranslate2 does not return log-probabilities.
@@ -64,8 +59,7 @@ class CTranslate2Translator(BaseTranslator):
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
             not support the given options.
-        ValueError: If `overlong` is unknown, or if `options.max_length` exceeds the maximum length
-            of the model.
+        ValueError: If `options.max_length` exceeds the maximum length of the model.
     """
 
     def __init__(
@@ -106,14 +100,16 @@ class CTranslate2Translator(BaseTranslator):
         starts = range(0, len(order), BATCH_SIZE)
         batches = [order[start : start + BATCH_SIZE] for start in starts]
 
-        def search(indices: list[int]) -> int:
+        def search(indices: list[int]) -> list[int]:
             self._search(indices, parts, prefixes, options, found)
-            return num_sentences([parts[index] for index in indices])
+            return indices
 
-        with counted_progress(progress, count) as advance, ThreadPoolExecutor(NUM_WORKERS) as pool:
-            for finished in pool.map(search, batches):
-                advance(finished)
-            advance(count - num_sentences(parts))  # Blank sentences have no parts.
+        with (
+            counted_progress(progress, parts, count) as advance,
+            ThreadPoolExecutor(NUM_WORKERS) as pool,
+        ):
+            for indices in pool.map(search, batches):
+                advance(indices)
         return found
 
     def _search(
@@ -130,7 +126,8 @@ class CTranslate2Translator(BaseTranslator):
         its sentence's own maximum length, the sentence is translated again with this maximum
         length.
         """
-        limits = {index: self._limit(len(parts[index].ids), options) for index in indices}
+        limit = self._limit(options)
+        limits = {index: limit(len(parts[index].ids)) for index in indices}
         longest = max(limits.values())
         sources = [self._source(parts[index]) for index in indices]
         targets = [self._pieces(prefixes[index]) for index in indices]

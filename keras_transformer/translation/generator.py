@@ -4,16 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import NO_ID, AdaptiveSearch, make_strategy
-from keras_transformer.decoding.steps import Request
+from keras_transformer.decoding.search import NO_ID
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.buckets import length_batches, padded
-from keras_transformer.translation.hypothesis import Hypothesis, hypotheses
+from keras_transformer.translation.buckets import LengthBatch
+from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.list_search import ListSearch
 
 # Maximum number of tokens of a continuation if the options have no `max_length`.
 DEFAULT_LENGTH = 50
@@ -43,8 +41,7 @@ class Generator:
             once per hypothesis. Defaults to 2048.
 
     Raises:
-        ValueError: If the model is not a language model, if `eos_id` is not in its vocabulary, or
-            if `tokens_per_batch` is below 1.
+        ValueError: If the model is not a language model.
     """
 
     def __init__(
@@ -59,20 +56,10 @@ class Generator:
                 "`Generator` needs a language model. For a sequence-to-sequence model, use "
                 f"`Translator`. Received: model={type(model).__name__}"
             )
-        vocabulary_size = getattr(model, "vocabulary_size", math.inf)
-        if eos_id is not None and not 0 <= eos_id < vocabulary_size:
-            raise ValueError(
-                f"`eos_id` must be None or from 0 to {vocabulary_size - 1}. Received: "
-                f"eos_id={eos_id}"
-            )
-        if tokens_per_batch < 1:
-            raise ValueError(f"`tokens_per_batch` must be at least 1. Received: {tokens_per_batch}")
-        self._vocabulary_size = vocabulary_size
         self.model = model
         self.tokenizer = tokenizer
-        self.eos_id = eos_id
         self.tokens_per_batch = tokens_per_batch
-        self._search = AdaptiveSearch(model)
+        self._search = ListSearch(model, NO_ID, NO_ID if eos_id is None else eos_id, self._decode)
 
     def generate(
         self,
@@ -105,60 +92,46 @@ class Generator:
         """
         check_is_list(prompts=prompts)
         options = options or SamplingOptions()
-        strategy = make_strategy(self.model, options, bos_id=NO_ID, eos_id=self._eos_id)
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
+        longest = self.model.max_length - length + 1
         ids = [list(self.tokenizer.encode(prompt)) for prompt in prompts]
-        self._check(ids, length)
-        plan = self._search.plan(len(ids), strategy)
-        batches = length_batches(
-            [len(own) for own in ids],
-            max(1, self.tokens_per_batch // strategy.num_beams),
-            self.model.max_length - length + 1,
-            plan.shapes,
-        )
-        found: list[list[Hypothesis]] = [[]] * len(ids)
-        with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
-            for indices, rows, width in batches:
-                source_ids = padded([ids[i] for i in indices], rows, width, self.model.pad_id)
-                max_lengths = np.ones(rows, "int32")  # Padding rows end after one token.
-                max_lengths[: len(indices)] = length
-                numbers = None
-                if isinstance(options, SamplingOptions):
-                    drawn = random_numbers(seed, indices, options.num_samples, length)
-                    numbers = np.pad(drawn, ((0, rows - len(indices)), (0, 0), (0, 0)))
-                request = Request(source_ids, max_lengths, random_numbers=numbers)
-                result = self._search(request, strategy, length, plan)
-                for row, index in enumerate(indices):
-                    found[index] = hypotheses(result, row, self._eos_id, self._decode)
-                bar.update(len(indices))
-        return found
+        for index, prompt in enumerate(ids):
+            self._check(index, prompt, longest)
 
-    @property
-    def _eos_id(self) -> int:
-        return NO_ID if self.eos_id is None else self.eos_id
+        def fields(batch: LengthBatch, length: int) -> dict[str, Any]:
+            if not isinstance(options, SamplingOptions):
+                return {}
+            numbers = random_numbers(seed, batch.indices, options.num_samples, length, batch.rows)
+            return {"random_numbers": numbers}
+
+        with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
+            return self._search(
+                ids,
+                options,
+                limit=lambda _: length,
+                longest=longest,
+                tokens_per_batch=self.tokens_per_batch // options.num_beams,
+                fields=fields,
+                advance=lambda indices: bar.update(len(indices)),
+            )
 
     def _decode(self, pieces: list[list[int]]) -> list[str]:
         return [self.tokenizer.decode(ids) for ids in pieces]
 
-    def _check(self, prompts: list[list[int]], length: int) -> None:
-        longest = self.model.max_length - length + 1
-        for index, ids in enumerate(prompts):
-            if not 1 <= len(ids) <= longest:
-                raise ValueError(
-                    "A prompt must have at least one token, and prompt and continuation must have "
-                    f"at most {self.model.max_length + 1:,} tokens together. Received: prompt "
-                    f"{index} with {len(ids):,} tokens, and a max_length of {length:,} tokens for "
-                    "its continuation"
-                )
-            if not (0 <= min(ids) and max(ids) < self._vocabulary_size):
-                raise ValueError(
-                    "The ids of a prompt must be in the model's vocabulary, from 0 to "
-                    f"{self._vocabulary_size - 1}: is the tokenizer that of the model? Received: "
-                    f"prompt {index} with ids from {min(ids)} to {max(ids)}"
-                )
-            if self.model.pad_id in ids:
-                raise ValueError(
-                    "A prompt must not contain the model's id of padding. If every id is a token "
-                    f"of the text, create the model with pad_id=-1. Received: prompt {index} with "
-                    f"the id {self.model.pad_id}"
-                )
+    def _check(self, index: int, ids: list[int], longest: int) -> None:
+        pad_id, size = self.model.pad_id, getattr(self.model, "vocabulary_size", math.inf)
+        if not 1 <= len(ids) <= longest:
+            rule = (
+                "A prompt must have at least one token. Prompt and continuation must have at most "
+                f"{self.model.max_length + 1:,} tokens together, so a prompt at most {longest:,}"
+            )
+        elif not (0 <= min(ids) and max(ids) < size):
+            rule = f"The ids of a prompt must be in the model's vocabulary, from 0 to {size - 1}"
+        elif pad_id in ids:
+            rule = (
+                f"A prompt must not contain the model's id of padding, {pad_id}. If every id is a "
+                "token of the text, create the model with pad_id=-1"
+            )
+        else:
+            return
+        raise ValueError(f"{rule}. Received: prompt {index} with {len(ids):,} tokens {ids!r:.80}")

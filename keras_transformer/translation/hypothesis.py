@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-WORD_BEGIN = "▁"
+from keras_transformer.decoding.options import IMPOSSIBLE
 
-# Score of a hypothesis that must not be chosen.
-IMPOSSIBLE = float("-inf")
+WORD_BEGIN = "▁"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import numpy as np
 from keras_transformer.data.tokenizer import fits
 
 Overlong = Literal["split", "truncate"]
-OVERLONG = ("split", "truncate")
 
 # The end of a sentence: Western punctuation followed by a space, or East Asian punctuation.
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")

@@ -1,23 +1,26 @@
-"""Opens what a run holds: its model, its shortlist, and the translator of one or several runs."""
+"""Opens what a run holds: its model, its shortlist, and the ensemble of several runs."""
 
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.runs.model_file import load_model
-from keras_transformer.runs.run import Checkpoint, Engine, Run
-from keras_transformer.translation.base_translator import BaseTranslator
-from keras_transformer.translation.long_sentences import Overlong
+from keras_transformer.runs.model_file import load_checkpoint_model, load_model
+from keras_transformer.runs.run import Checkpoint, Run
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
 
 
 def open_model(
-    run: Run, checkpoint: Checkpoint | None = None, *, for_inference: bool = False
+    run: Run,
+    checkpoint: Checkpoint | None = None,
+    *,
+    for_inference: bool = False,
+    tokenizer: Tokenizer | None = None,
 ) -> Any:
     """Loads the finished model of a run, or the model of a checkpoint.
 
@@ -28,6 +31,7 @@ def open_model(
         for_inference: Whether the model is only to translate or to score. A model that was trained
             in mixed precision then computes in float32 on TensorFlow and JAX on a CPU, which
             compile and compute half precision more slowly there. Defaults to False.
+        tokenizer: The run's tokenizer, if it is already loaded. Defaults to None.
 
     Raises:
         UserError: If the model is missing or damaged, if it is not a translation model, or if
@@ -38,14 +42,14 @@ def open_model(
 
     path = run.model_place(checkpoint)
     with loading_in_float32(for_inference and prefers_float32()):
-        model = _finished_model(run) if checkpoint is None else _checkpoint_model(path)
+        model = _finished_model(run) if checkpoint is None else load_checkpoint_model(path)
     if not hasattr(model, "init_cache"):
         raise UserError(
             f"{path} must contain a model that translates, such as a Transformer. "
             f"Received: a model of the class {type(model).__name__}"
         )
-    if run.tokenizer_dir.is_dir():
-        _check_tokenizer(run, model, path)
+    if tokenizer or run.tokenizer_dir.is_dir():
+        _check_tokenizer(run, model, path, tokenizer or run.tokenizer())
     return model
 
 
@@ -61,16 +65,7 @@ def _finished_model(run: Run) -> Any:
         ) from error
 
 
-def _checkpoint_model(path: Path) -> Any:
-    from keras_transformer._backend.compilation_cache import use_compilation_cache
-    from keras_transformer.training.checkpoint import load_checkpoint_model
-
-    use_compilation_cache()
-    return load_checkpoint_model(path)
-
-
-def _check_tokenizer(run: Run, model: Any, path: Path) -> None:
-    tokenizer = run.tokenizer()
+def _check_tokenizer(run: Run, model: Any, path: Path, tokenizer: Tokenizer) -> None:
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     size = getattr(model, "vocabulary_size", found[0])
     needed = (size, getattr(model, "target_vocabulary_size", found[1]) or size)
@@ -81,76 +76,28 @@ def _check_tokenizer(run: Run, model: Any, path: Path) -> None:
         )
 
 
-def open_translator(
-    runs: Run | Sequence[Run],
-    options: SearchOptions | None = None,
-    *,
-    overlong: Overlong = "split",
-    engine: Engine = "keras",
-    use_shortlist: bool = False,
-    checkpoint: Checkpoint | None = None,
-    tokens_per_batch: int | None = None,
-) -> Any:
-    """Returns the translator of a run, or of an ensemble of several runs.
+def open_ensemble(
+    runs: Sequence[Run], checkpoint: Checkpoint | None = None
+) -> tuple[Any, Tokenizer]:
+    """Returns the model of one run, or the `Ensemble` of several runs, and its tokenizer.
 
-    Example:
-
-    >>> translator = open_translator(Run.open("runs/quickstart"), engine="ctranslate2")
-    >>> translator.translate(["twenty-six"])
-
-    Args:
-        runs: The run. Several runs translate as an ensemble; their tokenizers must be equal.
-        options: The options of beam search. Defaults to None, which means the search options of
-            the (first) run's recipe.
-        overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
-        engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
-            `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
-            support all options. The first call with `"ctranslate2"` converts the model and keeps
-            the conversion in the run's folder. Defaults to `"keras"`.
-        use_shortlist: Whether to translate with `open_shortlist(run)`, which makes the engine
-            `"keras"` faster. Defaults to False.
-        checkpoint: As in `open_model`. Only for the engine `"keras"`. Defaults to None.
-        tokens_per_batch: As for `Translator`. Only for the engine `"keras"`. Defaults to None.
+    The models are only to translate, as with `for_inference` in `open_model`.
 
     Raises:
-        UserError: If a model is missing, if the tokenizers of the runs differ, or if the engine
-            does not support the model or an option.
+        UserError: As by `open_model`, and if the tokenizers of the runs differ.
     """
-    runs = [runs] if isinstance(runs, Run) else list(runs)
-    first = runs[0]
-    options = options or first.recipe.evaluation.search_options()
-    if engine == "ctranslate2":
-        if use_shortlist or checkpoint is not None or tokens_per_batch or len(runs) > 1:
-            raise ValueError(
-                "The engine ctranslate2 translates with the finished model of one run, and has no "
-                f"shortlist. Received: {len(runs)} runs, checkpoint={checkpoint!r}, "
-                f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
-            )
-        return _ctranslate2_translator(first, options, overlong)
     from keras_transformer.decoding.ensemble import Ensemble
-    from keras_transformer.translation.translator import Translator
 
+    first, *others = runs
     tokenizer = first.tokenizer()
-    for run in runs[1:]:
+    for run in others:
         if run.tokenizer().fingerprint != tokenizer.fingerprint:
             raise UserError(f"the tokenizers of {run.directory} and {first.directory} differ")
-    models = [open_model(run, checkpoint, for_inference=True) for run in runs]
-    model = models[0] if len(models) == 1 else Ensemble(models)
-    shortlist = open_shortlist(first, tokenizer) if use_shortlist else None
-    return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
+    models = [open_model(run, checkpoint, for_inference=True, tokenizer=tokenizer) for run in runs]
+    return models[0] if len(models) == 1 else Ensemble(models), tokenizer
 
 
-def _ctranslate2_translator(run: Run, options: SearchOptions, overlong: Overlong) -> BaseTranslator:
-    run.require_transformer("The engine ctranslate2")
-    from keras_transformer.export.ctranslate2_conversion import converted
-    from keras_transformer.translation import ctranslate2_translator as ctranslate2
-
-    ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
-    ctranslate2.check_options(options)
-    return ctranslate2.CTranslate2Translator(converted(run), options, overlong)
-
-
-def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
+def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
     The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
@@ -163,6 +110,8 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
         UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
             is damaged or cannot be written.
     """
+    from keras_transformer.decoding.shortlist import Shortlist
+
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
 
     def kept() -> Shortlist | None:

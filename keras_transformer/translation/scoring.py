@@ -8,8 +8,7 @@ from keras import ops
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
 from keras_transformer.data.tokenizer import fits
-from keras_transformer.decoding.steps import as_ids
-from keras_transformer.errors import UserError, agree, check_is_list
+from keras_transformer.errors import UserError, check_is_list
 from keras_transformer.translation.buckets import pair_batches
 
 
@@ -48,21 +47,13 @@ def score_pairs(
         search, except for rounding errors. But a repetition penalty, beam groups and a shortlist
         change the log-probabilities of beam search. A label outside the vocabulary that is not
         padding gives NaN.
-
-    Raises:
-        ValueError: If ids or labels are floats, or if the labels have another shape than (B, T).
     """
     if pad_id is None:
         pad_id = getattr(model, "pad_id", 0)
-    labels = as_ids("labels", labels)
+    given = (source_ids, target_ids, labels)
+    source_ids, target_ids, labels = (ops.convert_to_tensor(x, dtype="int32") for x in given)
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    inputs = {name: as_ids(name, ids) for name, ids in inputs.items()}
     logits = ops.cast(model(inputs, training=False), "float32")
-    if not agree(labels.shape, logits.shape[:-1]):
-        raise ValueError(
-            f"`labels` must have the shape {tuple(logits.shape[:-1])} of the target ids. "
-            f"Received: shape={tuple(labels.shape)}"
-        )
     of_labels = label_logits(logits, labels)
     is_token = labels != pad_id
     log_probabilities = ops.where(is_token, of_labels - ops.logsumexp(logits, axis=-1), 0.0)
@@ -99,19 +90,11 @@ class Scorer:
         tokenizer: The `Tokenizer` that the model was trained with.
         tokens_per_batch: Maximum number of source tokens in a batch, padding included. The same
             maximum applies to the target tokens. Defaults to None, which means 1024.
-
-    Raises:
-        ValueError: If `model` is an `Ensemble`, which has no `call`.
     """
 
     TOKENS_PER_BATCH = 1024
 
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
-        if not callable(model):
-            raise ValueError(
-                "`model` must be a single Keras model. Score with each model of an ensemble by "
-                f"itself. Received: {type(model).__name__}"
-            )
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = (

@@ -2,55 +2,48 @@
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.tokenizer import check_utf8
-from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
-from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import (
-    AdaptiveSearch,
-    check_coverage_penalty,
-    make_strategy,
+from keras_transformer.decoding.options import (
+    IMPOSSIBLE,
+    DecodingOptions,
+    SamplingOptions,
+    SearchOptions,
 )
-from keras_transformer.decoding.shortlist import Shortlist, check_limits_vocabulary
-from keras_transformer.decoding.steps import Request, SearchResult
-from keras_transformer.decoding.target_constraints import TargetConstraints
+from keras_transformer.decoding.sampling import random_numbers
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
+from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.base_translator import (
     BaseTranslator,
     Progress,
     counted_progress,
-    num_sentences,
     whole_sentences,
 )
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
 from keras_transformer.translation.buckets import (
     LengthBatch,
-    length_batches,
     padded,
     pair_batches,
     smallest_power,
 )
 from keras_transformer.translation.hypothesis import (
-    IMPOSSIBLE,
     Hypothesis,
     align_words,
     expected_utilities,
-    hypotheses,
     source_word_indices,
     target_word_indices,
 )
+from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.long_sentences import Overlong, SourcePart
-
-# Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
-CONCURRENT_BATCHES = 3
+from keras_transformer.translation.open_run import open_ensemble, open_shortlist
+from keras_transformer.translation.target_constraints import TargetConstraints
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
@@ -86,11 +79,10 @@ class Translator(BaseTranslator):
             all tokens.
 
     Raises:
-        ValueError: If `overlong` is unknown, or if `options.max_length` or `options.min_length`
-            exceeds `model.max_length`. If the shortlist was learned with another tokenizer, or if
-            there is a shortlist but the model has no `limit_vocabulary`. If there is a coverage
-            penalty but the model has no attention. If the model is a language model, or has fewer
-            tokens than the tokenizer.
+        ValueError: If `options.max_length` or `options.min_length` exceeds `model.max_length`. If
+            the shortlist was learned with another tokenizer. If there is a coverage penalty but the
+            model has no attention. If the model is a language model, or has fewer tokens than the
+            tokenizer.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -120,37 +112,48 @@ class Translator(BaseTranslator):
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(tokenizer)
-            check_limits_vocabulary(model)
-        check_coverage_penalty(model, self.options)
-        self._search = AdaptiveSearch(model)
+        bos_id, eos_id, decode = tokenizer.bos_id, tokenizer.eos_id, tokenizer.decode_target
+        self._search = ListSearch(model, bos_id, eos_id, decode)
+        self._search.strategy(self.options)  # Raises the errors of the options.
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
     @classmethod
     def from_run(
-        cls, directory: str | Path, overlong: Overlong = "split", **search: Any
+        cls,
+        runs: Run | str | Path | Sequence[Run | str | Path],
+        options: SearchOptions | None = None,
+        *,
+        overlong: Overlong = "split",
+        use_shortlist: bool = False,
+        checkpoint: Checkpoint | None = None,
+        tokens_per_batch: int | None = None,
     ) -> "Translator":
-        """Loads the translator of a trained run, with the search options of its recipe.
+        """Opens the translator of a trained run, or of an ensemble of several runs.
 
         Example:
 
-        >>> Translator.from_run("tatoeba_en_de", beam_size=1).translate(["How are you?"])
+        >>> Translator.from_run("tatoeba_en_de").translate(["How are you?"])
 
         Args:
-            directory: A run folder, or the name of a run in the package.
+            runs: A `Run`, a run folder, or the name of a run in the package. Several runs translate
+                as an ensemble; their tokenizers must be equal.
+            options: The options of beam search. Defaults to None, which means the search options of
+                the (first) run's recipe.
             overlong: `"split"` or `"truncate"`. Defaults to `"split"`.
-            **search: Fields of `SearchOptions` that replace those of the recipe.
+            use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
+                faster. Defaults to False.
+            checkpoint: As in `open_model`. Defaults to None.
+            tokens_per_batch: As for `Translator`. Defaults to None.
 
         Raises:
-            UserError: If there is no such run, or if it has no model.
-            ValueError: If a search option is unknown or out of range.
+            UserError: If a run or its model is missing, or if the tokenizers of the runs differ.
         """
-        from keras_transformer.runs.run import Run
-        from keras_transformer.translation.open_run import open_translator
-
-        run = Run.open(directory)
-        return open_translator(
-            run, run.recipe.evaluation.search_options(**search), overlong=overlong
-        )
+        names = [runs] if isinstance(runs, Run | str | Path) else runs
+        opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
+        options = options or opened[0].recipe.evaluation.search_options()
+        model, tokenizer = open_ensemble(opened, checkpoint)
+        shortlist = open_shortlist(opened[0], tokenizer) if use_shortlist else None
+        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
 
     def _search_parts(
         self,
@@ -160,8 +163,8 @@ class Translator(BaseTranslator):
         constraints: TargetConstraints,
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        def fields(batch: _Batch) -> dict[str, Any]:
-            return constraints.arrays(batch.parts, len(batch.source_ids))
+        def fields(batch: LengthBatch, _: int) -> dict[str, Any]:
+            return constraints.arrays([parts[i] for i in batch.indices], batch.rows)
 
         return self._decode(parts, count, options, fields, progress)
 
@@ -189,20 +192,16 @@ class Translator(BaseTranslator):
             One list per sentence, in the same order. Each list has `options.num_samples`
             independent hypotheses, in the order in which they were drawn.
         """
-        options = self._checked(options or SamplingOptions(), SamplingOptions)
-        if first_index < 0:
-            raise ValueError(f"`first_index` must be at least 0. Received: {first_index}")
+        options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
 
-        def numbers(batch: _Batch) -> dict[str, Any]:
-            indices = [
-                first_index + part.sentence + PART_STRIDE * part.number for part in batch.parts
-            ]
-            drawn = random_numbers(seed, indices, options.num_samples, batch.max_length)
-            unused = len(batch.source_ids) - len(indices)
-            return {"random_numbers": np.pad(drawn, ((0, unused), (0, 0), (0, 0)))}
+        def fields(batch: LengthBatch, length: int) -> dict[str, Any]:
+            of_batch = [parts[index] for index in batch.indices]
+            indices = [first_index + x.sentence + PART_STRIDE * x.number for x in of_batch]
+            numbers = random_numbers(seed, indices, options.num_samples, length, batch.rows)
+            return {"random_numbers": numbers}
 
-        found = self._decode(parts, len(sentences), options, numbers, progress)
+        found = self._decode(parts, len(sentences), options, fields, progress)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
@@ -262,83 +261,49 @@ class Translator(BaseTranslator):
             )
         if self.shortlist is not None:
             raise UserError("a beam tree needs a translator without a shortlist")
-        batch = self._batch(parts, 1, len(parts[0].ids), self.options)
-        tokenizer = self.tokenizer
-        ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        strategy: Any = make_strategy(self.model, self.options, **ids)
-        request = Request(batch.source_ids, batch.max_lengths)
-        steps, result = record(self.model, request, batch.max_length, strategy)
-        lengths = result.lengths[0].tolist()
-        results = [x[:n].tolist() for x, n in zip(result.ids[0], lengths, strict=True)]
-        pieces = tokenizer.target_pieces
-        nodes = nodes_of(steps, results, batch.max_length, self.options, pieces)
-        return BeamTree(parts[0].text, nodes, tuple(self._hypotheses(result, 0)), self.options)
+        (part,) = parts
+        width = len(part.ids)
+        request, length = self._search.request([part.ids], 1, width, self._limit(self.options))
+        strategy = self._search.strategy(self.options)
+        steps, result = record(self.model, request, length, strategy)
+        nodes = nodes_of(steps, result, length, self.options, self.tokenizer.target_pieces)
+        return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
 
     def _decode(
         self,
         parts: list[SourcePart],
         count: int,
         options: DecodingOptions,
-        fields: Callable[["_Batch"], dict[str, Any]],
+        fields: Callable[[LengthBatch, int], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part.
-
-        `fields(batch)` returns further fields of the `Request`, as a dict.
-        """
-        strategy = make_strategy(
-            self.model, options, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
-        )
+        """Returns the hypotheses of each part. For `fields`, see `ListSearch`."""
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
         # rounded up, because a batch has at least one sentence.
         beams = self.options.beam_size
-        tokens_per_batch = -(-self.tokens_per_batch * beams // max(beams, strategy.num_beams))
-        lengths = [len(part.ids) for part in parts]
-        plan = self._search.plan(len(parts), strategy)
-        longest = self.max_length
-        batches = list(length_batches(lengths, tokens_per_batch, longest, plan.shapes))
-        found: list[list[Hypothesis]] = [[]] * len(parts)
+        tokens_per_batch = -(-self.tokens_per_batch * beams // max(beams, options.num_beams))
 
-        def decode(of_batch: LengthBatch) -> _Batch:
-            indices, rows, width = of_batch
-            batch = self._batch([parts[index] for index in indices], rows, width, options)
-            limits = {**fields(batch), "shortlist": self._shortlists(batch.parts, rows)}
-            request = Request(batch.source_ids, batch.max_lengths, **limits)
-            result = self._search(request, strategy, batch.max_length, plan)
-            for row, index in enumerate(indices):
-                found[index] = self._hypotheses(result, row)
-            return batch
+        def all_fields(batch: LengthBatch, length: int) -> dict[str, Any]:
+            return {**fields(batch, length), "shortlist": self._shortlists(parts, batch)}
 
-        with (
-            counted_progress(progress, count) as advance,
-            ThreadPoolExecutor(CONCURRENT_BATCHES) as pool,
-        ):
-            for batch in pool.map(decode, batches) if len(batches) > 1 else map(decode, batches):
-                advance(num_sentences(batch.parts))
-            advance(count - num_sentences(parts))  # Blank sentences have no parts.
-        return found
+        with counted_progress(progress, parts, count) as advance:
+            return self._search(
+                [part.ids for part in parts],
+                options,
+                limit=self._limit(options),
+                longest=self.max_length,
+                tokens_per_batch=tokens_per_batch,
+                fields=all_fields,
+                advance=advance,
+            )
 
-    def _shortlists(self, parts: list[SourcePart], rows: int) -> np.ndarray | None:
+    def _shortlists(self, parts: list[SourcePart], batch: LengthBatch) -> Any:
         """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
         if self.shortlist is None:
             return None
-        tokens = [self.shortlist.tokens(part.ids).tolist() for part in parts]
+        tokens = [self.shortlist.tokens(parts[index].ids).tolist() for index in batch.indices]
         width = smallest_power(2, max(map(len, tokens)))
-        return padded(tokens, rows, width, self.tokenizer.pad_id)
-
-    def _batch(
-        self, parts: list[SourcePart], rows: int, width: int, options: DecodingOptions
-    ) -> "_Batch":
-        def limit(source_length: int) -> int:
-            return self._limit(source_length, options)
-
-        max_lengths = np.ones(rows, "int32")  # Padding rows end after one token.
-        max_lengths[: len(parts)] = [limit(len(part.ids)) for part in parts]
-        source_ids = padded([part.ids for part in parts], rows, width, self.tokenizer.pad_id)
-        return _Batch(parts, source_ids, max_lengths, limit(width))
-
-    def _hypotheses(self, result: SearchResult, row: int) -> list[Hypothesis]:
-        return hypotheses(result, row, self.tokenizer.eos_id, self.tokenizer.decode_target)
+        return padded(tokens, batch.rows, width, self.tokenizer.pad_id)
 
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
@@ -364,15 +329,6 @@ class Translator(BaseTranslator):
                     pairs = align_words(weights, of_source + part.first_word, of_target)
                     aligned[index] = [*aligned[index], replace(hypothesis, alignment=pairs)]
         return aligned
-
-
-class _Batch(NamedTuple):
-    """Sources that are decoded together."""
-
-    parts: list[SourcePart]  # at most B; rows without a part are padding
-    source_ids: np.ndarray  # int32 `(B, S)`
-    max_lengths: np.ndarray  # int32 `(B,)`, maximum number of tokens of each translation
-    max_length: int  # maximum number of tokens of the translation of a source of S tokens
 
 
 def _check_vocabularies(model: Any, tokenizer: Any) -> None:

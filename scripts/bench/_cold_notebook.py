@@ -6,7 +6,7 @@ import time
 start = time.perf_counter()
 from pathlib import Path  # noqa: E402
 
-from keras_transformer import Run, Translator, open_model
+from keras_transformer import Run, Translator, open_model  # noqa: E402
 
 folder, file = sys.argv[1:]
 run = Run.open(folder)

@@ -232,8 +232,8 @@ def _translating(
 
 
 def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
+    from keras_transformer.decoding.batch_search import FEW_SHAPES_SENTENCES
     from keras_transformer.decoding.options import SearchOptions
-    from keras_transformer.decoding.search import FEW_SHAPES_SENTENCES, make_strategy
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.translator import Translator
 
@@ -249,7 +249,7 @@ def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
         shortlist=open_shortlist(opened) if setting.shortlist else None,
     )
     # Measures a process that has translated many sentences before.
-    translator._search.plan(FEW_SHAPES_SENTENCES, make_strategy(model, translator.options))
+    translator._search.batch_search.num_sentences = FEW_SHAPES_SENTENCES
 
     def translate(texts: list[str]) -> list[Translation]:
         best = [hypotheses[0] for hypotheses in translator.translate_nbest(texts)]

@@ -26,7 +26,7 @@ def trainer_step(run: Any, tokenizer: Any) -> Step:
     """What `keras-transformer train` makes of the recipe."""
     from keras_transformer.training.train_run import new_trainer
 
-    trainer = new_trainer(run.recipe, tokenizer)
+    trainer = new_trainer(run.recipe)
     draw_weights(trainer.model)
     return lambda batch: loss_of(trainer, *batch)
 

@@ -59,7 +59,7 @@ class Contestant:
             "greedy": Translator(self.model, tokenizer, options.replace(beam_size=1)),
             "beam": Translator(self.model, tokenizer, options),
         }
-        self.trainer = new_trainer(recipe, tokenizer)
+        self.trainer = new_trainer(recipe)
         plan = BatchPlan(
             TokenStore(self.run.store_dir / "train"),
             recipe.training.tokens_per_batch,

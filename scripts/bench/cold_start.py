@@ -100,7 +100,7 @@ def imports(backends: Sequence[str]) -> list[Way]:
 
 def translate_ways(backends: Sequence[str]) -> list[Way]:
     """`translate` on each backend, and with the engine ctranslate2."""
-    command = (sys.executable, "-m", "keras_transformer", "translate", "RUN", *SEARCH)
+    command = (sys.executable, "-m", "keras_transformer_cli", "translate", "RUN", *SEARCH)
     ways = [Way("translate", command, backend, caches=True) for backend in backends]
     engine = (*command, "--engine", "ctranslate2")
     return [*ways, Way("translate --engine ctranslate2", engine, backends[0], caches=True)]

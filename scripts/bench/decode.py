@@ -17,7 +17,7 @@ matrix: the limit of a single sentence, where caches do not help. Tokenization i
 With --baseline, nothing but this package is measured, in turn with another checkout of it, for
 example `git worktree add ../old COMMIT`. `ratio` is the median over the rounds of the other's
 seconds over ours. With --run and --text too, both translate the file, after --sentences-before
-sentences: this package searches with few compiled programs at first (docs/benchmarks.md).
+sentences: this package searches with few compiled programs at first.
 
 With --run and --text, tokenization is timed: a trained run translates a file, beside CTranslate2
 with what is exported from that run, both with beam 5 and no length penalty; with --shortlist, this

@@ -87,7 +87,7 @@ def export(run: Path, variant: Variant, folder: Path, backend: str, beam_size: i
         options = ["--beam-size", str(beam_size), "--length-penalty", "0"]
     words = ["export", str(run), "--format", variant.format, "--output", str(output), *options]
     result = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", *words],
+        [sys.executable, "-m", "keras_transformer_cli", *words],
         env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

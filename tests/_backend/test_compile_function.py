@@ -7,7 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 
 from keras_transformer import compile_function
-from keras_transformer._backend.compile_function import CompiledFunctions, is_on_cpu, makes_graphs
+from keras_transformer._backend.compile_function import is_on_cpu, makes_graphs
 
 
 class Counted:
@@ -70,10 +70,10 @@ def test_options_are_python_values(model):
 
 def test_one_graph_for_any_shape(model):
     function = Counted()
-    compiled = CompiledFunctions(model, (lambda m, x, y: function(m, x[0]), ()), any_shape=True)
+    compiled = compile_function(lambda m, x, y: function(m, x[0]), model, any_shape=True)
     for rows in (1, 4, 2):
         inputs = np.ones((rows, 3), "float32")
-        output = compiled.current()[0]((inputs, None), np.int32(5))["output"]
+        output = compiled((inputs, None), np.int32(5))["output"]
         np.testing.assert_allclose(to_numpy(output), np.full((rows, 2), 3))
     assert function.runs == (1 if makes_graphs() else 3)
 

@@ -2,7 +2,7 @@
 
 from support.command_line import fails, succeeds
 
-from keras_transformer.recipe import token_budget
+from keras_transformer.training import token_budget
 
 
 def test_every_try_is_a_line_and_the_last_line_names_the_setting(recipe, data, monkeypatch):
@@ -25,4 +25,4 @@ def test_every_try_is_a_line_and_the_last_line_names_the_setting(recipe, data, m
 
 def test_memory_must_be_positive(recipe):
     assert "--memory" in fails("budget", recipe, "--memory", 0)
-    assert fails("budget", recipe, "--memory", "x").endswith("'x' is not a valid number.")
+    assert "is not a valid float" in fails("budget", recipe, "--memory", "x")

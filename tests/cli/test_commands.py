@@ -1,22 +1,20 @@
-"""The group of commands: help without Keras, errors as one line."""
+"""The group of commands: help, errors as one line, and the choice of the backend."""
 
 import errno
 import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from support.command_line import fails, invoke, succeeds
+from support.command_line import invoke, succeeds
 
 from keras_transformer import __version__
-from keras_transformer.cli import COMMANDS, main, translate
-from keras_transformer.cli.common import backend_option
-from keras_transformer.errors import RecipeError, UserError
+from keras_transformer.cli import COMMANDS, main
+from keras_transformer.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,157 +30,47 @@ def test_no_summary_in_the_list_of_commands_is_cut_off():
     assert "..." not in succeeds("--help").split("Commands:")[1]
 
 
-def test_help_and_wrong_arguments_import_neither_keras_nor_numpy():
-    code = """
-import sys
-from keras_transformer.cli import COMMANDS, main
-from keras_transformer.cli.common import backend_option
-for arguments in (["--help"], ["no-such-command"], *([name, "--help"] for name in COMMANDS),
-                  *([name, "--no-such-option"] for name in COMMANDS)):
-    try:
-        main(arguments)
-    except SystemExit as exit:
-        assert exit.code == (0 if "--help" in arguments else 2), arguments
-loaded = {"keras", "numpy", "tensorflow", "jax", "torch"} & set(sys.modules)
-assert not loaded, loaded
-"""
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr[-2000:]
+def outcome_of(monkeypatch, error):
+    """The result of a command that raises an error."""
+
+    @click.command()
+    def fail():
+        raise error
+
+    monkeypatch.setattr("keras_transformer.cli.train.command", fail)
+    return CliRunner().invoke(main, ["train"])
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (UserError("wrong\n  place"), "Error: wrong place\n"),
-        (
-            PermissionError(errno.EACCES, "Permission denied", "/x"),
-            "Error: /x: Permission denied\n",
-        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "Error: /x: Permission denied"),
         (OSError(errno.ENOSPC, "No space left on device"), "Error: no space left on the disk: "),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Error: not enough memory: "),
     ],
 )
 def test_what_the_user_can_fix_is_one_line(monkeypatch, error, message):
-    @click.command()
-    def fail():
-        raise error
-
-    monkeypatch.setattr("keras_transformer.cli.train.command", fail)
-    result = CliRunner().invoke(main, ["train"])
+    result = outcome_of(monkeypatch, error)
     assert result.exit_code == 2
     assert result.stderr.startswith(message)
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("arguments", "status"), [((), 130), ((signal.SIGTERM,), 143)])
-def test_a_signal_ends_each_command_with_the_status_of_a_shell(monkeypatch, arguments, status):
-    @click.command()
-    def fail():
-        raise KeyboardInterrupt(*arguments)
-
-    monkeypatch.setattr("keras_transformer.cli.translate.command", fail)
-    result = CliRunner().invoke(main, ["translate"])
-    assert (result.exit_code, result.stdout, result.stderr) == (status, "", "\n")
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (UserError("n_best=3: omit `scores`"), "Error: --n-best 3: omit --scores\n"),
-        (RecipeError("a.yaml: n_best=3"), "Error: a.yaml: n_best=3\n"),
-    ],
-)
-def test_messages_have_the_names_of_options_but_keys_of_recipes(monkeypatch, error, message):
-    @click.command(params=translate.command.params)
-    def fail(**_):
-        raise error
-
-    monkeypatch.setattr(translate, "command", fail)
-    result = CliRunner().invoke(main, ["translate", "run"])
-    assert (result.exit_code, result.stderr) == (2, message)
-
-
 def test_other_errors_keep_their_traceback(monkeypatch):
+    error = FileNotFoundError(errno.ENOENT, "No such file", "/x")
+    assert outcome_of(monkeypatch, error).exception is error
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_the_status_of_a_shell(monkeypatch, number, status):
     @click.command()
-    def fail():
-        raise FileNotFoundError(errno.ENOENT, "No such file", "/x")
+    def wait():
+        signal.raise_signal(number)
 
-    monkeypatch.setattr("keras_transformer.cli.train.command", fail)
-    assert isinstance(CliRunner().invoke(main, ["train"]).exception, FileNotFoundError)
-
-
-def test_full_memory_is_one_line(monkeypatch):
-    @click.command()
-    def fail():
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-
-    monkeypatch.setattr("keras_transformer.cli.train.command", fail)
-    assert fails("train") == "not enough memory: DefaultCPUAllocator: can't allocate memory"
-
-
-def test_an_empty_keras_home_is_not_the_current_folder(monkeypatch):
-    monkeypatch.setenv("KERAS_HOME", "")
-    assert invoke("average", "nowhere", "--last", 1).exit_code == 2
-    assert "KERAS_HOME" not in os.environ
-
-
-@pytest.mark.parametrize("name", ["nonsense", "numpy", "openvino", "../jax"])
-def test_an_unknown_backend_is_refused(monkeypatch, name):
-    monkeypatch.setenv("KERAS_BACKEND", name)
-    assert fails("average", "run", "--last", 1).endswith(f"Received: KERAS_BACKEND={name!r}")
-
-
-@pytest.mark.parametrize(
-    ("installed", "chosen"),
-    [(["jax"], "jax"), (["torch"], "torch"), (["jax", "torch"], ""), ([], "")],
-)
-def test_the_only_installed_backend_is_chosen(monkeypatch, installed, chosen):
-    @click.command()
-    def show():
-        click.echo(os.environ["KERAS_BACKEND"])
-
-    monkeypatch.setattr("keras_transformer.cli.train.command", show)
-    monkeypatch.setattr("keras_transformer._backend.installed_backends", lambda: installed)
-    monkeypatch.setenv("KERAS_BACKEND", "")
-    assert succeeds("train").strip() == chosen
-
-
-@pytest.mark.parametrize("installed", [["jax", "torch"], []])
-def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, installed):
-    """Keras imports the backend that its configuration names."""
-
-    @click.command()
-    def load():
-        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
-
-    monkeypatch.setattr("keras_transformer.cli.train.command", load)
-    monkeypatch.setattr("keras_transformer._backend.installed_backends", lambda: installed)
-    monkeypatch.setenv("KERAS_BACKEND", "")
-    error = fails("train")
-    assert error.startswith("the backend tensorflow is not installed: ")
-    assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
-    assert ("installed backend (jax, torch)" in error) == bool(installed)
-
-
-@pytest.mark.parametrize("words", [("--backend", "jax", "train"), ("train", "--backend", "jax")])
-def test_the_option_selects_the_backend_of_the_command_and_its_children(monkeypatch, words):
-    @click.command()
-    @backend_option
-    def show():
-        code = "import os; print(os.environ['KERAS_BACKEND'])"
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        click.echo(f"{os.environ['KERAS_BACKEND']} {child.stdout}")
-
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    monkeypatch.setattr("keras_transformer.cli.train.command", show)
-    assert succeeds(*words) == "jax jax\n\n"
-
-
-def test_a_backend_that_is_not_installed_is_refused(monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for words in (("--backend", "jax", "average"), ("average", "--backend", "jax")):
-        error = fails(*words, "run", "--last", 1)
-        assert error.startswith("the backend jax is not installed (installed: none): pip install")
+    monkeypatch.setattr("keras_transformer.cli.train.command", wait)
+    result = CliRunner().invoke(main, ["train"])
+    assert (result.exit_code, result.stdout, result.stderr) == (status, "", "\n")
 
 
 def test_a_misspelled_command_is_answered_with_the_right_one():
@@ -197,127 +85,97 @@ def test_all_commands_that_compute_have_the_option_backend():
     assert all("--backend [tensorflow|jax|torch]" in succeeds(x, "--help") for x in computing)
 
 
-def completed(*words):
-    """Returns the completions of the last word, as bash gets them, and the loaded modules."""
-    code = (
-        "import sys; from keras_transformer.cli import main\n"
-        "try: main(prog_name='keras-transformer')\n"
-        "finally: print({'keras', 'numpy', 'torch'} & set(sys.modules))"
-    )
-    environment = {
-        **os.environ,
-        "_KERAS_TRANSFORMER_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["keras-transformer", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-    command = [sys.executable, "-c", code]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
-    *lines, loaded = found.stdout.splitlines()
-    assert loaded == "set()", found.stderr
-    return lines
+def start(code, *words, **variables):
+    """Runs code that uses the entry of the command line in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+
+
+SHOW_BACKEND = """
+import importlib.util, os, sys
+import keras_transformer_cli as entry
+installed = os.environ.pop("INSTALLED").split()
+find = importlib.util.find_spec
+entry.installed_backends = lambda: installed
+try:
+    entry._choose_backend(sys.argv[1:])
+finally:
+    print(os.environ["KERAS_BACKEND"], "keras" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "installed", "chosen"),
+    [
+        ([], "", "jax", "jax"),
+        ([], "", "jax torch", ""),
+        ([], "torch", "jax torch", "torch"),
+        (["train", "--backend", "jax"], "torch", "jax torch", "jax"),
+        (["--backend=jax", "train"], "torch", "jax torch", "jax"),
+    ],
+)
+def test_the_backend_is_chosen_before_keras_is_imported(words, given, installed, chosen):
+    found = start(SHOW_BACKEND, *words, KERAS_BACKEND=given, INSTALLED=installed)
+    assert found.stdout == f"{chosen} False\n", found.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("numpy", "Error: the backend must be one of tensorflow, jax, torch. Received: 'numpy'\n"),
+        ("jax", "Error: the backend jax is not installed (installed: torch): pip install 'keras3-"),
+    ],
+)
+def test_an_unknown_or_missing_backend_is_one_line(name, message):
+    found = start(SHOW_BACKEND, "--backend", name, INSTALLED="torch")
+    assert found.returncode == 1
+    assert found.stderr.startswith(message)
+    assert len(found.stderr.splitlines()) == 1
+
+
+MAIN = "from keras_transformer_cli import main; main()"
+
+
+def test_the_entry_runs_a_command_with_its_backend_and_writes_nothing_else():
+    found = start(MAIN, "--backend", "torch", "recipes", "quickstart", KERAS_HOME="")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == (ROOT / "recipes" / "quickstart.yaml").read_text()
+
+
+def test_what_a_library_writes_is_hidden_unless_its_import_fails(tmp_path):
+    """A package of this name takes the place of PyTorch."""
+    (tmp_path / "torch.py").write_text("import os; os.write(2, b'from a library'); import no_such")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    found = start(MAIN, "--backend", "torch", "recipes", PYTHONPATH=path)
+    assert found.stderr.startswith("from a library")
+    assert "No module named 'no_such'" in found.stderr
 
 
 def test_the_shell_completes_commands_recipes_and_options():
+    def completed(*words):
+        variables = {
+            "_KERAS_TRANSFORMER_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["keras-transformer", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+        return CliRunner().invoke(main, env=variables, prog_name="keras-transformer").output.split()
+
     assert completed("tra") == ["plain,train", "plain,translate"]
     assert completed("train", "quick") == ["file,quick", "plain,quickstart"]
-    assert completed("recipes", "multi30k_en_de_ra") == [
-        "file,multi30k_en_de_ra",
-        "plain,multi30k_en_de_raw",
-    ]
     assert completed("translate", "runs/a", "--beam") == ["plain,--beam-size"]
     assert completed("translate", "--backend", "t") == ["plain,tensorflow", "plain,torch"]
     assert completed("translate", "ru") == ["file,ru"]  # the shell lists files
 
 
-CLIENT = f"{sys.executable} -m keras_transformer client m --retries 0 --address http://localhost:1"
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (f"{CLIENT} <&-", "Error: standard input cannot be read: Bad file descriptor"),
-        (f"{CLIENT} 0>>out", "Error: standard input cannot be read: Bad file descriptor"),
-        (f"{CLIENT} in >&-", "Error: standard output is closed"),
-        (f"{CLIENT} in <&- >&-", "Error: standard output is closed"),
-        (f"{CLIENT} in 2>&-", ""),
-        (f"{CLIENT} <&- >&- 2>&-", ""),
-        (f"{sys.executable} -m keras_transformer --version >/dev/full", "Error: no space left"),
-    ],
-)
-def test_closed_standard_streams_are_no_bug(tmp_path, command, message):
-    (tmp_path / "in").write_text("one\n")
-    found = run_in_shell(command, tmp_path)
-    assert found.returncode == 2
-    assert found.stderr.startswith(message)
-    assert len(found.stderr.splitlines()) == (1 if message else 0)
-
-
-def test_messages_do_not_go_into_a_file_that_has_the_number_of_a_closed_stream(tmp_path):
-    code = (
-        "import os, click, keras_transformer.cli as cli\n"
-        "import keras_transformer.cli.train as train\n"
-        "@click.command()\n"
-        "def command():\n"
-        "    with open('out', 'w') as file:\n"
-        "        os.write(1, b'message'); os.write(2, b'message')\n"
-        "        file.write('text')\n"
-        "train.command = command\n"
-        "cli.main(['train'])\n"
-    )
-    (tmp_path / "code.py").write_text(code)
-    found = run_in_shell(f"{sys.executable} code.py <&- >&- 2>&-", tmp_path)
-    assert found.returncode == 0
-    assert (tmp_path / "out").read_text() == "text"
-
-
 def test_a_log_file_gets_each_printed_line_at_once(tmp_path):
-    code = (
-        "import os, click, keras_transformer.cli as cli\n"
-        "import keras_transformer.cli.train as train\n"
-        "@click.command()\n"
-        "def command():\n"
-        "    print('line')\n"
-        "    os._exit(0)  # writes no buffers\n"
-        "train.command = command\n"
-        "cli.main(['train'])\n"
-    )
-    (tmp_path / "code.py").write_text(code)
-    run_in_shell(f"env -u PYTHONUNBUFFERED {sys.executable} code.py > log", tmp_path)
-    assert (tmp_path / "log").read_text() == "line\n"
-
-
-def run_in_shell(command, folder):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True
-    )
-
-
-def test_loading_tensorflow_writes_nothing_unless_it_fails(tmp_path):
-    """A package of this name takes the place of TensorFlow, whose libraries write to stderr."""
     code = """
-import os, sys
-os.write(2, b"from a library")
-if os.environ.get("FAILS"):
-    raise ImportError("no such library")
+import os, click, keras_transformer.cli as cli, keras_transformer.cli.train as train
+@click.command()
+def command():
+    print('line')
+    os._exit(0)  # writes no buffers
+train.command = command
+cli.main(['train'])
 """
-    (tmp_path / "tensorflow.py").write_text(code)
-    main = """
-from keras_transformer.cli import main
-import click
-
-@main.command("load")
-def load():
-    import tensorflow
-    print("loaded")
-
-main.get_command = lambda *_: load
-main(["load"])
-"""
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "KERAS_BACKEND": ""}
-    run = partial(subprocess.run, [sys.executable, "-c", main], capture_output=True, text=True)
-    done = run(env=environment)
-    assert (done.stdout, done.stderr) == ("loaded\n", "")
-    failed = run(env={**environment, "FAILS": "1"})
-    assert failed.stderr.startswith("from a library")
-    assert "ImportError: no such library" in failed.stderr
+    assert start(code, PYTHONUNBUFFERED="").stdout == "line\n"

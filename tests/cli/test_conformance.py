@@ -5,15 +5,15 @@ import pytest
 from support.command_line import fails, invoke
 
 from keras_transformer import portability
-from keras_transformer.portability.compare import Difference
-from keras_transformer.portability.failures import Failure
+from keras_transformer.portability.comparison import Failure
+from keras_transformer.portability.rounding import ArrayDifference
 
 
 @pytest.mark.parametrize("conforms", [True, False])
 def test_status_says_whether_a_model_file_conforms(conforms, monkeypatch, tmp_path):
     path = tmp_path / "model.keras"
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)]).save(path)
-    difference = Difference("output 0", 1.0, 2.0 if conforms else 0.5)
+    difference = ArrayDifference("output 0", 1.0, 2.0 if conforms else 0.5)
     pair = ("jax", "torch")
     failures = [] if conforms else [Failure("outputs", pair, "model/dense", "1 of 0.5", None)]
 

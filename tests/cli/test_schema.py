@@ -4,7 +4,7 @@ import json
 
 from support.command_line import succeeds
 
-from keras_transformer.recipe.settings import known_keys
+from keras_transformer.recipe.schema import all_keys
 
 
 def test_schema_shows_type_range_default_and_meaning_of_each_key():
@@ -13,7 +13,7 @@ def test_schema_shows_type_range_default_and_meaning_of_each_key():
     assert f"{steps}    Total number of optimizer steps. May change on resume.\n" in shown
     assert shown.startswith("name: text; required\n    Name of the run folder.\n")
     assert [line.partition(":")[0] for line in shown.splitlines() if line[0] != " "] == list(
-        known_keys()
+        key.name for key in all_keys()
     )
 
 

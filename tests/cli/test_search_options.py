@@ -44,11 +44,11 @@ def test_help_has_the_size_of_a_batch(command, kind):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--n-best", 3, "--beam-size", 2), "--n-best must be at most --beam-size"),
+        (("--n-best", 3, "--beam-size", 2), "`n_best` must be at most `beam_size`"),
         (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
         (("--seed", 3), "--seed can only be used with --sample or --mbr"),
         (("--seed", 0), "--seed can only be used with --sample or --mbr"),
-        (("--min-length", 6, "--max-length", 5), "--min-length must be at most --max-length"),
+        (("--min-length", 6, "--max-length", 5), "`min_length` must be at most `max_length`"),
         (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),
         (("--mbr", 2, "--alignments"), "--alignments cannot be used with"),
         (("--mbr", 2, "--sample", 2), "cannot be used together"),

@@ -1,28 +1,20 @@
 """`keras-transformer translate`."""
 
-import io
 import itertools
 import os
 import pty
 import shutil
 import subprocess
 import sys
-import zipfile
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.command_line import fails, invoke, succeeds
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
-from keras_transformer.cli.translate import read_source, translate_lines
+from keras_transformer.cli import translate
 from keras_transformer.data import Tokenizer
-from keras_transformer.decoding.target_constraints import ConstraintError
-from keras_transformer.errors import UserError
-from keras_transformer.translation import translator as decoding
-
-OLD_RUN = Path(__file__).parents[1] / "fixtures" / "4d3302f" / "run"
+from keras_transformer.translation.target_constraints import ConstraintError
 
 
 def test_translate_gives_one_line_a_line(run):
@@ -31,40 +23,33 @@ def test_translate_gives_one_line_a_line(run):
     assert (lines[1], lines[3]) == ("", "")
 
 
-def test_a_sentence_in_place_of_a_file_is_refused_with_a_hint(run):
-    assert "translate ..." not in fails("translate", run, "in.txt")
-    told = fails("translate", run, "It's late")
-    assert 'File "It\'s late" does not exist. A sentence comes from standard input: echo' in told
-    assert told.endswith("translate ...")
-
-
 SHOUT = """
 import sys
-import zipfile
 from keras_transformer import cli
+from keras_transformer.cli import translate
 from keras_transformer.translation.hypothesis import Hypothesis
-from keras_transformer.runs.run import Run
 
 class Shouter:
     def translate_nbest(self, sentences, **_):
         return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
 
-Run.translator = lambda *_, **__: Shouter()
+translate.open_translator = lambda *_, **__: Shouter()
+translate.compiling = lambda: ""
 cli.main(sys.argv[1:])
 """
 
 
 @pytest.fixture
-def session():
+def session(run):
     """Starts `translate` on a terminal; returns a function that types and waits for a text.
 
-    The process translates to capitals, without Keras.
+    The process translates to capitals.
     """
     terminal, of_process = pty.openpty()
     processes = []
 
     def start(*arguments, stdout=of_process):
-        command = [sys.executable, "-c", SHOUT, "translate", OLD_RUN, *arguments]
+        command = [sys.executable, "-c", SHOUT, "translate", run, *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -93,10 +78,10 @@ def session():
     os.close(terminal)
 
 
-def test_on_a_terminal_a_session_asks_for_sentences(session):
+def test_on_a_terminal_a_session_asks_for_sentences(session, run):
     type_and_wait = session()
     assert type_and_wait(b"", b"\n> ") == (
-        f"Loading {OLD_RUN}.\n"
+        f"Loading {run}.\n"
         "Type one sentence at a time, in the source language (en). Ctrl-D ends.\n> "
     )
     assert type_and_wait(b"one two\n", b"\n> ") == "one two\nONE TWO\n> "
@@ -115,8 +100,8 @@ def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
     assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
 
 
-def test_a_pipe_is_not_asked_for_sentences():
-    command = [sys.executable, "-c", SHOUT, "translate", OLD_RUN]
+def test_a_pipe_is_not_asked_for_sentences(run):
+    command = [sys.executable, "-c", SHOUT, "translate", run]
     found = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True)
     assert (found.stdout, found.stderr) == ("ONE\nTWO\n", "")
 
@@ -145,7 +130,7 @@ def test_prefixes_and_words_stand_beside_the_sentences(run, tmp_path):
     assert message.startswith(
         "line 3: A prefix or required word must not contain a forbidden word."
     )
-    assert message.endswith("Received: --prefix 'acht neun', --forbidden ['sechs', 'neun']")
+    assert message.endswith("Received: prefix='acht neun', forbidden=['sechs', 'neun']")
     forbidden.write_text("zehn\n\nsechs\n")
     assert succeeds(*translate, *beside).split("\n") == forced
     assert "sieben" not in free[1]
@@ -164,43 +149,11 @@ def test_unknown_characters_of_prefixes_and_words_are_refused(run, tmp_path):
     assert r"Received: 'zwei\tz☃ei'" in fails("translate", run, source, "--prefix", words)
 
 
-def test_damaged_weights_do_not_crash_the_process_at_its_end(run):
-    path = run / "model.keras"
-    with zipfile.ZipFile(path) as archive:
-        place = archive.getinfo("model.weights.h5")
-    content = bytearray(path.read_bytes())
-    content[place.header_offset + place.file_size // 2] ^= 255
-    path.write_bytes(content)
-    command = [sys.executable, "-m", "keras_transformer", "translate", run]
-    process = subprocess.run(command, capture_output=True, text=True, input="one\n")
-    assert process.returncode == 2 and "Bad CRC-32" in process.stderr, process.stderr
-
-
-def test_an_unfinished_run_translates_with_a_checkpoint(run):
-    expected = succeeds("translate", run, "--scores", input="one two\n")
-    (run / "model.keras").unlink()
-    message = fails("translate", run, input="one two\n")
-    assert f"To finish it: keras-transformer train {run} --resume. " in message
-    assert message.endswith("with --checkpoint: best, last or a step (2, 4)")
-    # The finished model is the last checkpoint, because the recipe has average_last=1.
-    last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
-    assert last == expected
-    pair = ("--ensemble", run, "--checkpoint", 4)
-    _, _, translation = expected.partition("\t")
-    assert succeeds("translate", run, *pair, input="one two\n") == translation
-
-
 @pytest.mark.parametrize("value", ["worst", "-1", "1.5", "", "9" * 9])
 def test_a_checkpoint_is_best_last_or_a_step(run, value):
     result = invoke("translate", run, "--checkpoint", value, input="one\n")
     assert result.exit_code == 2
     assert f"{value!r} is not best, last or a step." in result.stderr
-
-
-def test_ctranslate2_refuses_a_checkpoint(run):
-    options = ("--engine", "ctranslate2", "--checkpoint", "last")
-    message = fails("translate", run, *options, input="one\n")
-    assert message.startswith("--checkpoint cannot be used with --engine ctranslate2")
 
 
 def test_alignments_stand_behind_translations(run):
@@ -227,51 +180,6 @@ def test_mbr_gives_one_line_with_its_expected_chrf(run):
     assert len(lines) == 3
     assert 0 < float(lines[0].split("\t")[0]) <= 100
     assert lines[1] == "100.0000\t"  # all samples of a blank line are equal
-
-
-def test_options_reach_the_translator(run, monkeypatch):
-    seen = {}
-
-    class Recorder(decoding.Translator):
-        def __init__(self, *arguments, **others):
-            super().__init__(*arguments, **others)
-            seen.update(self.options.model_dump(), overlong=self.overlong)
-
-    monkeypatch.setattr(decoding, "Translator", Recorder)
-    given = {
-        "beam_size": 1,
-        "length_penalty": 0.3,
-        "length_penalty_form": "power",
-        "coverage_penalty": 0.2,
-        "min_length": 2,
-        "max_length": 5,
-        "repetition_penalty": 1.5,
-        "no_repeat_ngram_size": 3,
-        "overlong": "truncate",
-    }
-    options = [
-        word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)
-    ]
-    assert len(succeeds("translate", run, *options, input="one\n").split("\n")) == 2
-    assert seen.items() >= given.items()
-
-
-def test_batch_tokens_limit_the_batches_of_the_search(run, monkeypatch):
-    seen = []
-
-    class Recorder(decoding.Translator):
-        def __init__(self, *arguments, **others):
-            super().__init__(*arguments, **others)
-            seen.append(self.tokens_per_batch)
-
-    monkeypatch.setattr(decoding, "Translator", Recorder)
-    translate = ("translate", run, "--beam-size", 1)
-    whole = succeeds(*translate, input="one\ntwo three\n")
-    assert succeeds(*translate, "--batch-tokens", 1, input="one\ntwo three\n") == whole
-    assert seen == [decoding.Translator.TOKENS_PER_BATCH, 1]
-    assert "not in the range" in fails("translate", run, "--batch-tokens", 0, input="one\n")
-    message = fails("translate", run, "--engine", "ctranslate2", "--batch-tokens", 8, input="one\n")
-    assert message.endswith("Received: --batch-tokens 8")
 
 
 def test_an_overlong_line_is_split_or_truncated(run):
@@ -319,21 +227,11 @@ def test_an_ensemble_with_another_tokenizer(run, finished, tmp_path):
     assert message == f"the tokenizers of {other} and {run} differ"
 
 
-def test_longer_translations_than_the_model_makes(run):
-    message = fails("translate", run, "--max-length", 25, input="one\n")
-    assert "at most the model's max_length, 24" in message
-
-
 def test_truncated_model(run):
     path = run / "model.keras"
     path.write_bytes(path.read_bytes()[:-100])
     message = fails("translate", run, input="one\n")
     assert message.startswith(f"{path} is not a complete Keras model file")
-
-
-def test_the_largest_seed_is_taken(run):
-    lines = succeeds("translate", run, "--sample", 1, "--seed", 2**64 - 1, input="one\n")
-    assert len(lines.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -345,25 +243,11 @@ def test_the_largest_seed_is_taken(run):
         (("--sample", 2**31), "is not in the range"),
         (("--beam-size", 2**31), "is not in the range"),
         (("--min-length", 2**64), "is not in the range"),
-        (("--n-best", 3), "--n-best must be at most --beam-size. Received: --n-best 3, --beam-"),
+        (("--n-best", 3), "`n_best` must be at most `beam_size`. Received: n_best=3, beam_size=2"),
     ],
 )
 def test_options_that_no_search_can_have_are_refused(run, options, message):
     assert message in fails("translate", run, *options, input="one\n")
-
-
-def test_output_is_utf8_whatever_the_locale_is(run):
-    """The translation has the letter ü."""
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.getcwd()}
-    command = ("translate", run, "--beam-size", "1", "--prefix", run / "prefix")
-    (run / "prefix").write_text("fünf\n", encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", *command],
-        input=b"one\n",
-        env=environment,
-        capture_output=True,
-    )
-    assert result.stdout.decode().startswith("fünf"), result.stderr.decode()[-2000:]
 
 
 def test_words_required_of_an_overlong_line(run, tmp_path):
@@ -407,8 +291,15 @@ class Echo:
         ]
 
 
-def text_of(lines, translator=None, **options):
-    return "".join(translate_lines(translator or Echo(), lines, **options))
+@pytest.fixture
+def echo(monkeypatch):
+    """Returns a translator that `translate` uses in place of the run's."""
+
+    def use(translator):
+        monkeypatch.setattr(translate, "open_translator", lambda *_, **__: translator)
+        return translator
+
+    return use
 
 
 @pytest.fixture
@@ -421,95 +312,80 @@ def write(tmp_path):
     return write
 
 
-@pytest.fixture
-def standard_input(monkeypatch):
-    def give(content):
-        stdin = SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False)
-        monkeypatch.setattr(sys, "stdin", stdin)
-
-    return give
-
-
-def test_standard_input_ends_lines_as_files_do(standard_input, write):
+def test_standard_input_ends_lines_as_files_do(run, echo, write):
     text = "a\r\n\n b\u2028c \nlast"
-    standard_input(text.encode())
-    expected = ["a", "", " b\u2028c ", "last"]
-    assert [line.sentence for line in read_source(None)] == expected
-    assert [line.sentence for line in read_source(write("in", text))] == expected
+    echo(Echo())
+    expected = "a0\n0\n b\u2028c 0\nlast0\n"
+    assert succeeds("translate", run, input=text.encode()) == expected
+    assert succeeds("translate", run, write("in", text)) == expected
 
 
-def test_words_stand_between_tabs(write):
-    source, prefixes, words = write("in", "a\nb\n"), write("p", "x y\n\n"), write("w", "\nu v\tw\n")
-    assert list(read_source(source, prefixes, None, words)) == [
-        ("a", "x y", [""], [""]),
-        ("b", "", [""], ["u v", "w"]),
-    ]
-
-
-def test_what_stands_beside_goes_to_the_search(write):
-    translator = Echo()
-    lines = read_source(write("in", "a\nb\n"), write("p", "x\n\n"), write("r", "\nc\td\n"))
-    assert text_of(lines, translator) == "a0\nb0\n"
+def test_what_stands_beside_goes_to_the_search(run, echo, write):
+    source, prefix, words = write("in", "a\nb\n"), write("p", "x y\n\n"), write("w", "\nu v\tw\n")
+    translator = echo(Echo())
+    found = succeeds("translate", run, source, "--prefix", prefix, "--required", words)
+    assert found == "a0\nb0\n"
     assert translator.asked == [
-        {"prefixes": ("x", ""), "required": ([""], ["c", "d"]), "forbidden": ([""], [""])}
+        {"prefixes": ["x y", ""], "required": [[""], ["u v", "w"]], "forbidden": [[""], [""]]}
     ]
 
 
-def test_scores_and_alignments_stand_around_each_translation(write):
-    lines = read_source(write("in", "a\n"))
-    text = text_of(lines, Echo(n_best=2), scores=True, alignments=True)
+def test_scores_and_alignments_stand_around_each_translation(run, echo, write):
+    echo(Echo(n_best=2))
+    text = succeeds("translate", run, write("in", "a\n"), "--scores", "--alignments")
     assert text == "0.0000\ta0\t0-1 2-0\n-0.3333\ta1\t0-1 2-0\n"
 
 
-def test_samples_are_numbered_through_the_whole_text(write):
-    source = write("in", "a\n" * 1500)
-    text = text_of(read_source(source), sampling=SamplingOptions(), seed=3)
+def test_samples_are_numbered_through_the_whole_text(run, echo, write):
+    translator = echo(Echo())
+    sample = ("--sample", 1, "--seed", 3, "--top-k", 5, "--max-length", 9)
+    text = succeeds("translate", run, write("in", "a\n" * 1500), *sample)
     assert text.splitlines() == [f"a@{index}" for index in range(1500)]
+    options = SamplingOptions(num_samples=1, top_k=5, max_length=9)
+    assert set(translator.asked) == {(options, 3)}
 
 
-def test_bytes_that_are_no_text_are_named(standard_input):
-    standard_input(b"good\nba\xffd\n")
-    lines = read_source(None)
-    assert next(lines).sentence == "good"
-    with pytest.raises(UserError, match="^standard input, line 2: .* byte 0xff at column 3$"):
-        next(lines)
+def test_options_reach_the_translator(run, monkeypatch):
+    seen = []
+
+    def record(runs, options, **others):
+        seen.append((options, others))
+        return Echo()
+
+    monkeypatch.setattr(translate, "open_translator", record)
+    words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
+    succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
+    ((options, others),) = seen
+    assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
+    assert others == {
+        "overlong": "truncate",
+        "engine": "keras",
+        "use_shortlist": True,
+        "checkpoint": 2,
+        "tokens_per_batch": 8,
+    }
 
 
-def test_files_beside_have_a_line_for_each_sentence(write):
-    source = write("in", "a\nb\n")
-    for text, relation in (("x\n", "fewer"), ("x\n" * 3, "more")):
-        with pytest.raises(UserError, match=f"p has {relation} lines than there are sentences"):
-            list(read_source(source, write("p", text)))
+def test_an_unfinished_run_translates_with_a_checkpoint(run):
+    expected = succeeds("translate", run, "--scores", input="one two\n")
+    (run / "model.keras").unlink()
+    message = fails("translate", run, input="one two\n")
+    assert f"To finish it: keras-transformer train {run} --resume. " in message
+    # The finished model is the last checkpoint, because the recipe has average_last=1.
+    last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
+    assert last == expected
 
 
-def test_a_stop_while_waiting_for_input_ends_the_process_properly():
-    """Python aborts if standard input is closed while a thread waits for its next line."""
-    code = (
-        "from keras_transformer.cli.translate import read_source\n"
-        "from keras_transformer.data.corpus import available_chunks\n"
-        "for chunk in available_chunks(read_source(None), 8):\n"
-        "    print(chunk[0].sentence, flush=True)\n"
-        "    raise SystemExit(7)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        process.stdin.write("first\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "first\n"
-        assert process.wait(timeout=60) == 7  # Standard input is still open.
-
-
-def test_a_refused_line_is_numbered_through_the_whole_text(write):
+def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
     class Refusing(Echo):
         def translate_nbest(self, sentences, **_):
             if "b" in sentences:
                 raise ConstraintError(sentences.index("b"), "impossible")
             return super().translate_nbest(sentences, **_)
 
-    with pytest.raises(UserError, match="^line 1501: impossible$"):
-        text_of(read_source(write("in", "a\n" * 1500 + "b\n")), Refusing())
+    echo(Refusing())
+    source = write("in", "a\n" * 1500 + "b\n")
+    assert fails("translate", run, source) == "line 1501: impossible"
 
 
 def test_engine_ctranslate2_gives_the_translations_of_keras(run):
@@ -520,18 +396,15 @@ def test_engine_ctranslate2_gives_the_translations_of_keras(run):
     assert found == succeeds(*translate, input=lines)
 
 
-def test_options_that_ctranslate2_lacks_are_refused_by_name(run, tmp_path):
-    words = tmp_path / "words"
-    words.write_text("\n")
+def test_options_that_ctranslate2_lacks_are_refused(run, tmp_path):
+    (tmp_path / "words").write_text("\n")
     translate = ("translate", run, "--engine", "ctranslate2")
-    for option in (
-        *(("--sample", 2), ("--mbr", 2), ("--required", words)),
-        *(("--alignments",), ("--shortlist",)),
-    ):
+    for option in (("--sample", 2), ("--mbr", 2), ("--required", tmp_path / "words")):
         expected = f"{option[0]} cannot be used with --engine ctranslate2: use --engine keras"
         assert fails(*translate, *option, input="one\n") == expected
-    others = ("--ensemble", run, "--forbidden", words)
-    assert fails(*translate, *others).startswith("--ensemble, --forbidden cannot be used")
+    for option in (("--shortlist",), ("--checkpoint", "last"), ("--ensemble", run)):
+        message = fails(*translate, *option, input="one\n")
+        assert message.startswith("The engine ctranslate2 translates with the finished model of")
     assert not (run / ".ctranslate2").exists()
 
 

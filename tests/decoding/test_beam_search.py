@@ -209,16 +209,9 @@ def test_agrees_with_plain_beam_search():
         expected = plain_beam_search(PREFIX_MODEL, source, 3, 7, 0.6)[:3]
         assert [tuple(trimmed(ids)) for ids in result.ids[row]] == [ids for _, ids in expected]
         np.testing.assert_allclose(result.scores[row], [s for s, _ in expected], rtol=1e-5)
-
-
-def test_n_best_are_sorted_distinct_and_begin_with_the_best():
-    three = search(PREFIX_MODEL, SOURCES, **OPTIONS)
+    np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
     one = search(PREFIX_MODEL, SOURCES, **{**OPTIONS, "n_best": 1})
-    assert (np.diff(three.scores, axis=1) <= 0).all()
-    for row in range(len(SOURCES)):
-        assert len({tuple(ids) for ids in three.ids[row]}) == 3
-    np.testing.assert_array_equal(one.ids[:, 0], three.ids[:, 0])
-    np.testing.assert_allclose(one.scores[:, 0], three.scores[:, 0], rtol=1e-6)
+    np.testing.assert_array_equal(one.ids[:, 0], result.ids[:, 0])
 
 
 def test_length_penalty_favours_the_longer():
@@ -293,26 +286,11 @@ def test_each_sentence_has_its_own_beam_size_and_length_penalty():
         assert not found.lengths[row, len(expected) :].any()
 
 
-def test_nothing_follows_eos():
-    result = search(PREFIX_MODEL, SOURCES, **OPTIONS)
-    for ids in result.ids.reshape(-1, 7):
-        assert EOS not in trimmed(ids)[:-1]
-    np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
-
-
 def test_padding_and_bos_are_never_chosen():
     model = BigramModel({BOS: {PAD: 0.4, BOS: 0.4, A: 0.2}, A: {PAD: 0.9, EOS: 0.1}}, V)
     result = search(model, SOURCES[:1], max_length=4, beam_size=2)
     assert trimmed(result.ids[0, 0]) == [A, EOS]
     np.testing.assert_allclose(result.log_probabilities, [[np.log(0.2 * 0.1)]], rtol=1e-5)
-
-
-def test_options_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="Received: n_best=3, beam_size=2"):
-        search(PREFIX_MODEL, SOURCES, max_length=4, beam_size=2, n_best=3)
-    for name, value in (("n_best", 0), ("length_penalty", -1), ("length_penalty", float("nan"))):
-        with pytest.raises(ValueError, match=name):
-            search(PREFIX_MODEL, SOURCES, max_length=4, **{name: value})
 
 
 def test_forced_prefix_begins_every_hypothesis():
@@ -382,18 +360,6 @@ def test_forbidden_tokens_do_not_appear():
         assert forbidden not in result.ids[row]
 
 
-def test_power_of_1_ranks_by_the_mean_of_a_token():
-    result = search(
-        PREFIX_MODEL, SOURCES, length_penalty=1.0, length_penalty_form="power", **OPTIONS
-    )
-    np.testing.assert_allclose(result.scores, result.log_probabilities / result.lengths, rtol=1e-5)
-
-
-def test_unknown_form_of_length_penalty_is_refused():
-    with pytest.raises(ValueError, match="length_penalty_form"):
-        search(PREFIX_MODEL, SOURCES, length_penalty_form="google", **OPTIONS)
-
-
 @pytest.mark.slow
 def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     model = small_model()
@@ -411,21 +377,13 @@ def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     np.testing.assert_allclose(result.scores, expected, atol=1e-4)
 
 
-def test_length_divisor_of_wu_is_1_at_one_token():
-    found = to_numpy(length_divisor(np.array([1, 7]), length_penalty=0.5))
-    np.testing.assert_allclose(found, [1.0, 2.0**0.5], rtol=1e-6)
-
-
-def test_power_of_1_gives_the_mean_of_a_token():
-    lengths = np.array([1, 7, 12])
-    found = to_numpy(length_divisor(lengths, length_penalty=1.0, form="power"))
-    np.testing.assert_allclose(found, lengths, rtol=1e-6)
-
-
-def test_no_penalty_divides_by_1():
-    for form in ("wu", "power"):
-        found = to_numpy(length_divisor(np.array([3, 50]), length_penalty=0.0, form=form))
-        np.testing.assert_array_equal(found, [1.0, 1.0])
+@pytest.mark.parametrize(
+    ("form", "exponent", "expected"),
+    [("wu", 0.5, [1.0, 2.0**0.5]), ("power", 1.0, [1.0, 7.0]), ("power", 0.0, [1.0, 1.0])],
+)
+def test_length_penalty_of_one_token_and_of_seven(form, exponent, expected):
+    found = to_numpy(length_divisor(np.array([1, 7]), exponent, form))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_only_real_tokens_that_got_less_than_1_count():
@@ -433,8 +391,5 @@ def test_only_real_tokens_that_got_less_than_1_count():
     padding_mask = np.array([[True, True, True, False]])
     found = to_numpy(coverage_score(coverage, padding_mask))
     np.testing.assert_allclose(found, [[np.log(0.5) + np.log(0.25), 0.0]], rtol=1e-6)
-
-
-def test_a_token_without_attention_is_finite():
-    found = to_numpy(coverage_score(np.zeros((1, 1, 1), "float32"), np.array([[True]])))
+    found = to_numpy(coverage_score(np.zeros((1, 1, 1), "float32"), padding_mask[:, :1]))
     np.testing.assert_allclose(found, [[np.log(MIN_COVERAGE)]], rtol=1e-6)

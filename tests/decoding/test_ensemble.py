@@ -88,21 +88,10 @@ def test_variables_are_all_and_the_maximum_length_is_the_smallest():
     assert len(ensemble.variables) == len(models[0].variables) + len(models[1].variables)
 
 
-def test_the_target_vocabulary_is_that_of_the_smallest_model():
-    models = [transformer(0, target_vocabulary_size=V + 2), transformer(1)]
-    assert Ensemble(models[:1]).target_vocabulary_size == V + 2
-    assert Ensemble(models).target_vocabulary_size == V
-
-
 def test_other_vocabularies_are_refused():
-    ensemble = Ensemble([PrefixModel(6), PrefixModel(7)])
-    with pytest.raises(ValueError, match=r"same target vocabulary. Received: \[6, 7\]"):
-        search(ensemble, SOURCES, max_length=3)
-
-
-def test_no_models_are_refused():
-    with pytest.raises(ValueError, match=r"Received: models=\[\]"):
-        Ensemble([])
+    models = [transformer(0), transformer(1, target_vocabulary_size=V + 2)]
+    with pytest.raises(ValueError, match=r"same target vocabulary. Received: \[13, 15\]"):
+        Ensemble(models)
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -11,7 +11,8 @@ from support.searching import beam_search, sample
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer, Translator
 from keras_transformer.decoding import Request, random_numbers
-from keras_transformer.decoding.search import StagedSearch, make_strategy
+from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
+from keras_transformer.decoding.search import make_strategy
 
 V, LONGEST = 11, 20
 SOURCES = np.array([[7, 9, 5, 3], [8, 3, PAD, PAD], [10, 8, 3, PAD]] * 6, "int32")
@@ -50,7 +51,7 @@ def test_stages_and_smaller_batches_change_nothing(options):
     limits = np.arange(3, 21).astype("int32")
     expected = beam_search(model(), SOURCES, limits, max_length=LONGEST, **options)
     strategy = make_strategy(model(), SearchOptions(**options))
-    found = StagedSearch(model())(Request(SOURCES, limits), strategy, LONGEST)
+    found = BatchSearch(model())(Request(SOURCES, limits), strategy, LONGEST, MANY_SHAPES)
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
 

@@ -13,21 +13,20 @@ from support.small_models import new_model, small_model
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
-from keras_transformer.decoding import Request
-from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import (
+from keras_transformer.decoding.batch_search import (
+    FEW_SHAPES,
     FEW_SHAPES_SENTENCES,
     GRAPH_SENTENCES,
-    AdaptiveSearch,
-    Plan,
-    StagedSearch,
+    IN_GRAPH,
+    MANY_SHAPES,
+    BatchSearch,
     batch_sizes,
-    make_strategy,
-    search,
     stage_lengths,
-    stages,
 )
-from keras_transformer.translation.buckets import FEW_SHAPES, MANY_SHAPES
+from keras_transformer.decoding.sampling import random_numbers
+from keras_transformer.decoding.search import make_strategy, search, stages
+from keras_transformer.decoding.steps import Request
+from keras_transformer.layers.attention.cache import Cache
 
 BATCH, MAX_LENGTH, V = 32, 26, 13
 
@@ -84,7 +83,7 @@ def assert_equal(found, expected):
 
 
 def staged(model, request, options, shapes=MANY_SHAPES):
-    return StagedSearch(model)(request, make_strategy(model, options), MAX_LENGTH, shapes)
+    return BatchSearch(model)(request, make_strategy(model, options), MAX_LENGTH, shapes)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +122,9 @@ def test_every_sentence_keeps_what_it_asked_for():
 
 
 @pytest.mark.slow
-def test_adaptive_search_finds_what_search_finds_in_batches_of_all_sizes():
+def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
     model, options = FixedModel(), SearchOptions(beam_size=3, n_best=2, no_repeat_ngram_size=2)
-    adaptive, strategy = AdaptiveSearch(model), make_strategy(model, options)
+    batch_search, strategy = BatchSearch(model), make_strategy(model, options)
     words = np.full((BATCH, 1, 2), 5, "int32")
     constraints = (
         {},
@@ -136,9 +135,9 @@ def test_adaptive_search_finds_what_search_finds_in_batches_of_all_sizes():
         for fields in constraints:
             own = {name: ids[:batch] for name, ids in fields.items()}
             request = Request(sources()[:batch], limits()[:batch], **own)
-            plan = adaptive.plan(batch, strategy)
-            assert plan.in_graph == makes_graphs()
-            found = adaptive(request, strategy, max_length, plan)
+            shapes = batch_search.shapes(batch, strategy)
+            assert shapes.in_graph == makes_graphs()
+            found = batch_search(request, strategy, max_length, shapes)
             assert_equal(found, search(model, request, max_length=max_length, options=options))
 
 
@@ -146,21 +145,24 @@ def test_ngrams_longer_than_a_translation_forbid_nothing():
     model, request = FixedModel(), Request(sources()[:2])
     found = []
     for size in (0, 9):
-        options = SearchOptions(no_repeat_ngram_size=size)
-        strategy = make_strategy(model, options)
-        adaptive = AdaptiveSearch(model)
-        found.append(adaptive(request, strategy, 4, adaptive.plan(2, strategy)).ids)
+        batch_search = BatchSearch(model)
+        strategy = make_strategy(model, SearchOptions(no_repeat_ngram_size=size))
+        found.append(batch_search(request, strategy, 4, batch_search.shapes(2, strategy)).ids)
     np.testing.assert_array_equal(*found)
 
 
 def test_more_sentences_are_worth_more_programs():
     model = FixedModel()
-    adaptive, strategy = AdaptiveSearch(model), make_strategy(model, SearchOptions())
+    batch_search, strategy = BatchSearch(model), make_strategy(model, SearchOptions())
     counts = (1, GRAPH_SENTENCES, FEW_SHAPES_SENTENCES)
-    plans = [adaptive.plan(count, strategy) for count in counts]
-    in_graph, few, many = Plan(MANY_SHAPES, in_graph=True), Plan(FEW_SHAPES), Plan(MANY_SHAPES)
-    expected = {"tensorflow": [in_graph, few, many], "jax": [few, few, many], "torch": [many] * 3}
-    assert plans == expected[keras.config.backend()]
+    found = [batch_search.shapes(count, strategy) for count in counts]
+    many = MANY_SHAPES
+    expected = {
+        "tensorflow": [IN_GRAPH, FEW_SHAPES, many],
+        "jax": [FEW_SHAPES, FEW_SHAPES, many],
+        "torch": [many] * 3,
+    }
+    assert found == expected[keras.config.backend()]
 
 
 def test_samples_are_the_same_in_stages():
@@ -182,15 +184,41 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
 
 
+class NumpyModel(PrefixModel):
+    """Computes with NumPy, which no backend compiles."""
+
+    compiles = False
+
+    def init_cache(self, source_ids, max_length, beam_size=1):
+        source = to_numpy(source_ids).sum(axis=1)
+        return Cache([{"row": np.repeat(source[:, None], beam_size, axis=1)}], {"source": source})
+
+    def step(self, token_ids, cache, position):
+        row, token, source = map(
+            to_numpy, (cache.beam[0]["row"], token_ids, cache.sentence["source"])
+        )
+        row = self._row(row, token, int(position), source[:, None])
+        return self.table[row], cache._replace(beam=[{"row": row}])
+
+
+@pytest.mark.parametrize("options", [SearchOptions(n_best=2), SamplingOptions(top_p=0.9)])
+def test_a_model_that_does_not_compile_is_searched_by_python(options):
+    request = Request(sources(), limits())
+    if isinstance(options, SamplingOptions):
+        request = request._replace(random_numbers=random_numbers(1, range(BATCH), 1, MAX_LENGTH))
+    expected = quick_search(PrefixModel(V), request, MAX_LENGTH, options)
+    model = NumpyModel(V)
+    assert_equal(quick_search(model, request, MAX_LENGTH, options), expected)
+    assert_equal(staged(model, request, options), expected)
+    both = Ensemble([model, PrefixModel(V)])
+    assert_equal(quick_search(both, request, MAX_LENGTH, options), expected)
+
+
 def test_stages_double_and_end_with_the_length():
     assert stages(GrowingModel(), 100, 8) == [8, 16, 32, 64, 100]
     assert stages(GrowingModel(), 16, 8) == [8, 16]
     assert stages(GrowingModel(), 5, 8) == [5]
-    assert stages(GrowingModel(), 100, 6, 4) == [6, 24, 96, 100]
     assert stages(FixedModel(), 100, 8) == [100]
-
-
-def test_few_shapes_have_two_lengths():
     assert stage_lengths(GrowingModel(), 32, 100, FEW_SHAPES) == [32, 100]
     assert stage_lengths(GrowingModel(), 128, 100, FEW_SHAPES) == [100]
     assert stage_lengths(GrowingModel(), 32, 100, MANY_SHAPES) == [8, 16, 32, 64, 100]
@@ -200,9 +228,6 @@ def test_few_shapes_have_two_lengths():
 def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
     assert batch_sizes(64, MANY_SHAPES) == [64, 32, 16, 8, 2]
     assert [batch_sizes(rows, MANY_SHAPES) for rows in (2, 1)] == [[2], [1]]
-
-
-def test_batches_of_few_shapes_shrink_once():
     assert [batch_sizes(rows, FEW_SHAPES) for rows in (64, 16, 4)] == [[64, 16], [16, 4], [4]]
 
 
@@ -250,77 +275,27 @@ def test_constraints_without_tokens_change_nothing(shape):
     np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(free.ids))
 
 
-def test_what_a_search_cannot_do_is_refused():
-    model, source_ids = PrefixModel(V), sources()[:2]
-    words = np.ones((2, 1, 1), "int32")
-    numbers = np.zeros((2, 1, 4), "float32")
-    for options, request, name in (
-        (SearchOptions(), {"random_numbers": numbers}, "random_numbers"),
-        (SearchOptions(), {"required_ids": words, "beam_sizes": [1, 2]}, "beam_sizes"),
-        (SamplingOptions(), {"random_numbers": numbers, "required_ids": words}, "required_ids"),
-        (SamplingOptions(), {}, "random_numbers"),
-    ):
-        with pytest.raises(ValueError, match=name):
-            search(model, Request(source_ids, **request), max_length=4, options=options)
-    with pytest.raises(ValueError, match="`source_ids` must be integers. Received: dtype=float32"):
-        search(model, source_ids.astype("float32"), max_length=4)
-    with pytest.raises(ValueError, match="`max_length` must be an integer of at least 1"):
-        search(model, source_ids, max_length=0)
-    with pytest.raises(ValueError, match="`source_ids` must be integers. Received: dtype=float64"):
-        search(model, [[5.7, 6.7]], max_length=6)
-    with pytest.raises(ValueError, match="`max_length` must be an integer .* Received: 6.5"):
-        search(model, source_ids, max_length=6.5)
-    with pytest.raises(TypeError, match="must be SearchOptions or SamplingOptions"):
-        search(model, source_ids, max_length=4, options={"beam_size": 2})
+WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
-    "numbers",
+    ("options", "request_", "name"),
     [
-        {"beam_sizes": [1, 3]},
-        {"beam_sizes": [0, 1]},
-        {"max_lengths": [3, 0]},
-        {"length_penalties": [1.0, float("nan")]},
-        {"length_penalties": [1.0, float("inf")]},
+        (SearchOptions(), {"random_numbers": NUMBERS}, "random_numbers"),
+        (SearchOptions(), {"required_ids": WORDS, "beam_sizes": [1, 2]}, "beam_sizes"),
+        (SearchOptions(coverage_penalty=0.2), {}, "needs a model with attention"),
+        (SamplingOptions(), {"random_numbers": NUMBERS, "required_ids": WORDS}, "required_ids"),
+        (SamplingOptions(), {}, "random_numbers.shape=None, num_samples=1"),
     ],
-    ids=str,
 )
-def test_numbers_of_a_request_out_of_range_are_refused(numbers):
-    model, source_ids = PrefixModel(V), sources()[:2]
-    (name,) = numbers
-    with pytest.raises(ValueError, match=f"`{name}` must be"):
-        search(
-            model, Request(source_ids, **numbers), max_length=4, options=SearchOptions(beam_size=2)
-        )
-
-
-@pytest.mark.parametrize("name", ["prefix_ids", "forbidden_ids", "required_ids", "shortlist"])
-@pytest.mark.parametrize("wrong", [-1, 10_000])
-def test_target_ids_outside_the_vocabulary_are_refused(name, wrong):
-    model = small_model()
-    shape = (2, 1) if name in ("prefix_ids", "shortlist") else (2, 1, 1)
-    request = Request(sources()[:2], **{name: np.full(shape, wrong)})
-    with pytest.raises(ValueError, match=f"`{name}` must be from 0 to {model.vocabulary_size - 1}"):
-        search(model, request, max_length=4)
-
-
-def test_lengths_of_samples_out_of_range_are_refused():
-    request = Request(
-        sources()[:2], max_lengths=[0, 2], random_numbers=np.zeros((2, 1, 4), "float32")
-    )
-    with pytest.raises(ValueError, match="`max_lengths` must be from 1 to"):
-        search(PrefixModel(V), request, max_length=4, options=SamplingOptions())
+def test_what_a_search_cannot_do_is_refused(options, request_, name):
+    request = Request(sources()[:2], **request_)
+    with pytest.raises(ValueError, match=name):
+        search(PrefixModel(V), request, max_length=4, options=options)
 
 
 def test_a_length_may_be_an_integer_of_numpy():
     model, source_ids = PrefixModel(V), sources()[:2]
     found, expected = (search(model, source_ids, max_length=n) for n in (np.int64(6), 6))
     np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
-
-
-def test_a_number_of_beams_that_would_be_ignored_is_refused():
-    model, source_ids = PrefixModel(V), sources()[:2]
-    with pytest.raises(ValueError, match="`beam_size` must be None for sampling"):
-        search(model, source_ids, max_length=4, options=SamplingOptions(), beam_size=2)
-    with pytest.raises(ValueError, match="`beam_size` requires `request.beam_sizes`"):
-        search(model, source_ids, max_length=4, beam_size=2)

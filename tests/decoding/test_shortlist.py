@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from keras import ops
-from support.fake_models import EOS, PAD, UNK, BigramModel, PrefixModel
+from support.fake_models import EOS, PAD, UNK, PrefixModel
 from support.parallel_text import SENTENCES
 from support.searching import beam_search, sample
 from support.small_models import small_model
@@ -104,8 +104,6 @@ def test_what_a_shortlist_cannot_be_used_with_is_refused():
     request = Request(SOURCE, shortlist=SHORTLIST)
     with pytest.raises(ValueError, match="`rules` can't be combined with a shortlist"):
         search(PrefixModel(V), request, max_length=5, rules=[ForbiddenWords(((5,),))])
-    with pytest.raises(ValueError, match="needs a model with `limit_vocabulary`"):
-        search(BigramModel({}, V), request, max_length=5)
     model = Transformer(V, num_layers=1, d_model=12, num_heads=3, d_ff=11)
     model.quantize("int8")
     for quantized in (model, Ensemble([model])):
@@ -157,7 +155,7 @@ def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(UserError, match=r"shortlist\.npz is damaged"):
         Shortlist.load(path)
-    with pytest.raises(UserError, match=r"other\.npz does not exist"):
+    with pytest.raises(UserError, match=r"other\.npz cannot be read"):
         Shortlist.load(tmp_path / "other.npz")
 
 
@@ -183,53 +181,7 @@ def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
     assert first.startswith("ein") and "park" in second and "buch" not in third
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"frequent": np.array([-1, 5], "int32")},
-        {"frequent": np.array([120], "int32")},
-        {"frequent": np.array([[5]], "int32")},
-        {"translations": np.zeros((10, 3), "int32")},
-        {"translations": np.zeros(120, "int32")},
-        {"translations": np.full((120, 3), 120, "int32")},
-        {"translations": np.full((120, 3), -2, "int32")},
-    ],
-)
-def test_ids_outside_the_vocabularies_are_refused(tokenizer, shortlist, model, changes):
-    with pytest.raises(ValueError, match="ids of the tokenizer's vocabularies"):
-        Translator(model, tokenizer, shortlist=shortlist._replace(**changes))
-
-
-def test_a_hostile_file_is_refused(tmp_path, shortlist, monkeypatch):
-    path = tmp_path / "shortlist.npz"
-    for changes in (
-        {"frequent": np.array([5], "int64")},
-        {"translations": np.array(["a"])},
-        {"frequent": np.array([{}], object)},
-    ):
-        np.savez(path, **shortlist._replace(**changes)._asdict())
-        with pytest.raises(UserError, match="is damaged: remove it"):
-            Shortlist.load(path)
-    shortlist.save(path)
-    monkeypatch.setattr("keras_transformer.decoding.shortlist._MOST_BYTES", 100)
-    with pytest.raises(UserError, match="is damaged: remove it"):
-        Shortlist.load(path)
-
-
-def test_an_ensemble_of_other_vocabularies_is_refused(model, tokenizer, shortlist):
-    other = Transformer(130, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=64)
-    with pytest.raises(ValueError, match="must have the same target vocabulary"):
-        Translator(Ensemble([model, other]), tokenizer, shortlist=shortlist)
-
-
-def test_numbers_below_0_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="must be at least 0"):
-        Shortlist.learn(None, tokenizer, num_frequent=-1)
-
-
 def test_a_shortlist_of_another_tokenizer_is_refused(tokenizer, shortlist, model):
     other = shortlist._replace(fingerprint="0" * 64)
     with pytest.raises(ValueError, match="must be learned with the translator's tokenizer"):
         Translator(model, tokenizer, shortlist=other)
-    with pytest.raises(ValueError, match="needs a model with `limit_vocabulary`"):
-        Translator(BigramModel({}, 120), tokenizer, shortlist=shortlist)

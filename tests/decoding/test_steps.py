@@ -3,20 +3,17 @@
 import numpy as np
 import pytest
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD
+from support.fake_models import BOS, PAD
 
 from keras_transformer.decoding.steps import (
     BLOCK,
     Request,
-    count_tokens,
-    empty_ids,
     next_log_probabilities,
     take_columns,
     top_k_tokens,
-    write_at,
 )
 
-B, N, V, L, K = 3, 2, 7, 5, 5
+B, N, V, K = 3, 2, 7, 5
 
 
 def test_padding_and_bos_are_impossible_and_the_rest_is_not_renormalized():
@@ -25,19 +22,6 @@ def test_padding_and_bos_are_impossible_and_the_rest_is_not_renormalized():
     expected[..., [PAD, BOS]] = -np.inf
     found = to_numpy(next_log_probabilities(logits, PAD, BOS))
     np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_empty_ids_are_bos_and_padding():
-    expected = [[[BOS, PAD, PAD]] * N] * B
-    np.testing.assert_array_equal(to_numpy(empty_ids((B, N, 3), BOS, PAD)), expected)
-
-
-def test_writes_tokens_at_a_position():
-    ids = np.arange(B * N * L).reshape(B, N, L)
-    tokens = np.full((B, N), EOS)
-    expected = ids.copy()
-    expected[:, :, 1] = EOS
-    np.testing.assert_array_equal(to_numpy(write_at(ids, tokens, 1)), expected)
 
 
 def test_limits_are_the_longest_length_or_less():
@@ -49,11 +33,6 @@ def test_limits_are_the_longest_length_or_less():
     ):
         found = Request(source_ids, max_lengths).as_tensors(9, limit).max_lengths
         np.testing.assert_array_equal(to_numpy(found), expected)
-
-
-def test_counts_tokens_that_are_not_padding():
-    ids = np.array([[[5, EOS, PAD], [5, 6, EOS]]])
-    np.testing.assert_array_equal(to_numpy(count_tokens(ids, PAD)), [[2, 3]])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 
-from keras_transformer.evaluation.evaluator import Comparison, LengthBucket, Score
+from keras_transformer.evaluation.evaluator import LengthBucket, Score, Significance
 from keras_transformer.evaluation.report import (
     as_json,
     comparison_table,
@@ -12,8 +12,8 @@ from keras_transformer.evaluation.report import (
 
 SCORES = [Score("BLEU", 41.234, "nrefs:1"), Score("chrF2", 66.0, "nrefs:1")]
 COMPARISONS = [
-    Comparison("bootstrap", "BLEU", 40.0, 41.234, 0.01249, 1000, "12345", "nrefs:1|bs:1000"),
-    Comparison("bootstrap", "chrF2", 66.5, 66.0, 0.5, 1000, "12345", "nrefs:1|bs:1000"),
+    Significance("bootstrap", "BLEU", 40.0, 41.234, 0.01249, 1000, "12345", "nrefs:1|bs:1000"),
+    Significance("bootstrap", "chrF2", 66.5, 66.0, 0.5, 1000, "12345", "nrefs:1|bs:1000"),
 ]
 BUCKETS = [LengthBucket("0-5", 7, {"BLEU": 50.0}), LengthBucket("51+", 1, {"BLEU": 9.999})]
 

@@ -1,7 +1,6 @@
 """Scores and translations of runs."""
 
 import math
-import resource
 
 import pytest
 
@@ -54,7 +53,7 @@ def echoing_run(tmp_path, monkeypatch, data):
     run.model_path.write_bytes(b"weights")
     references = [target for _, target in run.text.pairs("test")]
     monkeypatch.setattr(Echo, "references", references, raising=False)
-    monkeypatch.setattr(Run, "translator", lambda *arguments, **named: Echo(*arguments, **named))
+    monkeypatch.setattr(evaluation, "open_translator", Echo)
     return run
 
 
@@ -82,19 +81,6 @@ def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
         assert scores[-1].score == 80
 
 
-def test_a_model_that_another_process_replaces_gets_no_score(tmp_path, monkeypatch):
-    run = echoing_run(tmp_path, monkeypatch, TSV)
-
-    def replaced(*arguments, **named):
-        run.model_path.write_bytes(b"other weights")
-        return Echo(*arguments, **named)
-
-    monkeypatch.setattr(Run, "translator", replaced)
-    with pytest.raises(UserError, match="model.keras changed while it was loaded: start again"):
-        evaluation.evaluate_run(run)
-    assert run.scores.entries() == [] and not run.hypotheses_dir.exists()
-
-
 def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     files = tmp_path / "source", tmp_path / "reference"
@@ -110,15 +96,6 @@ def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch
     assert "split" not in entry and not run.hypotheses_dir.exists()
 
 
-def test_an_evaluator_of_another_text_is_refused(tmp_path, monkeypatch):
-    run = echoing_run(tmp_path, monkeypatch, TSV)
-    others = [Evaluator(["eins", "drei"], sources) for sources in (None, ["three", "one"])]
-    for evaluator in others:
-        with pytest.raises(ValueError, match="`evaluator` must have"):
-            evaluation.evaluate_run(run, evaluator)
-    assert run.scores.entries() == [] and not run.hypotheses_dir.exists()
-
-
 def test_translations_with_line_ends_stay_aligned(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     monkeypatch.setattr(Echo, "references", ["eins", "zw\r\nei"])
@@ -126,68 +103,51 @@ def test_translations_with_line_ends_stay_aligned(tmp_path, monkeypatch):
     assert run.scores.hypotheses("test") == ["", "zw  ei"]
 
 
-def test_a_full_disk_keeps_the_earlier_translations(tmp_path, monkeypatch):
+def test_an_evaluator_of_another_text_is_refused(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
-    hypotheses, _ = evaluation.evaluate_run(run)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    try:
-        with pytest.raises(UserError, match="no space left"):
-            scored = run.scores.scored_model(None)
-            run.scores.keep_hypotheses("test", ["one", "two"], ["long"] * 9, scored)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert run.scores.hypotheses("test") == hypotheses
+    for sources in (None, ["three", "one"]):
+        with pytest.raises(ValueError, match="`evaluator` must have the sources of the text"):
+            evaluation.evaluate_run(run, Evaluator(["eins", "drei"], sources))
+    assert run.scores.entries() == [] and not run.hypotheses_dir.exists()
 
 
-def test_a_baseline_is_a_file_or_an_evaluated_run_with_the_same_text(tmp_path, monkeypatch):
+def test_a_baseline_is_a_file_of_translations_or_an_evaluated_run(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
-    evaluator = evaluation.run_evaluator(run)
-    with pytest.raises(UserError, match=f"test.txt. .* evaluate {run.directory} --split test$"):
-        evaluation.read_baseline(run.directory, evaluator, "test")
-    scored = run.scores.scored_model(None)
-    run.scores.keep_hypotheses("test", ["one", "two"], ["eins", "drei"], scored)
-    assert evaluation.read_baseline(run.directory, evaluator, "test") == ["eins", "drei"]
-    model = run.model_path.read_bytes()
-    run.model_path.write_bytes(b"another model")
-    with pytest.raises(
-        UserError, match=f"of another model .* again: .* {run.directory} --split test"
-    ):
-        evaluation.read_baseline(run.directory, evaluator, "test")
-    run.model_path.write_bytes(model)
-    (tmp_path / "out").write_text("a\nb\n")
-    assert evaluation.read_baseline(tmp_path / "out", evaluator, None) == ["a", "b"]
-    (tmp_path / "out").write_text("a\n")
-    with pytest.raises(
-        UserError, match="out must have as many lines as the references: .* 1 and 2"
-    ):
-        evaluation.read_baseline(tmp_path / "out", evaluator, None)
+    evaluator, output = evaluation.run_evaluator(run), tmp_path / "out"
+    evaluation.evaluate_run(run)
+    assert evaluation.read_baseline(run.directory, evaluator, "test") == ["", "zwei"]
+    output.write_text("a\nb\n")
+    assert evaluation.read_baseline(output, evaluator, None) == ["a", "b"]
+    output.write_text("a\n")
+    with pytest.raises(UserError, match="out must have as many lines as the references: .* 1 and"):
+        evaluation.read_baseline(output, evaluator, None)
     with pytest.raises(UserError, match="must be a file of translations"):
         evaluation.read_baseline(run.directory, evaluator, None)
-    (tmp_path / "x.tsv").write_text("one\teins\nthree\tdrei\n")
-    with pytest.raises(
-        UserError,
-        match="has another test text than the evaluated run.*as --baseline",
-    ):
-        evaluation.read_baseline(run.directory, evaluator, "test")
 
 
-def test_translations_of_an_earlier_text_are_no_baseline(tmp_path, monkeypatch):
-    run = echoing_run(tmp_path, monkeypatch, TSV)
-    evaluation.evaluate_run(run)
-    (tmp_path / "x.tsv").write_text("two\tzwei\none\teins\n")
-    with pytest.raises(
-        UserError, match=f"of another text .* again: .* {run.directory} --split test"
-    ):
-        evaluation.read_baseline(run.directory, evaluation.run_evaluator(run), "test")
-
-
-def test_a_run_that_has_not_finished_is_no_baseline_but_its_checkpoints_are(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("hypotheses", "no translations .*test.txt. To make them: .* evaluate .* --split test$"),
+        ("model", "of another model .* To make them again: .* --split test"),
+        ("text", "of another text .* To make them again: .* --split test"),
+        ("no model", "no translations .* To finish it: .* --resume"),
+        ("other run", "has another test text than the evaluated run.*as --baseline"),
+    ],
+)
+def test_translations_of_something_else_are_no_baseline(tmp_path, monkeypatch, change, message):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     evaluator = evaluation.run_evaluator(run)
-    run.model_path.unlink()
-    with pytest.raises(UserError, match="no translations .* To finish it: .* --resume"):
-        evaluation.read_baseline(run.directory, evaluator, "test")
-    (run.checkpoints_dir / "step-00000001").mkdir(parents=True)
-    with pytest.raises(UserError, match="has not finished.* --checkpoint best, .*as --baseline"):
+    evaluation.evaluate_run(run)
+    if change == "hypotheses":
+        (run.hypotheses_dir / "test.txt").unlink()
+    elif change == "model":
+        run.model_path.write_bytes(b"another model")
+    elif change == "no model":
+        run.model_path.unlink()
+    else:
+        (tmp_path / "x.tsv").write_text("two\tzwei\none\teins\n")
+        if change == "text":
+            evaluator = evaluation.run_evaluator(run)
+    with pytest.raises(UserError, match=message):
         evaluation.read_baseline(run.directory, evaluator, "test")

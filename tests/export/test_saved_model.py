@@ -18,7 +18,8 @@ from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
 SIZES_OF_MODEL = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}

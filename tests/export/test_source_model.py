@@ -4,15 +4,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from support.contract import to_numpy
-from support.parallel_text import SENTENCES
-from support.seq2seq_models import SIZES
-from support.seq2seq_models import new_model as new_seq2seq_model
-from support.small_models import LENGTH, small_model
-
-from keras_transformer import Hypothesis
-from keras_transformer.data import Tokenizer
-from keras_transformer.errors import UserError
 from keras_transformer.export.source_model import (
     Comparison,
     array,
@@ -22,6 +13,15 @@ from keras_transformer.export.source_model import (
     position_table,
     random_sentences,
 )
+from support.contract import to_numpy
+from support.parallel_text import SENTENCES
+from support.seq2seq_models import SIZES
+from support.seq2seq_models import new_model as new_seq2seq_model
+from support.small_models import LENGTH, small_model
+
+from keras_transformer import Hypothesis
+from keras_transformer.data import Tokenizer
+from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 
 V = 60

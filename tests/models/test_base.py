@@ -23,7 +23,7 @@ from keras_transformer import (
 from keras_transformer.layers.changes import _sublayers
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.base import in_float32
-from keras_transformer.portability.conformance import random_inputs
+from keras_transformer.portability.inputs import random_inputs
 
 
 def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():

@@ -23,10 +23,10 @@ from keras_transformer import (
     search,
 )
 from keras_transformer.data import Tokenizer
+from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.onnx import export_onnx
 from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.export.source_model import check_model
 
 V, B, S, T, BOS = 60, 2, 7, 5, 2
 OPTIONS = SearchOptions(beam_size=2, max_length=4)

@@ -13,9 +13,9 @@ from support.small_models import TARGET_V, B, T, inputs_of
 from support.small_models import small_model as small_transformer
 
 from keras_transformer import Ensemble, MaskedCrossentropy, SearchOptions
-from keras_transformer._backend.compile_function import CompiledFunctions, makes_graphs
+from keras_transformer._backend.compile_function import compile_function, makes_graphs
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.search import _run, make_strategy
+from keras_transformer.decoding.search import make_strategy, run_stages
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 
@@ -173,7 +173,7 @@ def test_search_in_a_graph_for_all_shapes_is_the_same(name):
         expected = quick_search(model, source_ids, LONGEST, options)
     assert model.accepts_any_shape and np.isfinite(expected.scores).all()
     if makes_graphs():
-        (run,) = CompiledFunctions(model, (_run, ()), any_shape=True).current()
+        run = compile_function(run_stages, model, any_shape=True)
         strategy = make_strategy(model, options)
         found = run(Request(source_ids), np.int32(LONGEST), strategy=strategy)
         np.testing.assert_array_equal(to_numpy(found.ids), expected.ids)

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -324,19 +323,6 @@ def test_output_weights_project_the_states():
     matrix, bias = model.output_weights()
     assert bias is None
     np.testing.assert_allclose(states @ to_numpy(matrix).T, to_numpy(model(inputs)), atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["post_norm_learned", "pre_norm_rotary_separate"])
-def test_files_of_the_first_release_give_the_same_logits(name):
-    """Written by commit 4d3302f, before encoder and decoder were layers."""
-    folder = Path(__file__).parents[1] / "fixtures" / "4d3302f"
-    model = keras.saving.load_model(folder / f"{name}.keras", safe_mode=True)
-    expected = np.load(folder / f"{name}.npz")
-    inputs = {key: expected[key] for key in ("source_ids", "target_ids")}
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected["logits"], atol=1e-5)
-    weights = model.get_weights()
-    sums = [weight.astype("float64").sum() for weight in weights]
-    np.testing.assert_allclose(sums, expected["weight_sums"], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])

@@ -2,11 +2,10 @@
 
 import json
 import math
-import os
-import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import click
@@ -16,23 +15,29 @@ from support.locking_process import locked_by_another_process
 from keras_transformer import Run
 from keras_transformer.cli import main
 from keras_transformer.errors import UserError
+from keras_transformer.runs import info as module
 from keras_transformer.runs.info import run_info
+from keras_transformer.runs.model_file import CHECKPOINT_MEMBER
 from keras_transformer.training import TensorBoardWriter
 from keras_transformer.translation.open_run import open_model
 
 ROOT = Path(__file__).parents[2]
-OLD_RUN = ROOT / "tests" / "fixtures" / "4d3302f" / "run"
+TRAINED_RUN = ROOT / "tests" / "fixtures" / "trained_run"
 
 
 @pytest.fixture
 def finished(tmp_path):
     """A run that has only recipe, tokenizer and model."""
-    return shutil.copytree(OLD_RUN, tmp_path / "run")
+    return shutil.copytree(TRAINED_RUN, tmp_path / "run")
 
 
 @pytest.fixture(autouse=True)
 def one_backend(monkeypatch):
-    monkeypatch.setattr("keras_transformer.runs.info.installed_backends", lambda: ["torch"])
+    monkeypatch.setattr(module, "installed_backends", lambda: ["torch"])
+
+
+def state_of(run):
+    return run / "checkpoints" / "step-00000040" / "state.json"
 
 
 @pytest.fixture
@@ -42,8 +47,9 @@ def unfinished(finished):
     for step, losses in ((20, {"20": 1.0}), (40, {"20": 1.0, "40": 2.0})):
         folder = finished / "checkpoints" / f"step-{step:08d}"
         folder.mkdir(parents=True)
-        shutil.copy(OLD_RUN / "model.keras", folder)
+        shutil.copy(TRAINED_RUN / "model.keras", folder)
         state = {"step": step, "parameters": 17, "validation_losses": losses}
+        state["sha256"] = {"model.keras": f"of step {step}"}
         (folder / "state.json").write_text(json.dumps(state))
     with TensorBoardWriter(finished / "logs") as writer:
         for step, bleu in ((20, 12.5), (40, 25.0)):
@@ -52,6 +58,24 @@ def unfinished(finished):
     history = [{"step": 0, "backend": "jax"}, {"step": 20, "backend": "torch"}]
     (finished / "history.json").write_text(json.dumps(history))
     return finished
+
+
+def average(run, step=40):
+    """Writes the model that averages the checkpoints up to a step."""
+    shutil.copy(TRAINED_RUN / "model.keras", run)
+    with zipfile.ZipFile(run / "model.keras", "a") as archive:
+        archive.writestr(CHECKPOINT_MEMBER, f"of step {step}")
+
+
+def set_recipe(run, before, after):
+    path = run / "recipe.yaml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+
+
+def write_scores(run, *entries):
+    common = {"split": "test", "metric": "BLEU"}
+    (run / "scores.json").write_text(json.dumps([{**common, **entry} for entry in entries]))
 
 
 def test_a_finished_run(finished):
@@ -72,75 +96,10 @@ def test_a_finished_run(finished):
     assert info["backend"] is None and info["scores"] == []
     assert info["validation"] == {"last": None, "best": None}
     assert info["next"] == [
-        f"keras-transformer {command}"
-        for command in (
-            f"translate {finished}",
-            f"evaluate {finished}",
-            f"export {finished} --format saved_model",
-        )
+        f"keras-transformer translate {finished}",
+        f"keras-transformer evaluate {finished}",
+        f"keras-transformer export {finished} --format saved_model",
     ]
-
-
-def test_scores_of_checkpoints_and_of_other_texts_are_scores_of_their_own(finished):
-    entries = [
-        {"split": "test", "metric": "BLEU", "score": 30.0},
-        {"source": "a", "reference": "b", "metric": "BLEU", "score": 8.0},
-        {"split": "test", "metric": "BLEU", "score": 1.0, "checkpoint": "step-00000020"},
-        {"split": "test", "metric": "BLEU", "score": 31.0},
-        {"split": "test", "metric": "BLEU", "score": 2.0, "checkpoint": "step-00000020"},
-    ]
-    (finished / "scores.json").write_text(json.dumps(entries))
-    assert [entry["score"] for entry in run_info(finished)["scores"]] == [31.0, 8.0, 2.0]
-    (finished / "scores.json").write_text(json.dumps(entries[2:3]))
-    assert f"keras-transformer evaluate {finished}" in run_info(finished)["next"]
-
-
-def test_scores_of_an_earlier_model_are_marked(unfinished):
-    shutil.copy(OLD_RUN / "model.keras", unfinished)
-    recipe = unfinished / "recipe.yaml"
-    recipe.write_text(re.sub(r"\bsteps: 60", "steps: 40", recipe.read_text()))
-    digest = Run.open(unfinished).scores.scored_model(None)
-    entries = [
-        {"split": "test", "metric": "BLEU", "score": 1.0, **digest},
-        {"split": "test", "metric": "chrF2", "score": 2.0, "checkpoint_sha256": "of another"},
-        {"split": "test", "metric": "TER", "score": 3.0, **digest, "checkpoint": "step-00000020"},
-    ]
-    (unfinished / "scores.json").write_text(json.dumps(entries))
-    assert [x["is_current"] for x in run_info(unfinished)["scores"]] == [True, False, True]
-    (unfinished / "scores.json").write_text(json.dumps(entries[1:]))
-    assert f"keras-transformer evaluate {unfinished}" in run_info(unfinished)["next"]
-    shutil.rmtree(unfinished / "checkpoints")  # as in a run to share
-    assert run_info(unfinished)["scores"][0]["is_current"]
-
-
-def test_the_best_result_is_that_of_a_checkpoint_that_is_kept(unfinished):
-    with TensorBoardWriter(unfinished / "logs") as writer:
-        writer.report(60, {"validation/loss": 0.5})
-    info = run_info(unfinished)
-    assert (info["validation"]["last"]["step"], info["validation"]["best"]["step"]) == (60, 20)
-
-
-def test_damage_of_any_kind_is_a_problem(unfinished):
-    state = unfinished / "checkpoints" / "step-00000040" / "state.json"
-    state.write_text(state.read_text().replace("17", "1e999"))
-    (unfinished / "logs" / "events.out.tfevents.9").write_bytes(
-        (20).to_bytes(8, "little") + bytes(4) + b"validation/" + b"\xff" * 9 + bytes(4)
-    )
-    info = run_info(unfinished)
-    assert len(info["problems"]) == 2 and info["parameters"] is None
-
-
-def test_a_damaged_state_is_named(unfinished):
-    state = unfinished / "checkpoints" / "step-00000040" / "state.json"
-    state.write_text("")
-    assert all(str(state.parent) in problem for problem in run_info(unfinished)["problems"])
-
-
-def test_a_missing_tokenizer_is_a_problem(finished):
-    shutil.rmtree(finished / "tokenizer")
-    info = run_info(finished)
-    assert f"{finished / 'tokenizer' / 'tokenizer.json'} is missing" in info["problems"][0]
-    assert info["next"] == []
 
 
 def test_an_unfinished_run(unfinished):
@@ -153,48 +112,33 @@ def test_an_unfinished_run(unfinished):
         "checkpoints": [20, 40],
         "is_running": False,
     }
-    assert info["parameters"] == 17
-    assert info["backend"] == "torch"
+    assert (info["parameters"], info["backend"]) == (17, "torch")
     assert info["validation"] == {
         "last": {"step": 40, "loss": 2.0, "bleu": 25.0},
         "best": {"step": 20, "loss": 1.0, "bleu": 12.5},
     }
-    assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
     json.dumps(info)
 
 
-def test_the_backend_of_the_run_is_named_where_several_are_installed(unfinished, monkeypatch):
-    monkeypatch.setattr("keras_transformer.runs.info.installed_backends", lambda: ["jax", "torch"])
-    command = f"keras-transformer train {unfinished} --resume --backend torch"
-    assert run_info(unfinished)["next"][0] == command
-
-
-def test_a_damaged_model_is_to_be_made_again_from_the_checkpoints(unfinished):
+def test_the_next_commands_fit_the_state_of_the_run(unfinished, monkeypatch):
+    resume = f"keras-transformer train {unfinished} --resume"
+    translate = f"keras-transformer translate {unfinished} --checkpoint best"
+    assert run_info(unfinished)["next"] == [resume, translate]
+    with locked_by_another_process(unfinished):
+        info = run_info(unfinished)
+    assert info["training"]["is_running"] and info["next"] == [translate]
+    monkeypatch.setattr(module, "installed_backends", lambda: ["jax", "torch"])
+    assert run_info(unfinished)["next"][0] == f"{resume} --backend torch"
     (unfinished / "model.keras").write_bytes(b"damaged")
     info = run_info(unfinished)
     assert "File is not a zip file" in info["problems"][0]
-    assert not info["training"]["is_finished"]
-    assert info["next"][0] == f"keras-transformer train {unfinished} --resume"
-
-
-def test_a_run_in_training_is_not_to_be_resumed(unfinished):
-    with locked_by_another_process(unfinished):
-        info = run_info(unfinished)
-    assert info["training"]["is_running"]
-    assert info["next"] == [f"keras-transformer translate {unfinished} --checkpoint best"]
+    assert not info["training"]["is_finished"] and info["next"][0].startswith(resume)
 
 
 def test_the_export_is_in_a_format_whose_packages_are_installed(finished, monkeypatch):
-    needed = {"saved_model": ["tensorflow"], "ctranslate2": [], "onnx": []}
-    monkeypatch.setattr("keras_transformer.runs.info.missing_packages", needed.get)
-    assert run_info(finished)["next"][-1].endswith(f"export {finished} --format ctranslate2")
-
-
-def test_an_export_of_a_run_in_saved_models_has_another_folder(finished, monkeypatch):
-    shutil.copytree(finished, finished.parent / "saved_models" / "mine")
-    monkeypatch.chdir(finished.parent)
-    export = run_info("saved_models/mine")["next"][-1]
-    assert export.endswith("export saved_models/mine --format saved_model --output exported")
+    for package, format in (("onnxruntime", "onnx"), (None, "run")):
+        monkeypatch.setattr(module, "find_spec", lambda name, found=package: name == found or None)
+        assert run_info(finished)["next"][-1].endswith(f"export {finished} --format {format}")
 
 
 def test_the_next_commands_exist(unfinished):
@@ -205,33 +149,59 @@ def test_the_next_commands_exist(unfinished):
         found.make_parser(click.Context(found)).parse_args(options)
 
 
-def test_more_steps_after_the_end_make_a_run_unfinished(unfinished):
-    model, newest = unfinished / "model.keras", unfinished / "checkpoints" / "step-00000040"
-    shutil.copy(OLD_RUN / "model.keras", model)
-    assert not run_info(unfinished)["training"]["is_finished"]  # the average of a part
-    recipe = unfinished / "recipe.yaml"
-    recipe.write_text(re.sub(r"\bsteps: 60", "steps: 40", recipe.read_text()))
-    assert run_info(unfinished)["training"]["is_finished"]
-    text = re.sub(r"\bsteps: 40", "steps: 60\n  early_stopping_patience: 2", recipe.read_text())
-    recipe.write_text(text)
-    assert not run_info(unfinished)["training"]["is_finished"]
-    recipe.write_text(text.replace("early_stopping_patience: 2", "early_stopping_patience: 1"))
-    assert run_info(unfinished)["training"]["is_finished"]  # one loss came after the lowest
-    seconds = (newest / "state.json").stat().st_mtime - 10
-    os.utime(model, (seconds, seconds))
-    assert not run_info(unfinished)["training"]["is_finished"]
+def test_the_newest_score_of_each_text_metric_and_checkpoint_counts(finished):
+    checkpoint = {"checkpoint": "step-00000020"}
+    others = {"split": "validation"}, {"split": None, "source": "a", "reference": "b"}
+    scores = [{"score": 30}, {"score": 8, **others[0]}, {"score": 1, **checkpoint}]
+    write_scores(finished, *scores, {"score": 9, **others[1]}, {"score": 31}, {**scores[2]})
+    assert [entry["score"] for entry in run_info(finished)["scores"]] == [31, 8, 1, 9]
+    assert not any("evaluate" in command for command in run_info(finished)["next"])
+    write_scores(finished, *scores[1:])
+    assert f"keras-transformer evaluate {finished}" in run_info(finished)["next"]
 
 
-def test_the_newest_score_of_each_metric(finished):
+def test_scores_of_an_earlier_model_are_marked(unfinished):
+    average(unfinished)
+    set_recipe(unfinished, "\n  steps: 60", "\n  steps: 40")
+    digest = Run.open(unfinished).scores.scored_model(None)
     entries = [
-        {"split": "test", "metric": "BLEU", "score": 1.0, "signature": "a"},
-        {"split": "validation", "metric": "BLEU", "score": 2.0, "signature": "b"},
-        {"split": "test", "metric": "BLEU", "score": 3.0, "signature": "c"},
+        digest,
+        {"metric": "chrF2", "checkpoint_sha256": "of another"},
+        {"metric": "TER", "checkpoint": "step-00000020", "checkpoint_sha256": "of another"},
     ]
-    (finished / "scores.json").write_text(json.dumps(entries))
-    info = run_info(finished)
-    assert sorted(entry["score"] for entry in info["scores"]) == [2.0, 3.0]
-    assert not any("evaluate" in command for command in info["next"])
+    write_scores(unfinished, *entries)
+    assert [x["is_current"] for x in run_info(unfinished)["scores"]] == [True, False, True]
+    write_scores(unfinished, *entries[1:])
+    assert f"keras-transformer evaluate {unfinished}" in run_info(unfinished)["next"]
+    shutil.rmtree(unfinished / "checkpoints")  # as in a run to share
+    assert run_info(unfinished)["scores"][0]["is_current"]
+
+
+def test_the_best_result_is_that_of_a_checkpoint_that_is_kept(unfinished):
+    with TensorBoardWriter(unfinished / "logs") as writer:
+        writer.report(60, {"validation/loss": 0.5})
+    validation = run_info(unfinished)["validation"]
+    assert (validation["last"]["step"], validation["best"]["step"]) == (60, 20)
+    state_of(unfinished).write_text('{"validation_losses": {"20": NaN, "40": 2.0}}')
+    assert run_info(unfinished)["validation"]["best"]["step"] == 40
+    state_of(unfinished).write_text('{"validation_losses": {"40": NaN}}')
+    assert math.isnan(run_info(unfinished)["validation"]["best"]["loss"])
+
+
+def test_more_steps_after_the_end_make_a_run_unfinished(unfinished):
+    def is_finished():
+        return run_info(unfinished)["training"]["is_finished"]
+
+    average(unfinished)
+    assert not is_finished()  # the average of a part
+    set_recipe(unfinished, "\n  steps: 60", "\n  steps: 40")
+    assert is_finished()
+    set_recipe(unfinished, "\n  steps: 40", "\n  steps: 60\n  early_stopping_patience: 2")
+    assert not is_finished()
+    set_recipe(unfinished, "early_stopping_patience: 2", "early_stopping_patience: 1")
+    assert is_finished()  # one loss came after the lowest
+    average(unfinished, step=20)
+    assert not is_finished()
 
 
 @pytest.mark.parametrize(
@@ -256,6 +226,13 @@ def test_a_damaged_file_leaves_the_rest_known(unfinished, name, unknown, content
     json.dumps(info)
 
 
+def test_without_a_tokenizer_the_model_cannot_be_used(unfinished):
+    shutil.rmtree(unfinished / "tokenizer")
+    info = run_info(unfinished)
+    assert f"{unfinished / 'tokenizer' / 'tokenizer.json'} is missing" in info["problems"][0]
+    assert info["next"] == []
+
+
 def test_events_of_a_killed_process(unfinished):
     (log,) = (unfinished / "logs").iterdir()
     content = log.read_bytes()
@@ -264,15 +241,6 @@ def test_events_of_a_killed_process(unfinished):
         assert run_info(unfinished)["validation"]["last"]["loss"] == 2.0
     log.write_bytes(b"\xff" * 100)
     assert "bleu" not in run_info(unfinished)["validation"]["last"]
-
-
-def test_losses_that_are_no_numbers(unfinished):
-    state = unfinished / "checkpoints" / "step-00000040" / "state.json"
-    state.write_text('{"step": 40, "parameters": 1, "validation_losses": {"20": NaN, "40": 2.0}}')
-    validation = run_info(unfinished)["validation"]
-    assert validation["best"]["step"] == 40
-    state.write_text('{"step": 40, "parameters": 1, "validation_losses": {"40": NaN}}')
-    assert math.isnan(run_info(unfinished)["validation"]["best"]["loss"])
 
 
 def test_a_folder_without_a_recipe_is_no_run(tmp_path):
@@ -288,11 +256,3 @@ def test_neither_keras_nor_numpy_is_imported(unfinished):
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert found.stdout == "set()\n", found.stderr
-
-
-def test_without_recipe_and_tokenizer_the_vocabulary_is_unknown(unfinished):
-    (unfinished / "recipe.yaml").write_bytes(b"[1")
-    shutil.rmtree(unfinished / "tokenizer")
-    info = run_info(unfinished)
-    assert info["vocabulary"] is None
-    assert not any("NoneType" in problem for problem in info["problems"])

@@ -1,7 +1,5 @@
 """A recipe of each architecture: trained, resumed, translated with and scored by shared code."""
 
-import shutil
-
 import numpy as np
 import pytest
 from support import tiny_run
@@ -13,7 +11,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import ModelSettings, Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 SENTENCES = ["a b c", "f", ""]
 
@@ -58,7 +57,7 @@ def test_resume_continues_bit_for_bit(name, tmp_path):
     train(half)
     half = Run.resume(half.directory, whole.recipe)
     train(half, resume=True)
-    for own, other in zip(half.model().weights, open_model(whole).weights, strict=True):
+    for own, other in zip(open_model(half).weights, open_model(whole).weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
 
 
@@ -80,15 +79,20 @@ def test_learns_to_reverse(name, tmp_path):
     assert sum(x == y for x, y in zip(found, targets, strict=True)) >= 10
 
 
-def test_settings_without_effect_are_refused_before_training(tmp_path):
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "training, evaluation, message",
+    [
+        ({"gradient_checkpointing": True}, {}, "`gradient_checkpointing` has no effect"),
+        ({}, {"coverage_penalty": 0.2}, "`coverage_penalty` needs a model with attention"),
+    ],
+)
+def test_settings_without_effect_are_refused_before_training(
+    tmp_path, training, evaluation, message
+):
     tiny_run.write_text(tmp_path)
-    for setting, message in (
-        ({"gradient_checkpointing": True}, "training: `gradient_checkpointing` has no effect"),
-        ({}, "evaluation: `coverage_penalty` needs a model with attention"),
-    ):
-        recipe = recipe_for(tmp_path, "recurrent", **setting)
-        penalty = recipe.evaluation.model_copy(update={"coverage_penalty": 0.2})
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        run = Run.create(tmp_path / "run", recipe.model_copy(update={"evaluation": penalty}))
-        with pytest.raises(UserError, match=message):
-            train(run)
+    recipe = recipe_for(tmp_path, "recurrent", **training)
+    evaluation = recipe.evaluation.model_copy(update=evaluation)
+    run = Run.create(tmp_path / "run", recipe.model_copy(update={"evaluation": evaluation}))
+    with pytest.raises(UserError, match=message):
+        train(run)

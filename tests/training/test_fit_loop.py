@@ -15,10 +15,10 @@ from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
-from keras_transformer.training.checkpoint import load_checkpoint_model, newest_checkpoint
+from keras_transformer.training.checkpoint import newest_checkpoint
 from keras_transformer.training.distribution import Distribution
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20
@@ -128,14 +128,6 @@ def test_a_finished_script_leaves_the_ema_weights_again(tmp_path):
         np.testing.assert_array_equal(second, first)
 
 
-def test_a_callback_that_exchanges_the_weights_before_a_checkpoint_is_refused(tmp_path):
-    model = new_model(keras.optimizers.SGD(0.1, use_ema=True))
-    callbacks = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
-    with pytest.raises(ValueError, match="SwapEMAWeights.*Received: callbacks="):
-        fit_quietly(model, tmp_path, callbacks=callbacks)
-    assert not names(tmp_path)
-
-
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 
@@ -149,7 +141,8 @@ def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path)
 
 def test_logs_metrics_and_what_a_function_measures(tmp_path):
     def measure(model, step):
-        return {"loss": 10.0 - step, "sample": f"step {step}"}
+        loss = keras.ops.convert_to_tensor([10.0 - step])
+        return {"loss": loss, "sample": f"step {step}", "mae": np.float32(2.0)}
 
     seen = []
     watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(dict(logs)))
@@ -161,38 +154,15 @@ def test_logs_metrics_and_what_a_function_measures(tmp_path):
         steps=3,
         callbacks=[watch],
     )
-    assert [sorted(logs) for logs in seen] == [["loss", "mae", "val_loss"]] * 2  # only numbers
+    assert [sorted(logs) for logs in seen] == [["loss", "mae", "val_loss", "val_mae"]] * 2
+
     assert history.losses == {2: 8.0, 3: 7.0}
     logs = EventAccumulator(str(tmp_path / "logs"))
     logs.Reload()
     training = {"loss", "mae", "learning_rate", "steps_per_second"}
-    assert set(logs.Tags()["scalars"]) == {*training, "validation/loss"}
+    assert set(logs.Tags()["scalars"]) == {*training, "validation/loss", "validation/mae"}
     assert [scalar.step for scalar in logs.Scalars("mae")] == [1, 2, 3]
     assert len(logs.Tensors("validation/sample")) == 2
-
-
-@pytest.mark.parametrize(
-    "number", [np.float32, np.array, keras.ops.convert_to_tensor, lambda loss: np.array([loss])]
-)
-def test_validation_may_return_arrays_and_tensors_of_one_number(tmp_path, number):
-    losses = {"validation": lambda model, step: {"loss": number(0.5), "mae": number(step)}}
-    assert fit_quietly(new_model(), tmp_path, **losses).losses == {2: 0.5, 4: 0.5, 5: 0.5}
-    assert fit_quietly(new_model(), tmp_path, **losses).losses == {2: 0.5, 4: 0.5, 5: 0.5}
-
-
-@pytest.mark.parametrize("found", [{"loss": None}, {"loss": "low"}, {"mae": np.zeros(2)}, 0.5])
-def test_validation_that_returns_no_numbers_is_refused(tmp_path, found):
-    with pytest.raises(ValueError, match="must return a dictionary of numbers, texts and images"):
-        fit_quietly(new_model(), tmp_path, validation=lambda model, step: found)
-    assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("needs_loss", [{"patience": 1}, {"keep_best": 1}])
-def test_early_stopping_without_a_validation_loss_is_refused(tmp_path, needs_loss):
-    arguments = {"validation": lambda model, step: {"score": float(step)}, **needs_loss}
-    with pytest.raises(ValueError, match=r"number as `loss`. Received: .* \['score'\]"):
-        fit_quietly(new_model(), tmp_path, **arguments)
-    assert names(tmp_path) == []
 
 
 def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
@@ -221,62 +191,11 @@ def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     assert list(history.losses) == expected
 
 
-def test_fewer_steps_than_before_are_refused(tmp_path):
-    fit_quietly(new_model(), tmp_path, steps=3)
-    with pytest.raises(UserError, match="already holds step 3; .* Received: steps=2"):
-        fit_quietly(new_model(), tmp_path, steps=2)
-
-
-def test_a_file_in_place_of_the_checkpoints_is_refused_before_training(tmp_path):
-    (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(UserError, match="checkpoints must be a folder"):
-        fit_quietly(new_model(), tmp_path, lambda count: pytest.fail("training began"))
-
-
 def test_the_progress_bar_ends_its_line_if_training_fails(tmp_path, capsys, notebook):
     with pytest.raises(UserError, match="diverged") as failure:
         fit(new_model(), lambda count: itertools.repeat((X, Y * np.inf)), tmp_path, steps=1)
     assert capsys.readouterr().err.endswith("\n")
     del failure  # until now, the error kept the bar from being collected, which would close it too
-
-
-def test_checkpoints_are_not_overwritten_unless_resumed(tmp_path):
-    fit_quietly(new_model(), tmp_path)
-    with pytest.raises(UserError, match="already holds checkpoints"):
-        fit_quietly(new_model(), tmp_path, resume=False)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"steps": 0}, "steps=0"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints=0"),
-        ({"report_every": 0}, "report_every=0"),
-        ({"steps": 6.0}, "`steps` must be an integer"),
-        ({"patience": 0, "validation": [(X, Y)]}, "patience=0"),
-        (
-            {"distribution": type("Replicas", (Distribution,), {})()},
-            "needs a `SlicedLogitsTrainer`",
-        ),
-        ({"patience": 1}, "need `validation`"),
-        ({"keep_best": 1}, "need `validation`"),
-        ({"keep_best": -1, "validation": [(X, Y)]}, "`keep_best` must be an integer >= 0"),
-        ({"seed": -1}, "`seed` must be an integer >= 0. Received: seed=-1"),
-        ({"hyperparameters": {"a": None}}, r"hyperparameters\['a'\]=None"),
-        ({"validation": []}, "sequence of batches.* first batch of type NoneType"),
-        ({"validation": (X, Y)}, r"pass validation=\[\(x, y\)\]. .* first batch of type ndarray"),
-        ({"validation": ({"x": X}, Y)}, "sequence of batches.* first batch of type dict"),
-        ({"validation": iter([(X, Y)])}, "sequence of batches.* type list_iterator"),
-    ],
-)
-def test_arguments_without_effect_or_out_of_range_are_refused(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fit_quietly(new_model(), tmp_path, **arguments)
-
-
-def test_batches_have_rows():
-    with pytest.raises(ValueError, match="batch_size=0"):
-        array_batches(X, Y, batch_size=0)
 
 
 def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
@@ -285,21 +204,82 @@ def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
     assert names(tmp_path) == ["step-00000002"]
 
 
-@pytest.mark.parametrize("model", [keras.Sequential([keras.layers.Dense(1)]), new_model()])
-def test_models_must_be_built_and_take_a_step_at_a_time(tmp_path, model):
-    if model.built:
-        model.compile("sgd", "mse", steps_per_execution=2)
-    else:
-        model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="`steps_per_execution=1`, and built"):
-        fit_quietly(model, tmp_path)
+def unbuilt():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
 
 
-def test_lora_that_a_checkpoint_would_lose_is_refused(tmp_path):
+def with_lora():
     model = new_model()
     model.layers[-1].enable_lora(1)
-    with pytest.raises(ValueError, match="would not train after a resume"):
-        fit_quietly(model, tmp_path)
+    return model
+
+
+def with_ema():
+    return new_model(keras.optimizers.Adam(0.1, use_ema=True))
+
+
+NO_LOSS = {"validation": lambda model, step: {"score": float(step)}}
+REPLICAS = type("Replicas", (Distribution,), {})
+SAVE_BEST = keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "make, arguments, message",
+    [
+        (new_model, {"steps": 0}, "steps=0"),
+        (new_model, {"steps": 6.0}, "`steps` must be an integer"),
+        (new_model, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        (new_model, {"report_every": 0}, "report_every=0"),
+        (new_model, {"distribution": REPLICAS()}, "needs a `SlicedLogitsTrainer`"),
+        (new_model, {"patience": 1}, r"number as `loss`. Received: .* \[\]"),
+        (new_model, {"keep_best": 1, **NO_LOSS}, r"number as `loss`. Received: .* \['score'\]"),
+        (unbuilt, {}, "and built"),
+        (lambda: new_model(steps_per_execution=2), {}, "`steps_per_execution=1`"),
+        (with_lora, {}, "would not train after a resume"),
+        (with_ema, {"callbacks": [SAVE_BEST]}, "use_ema.*callback=ModelCheckpoint"),
+        (
+            with_ema,
+            {"callbacks": [keras.callbacks.EarlyStopping(restore_best_weights=True)]},
+            "use_ema.*callback=EarlyStopping",
+        ),
+        (
+            with_ema,
+            {"callbacks": [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]},
+            "use_ema.*callback=SwapEMAWeights",
+        ),
+    ],
+)
+def test_what_would_be_trained_or_saved_otherwise_than_asked_is_refused(
+    tmp_path, make, arguments, message
+):
+    with pytest.raises(ValueError, match=message):
+        fit_quietly(make(), tmp_path, **arguments)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "make, arguments, message",
+    [
+        (new_model, {"steps": 2}, "already holds step 3; .* Received: steps=2"),
+        (new_model, {"resume": False}, "already holds checkpoints"),
+        (lambda: new_model("adam"), {}, "step-00000003 is of another model or optimizer"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, make, arguments, message):
+    fit_quietly(new_model(), tmp_path, steps=3)
+    with pytest.raises(UserError, match=message):
+        fit_quietly(make(), tmp_path, **arguments)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("arguments", [{"y": Y[:9]}, {"sample_weight": np.ones(10)}])
+def test_array_batches_refuse_rows_that_do_not_belong_together(arguments):
+    with pytest.raises(ValueError, match="same number of rows"):
+        array_batches(X, **arguments)
 
 
 def test_array_batches_have_every_row_once_a_pass_in_another_order():
@@ -324,14 +304,6 @@ def test_array_batches_keep_rows_together():
     x, y, sample_weight = next(array_batches(X, Y, 10, sample_weight=weights)(0))
     np.testing.assert_allclose(x.sum(axis=1, keepdims=True), y)
     np.testing.assert_array_equal(x, X[sample_weight.astype(int)])
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"y": Y[:9]}, {"sample_weight": np.ones(10)}, {"x": np.zeros((0, 2))}]
-)
-def test_array_batches_refuse_rows_that_do_not_belong_together(arguments):
-    with pytest.raises(ValueError, match="same number of rows"):
-        array_batches(**{"x": X, **arguments})
 
 
 def test_a_loss_that_is_not_finite_ends_training(tmp_path):
@@ -417,84 +389,3 @@ def test_skipped_steps_leave_the_weights_and_their_averages(tmp_path, adam):
     loaded = load_checkpoint_model(newest_checkpoint(tmp_path / "checkpoints"))
     for found in (model, loaded):
         np.testing.assert_array_equal(found.get_weights()[0], before[0])
-
-
-@pytest.mark.parametrize(
-    "callback",
-    [
-        keras.callbacks.EarlyStopping(restore_best_weights=True),
-        keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True),
-    ],
-)
-def test_callbacks_must_not_choose_the_best_weights_before_ema(tmp_path, callback):
-    model = new_model(keras.optimizers.Adam(0.1, use_ema=True))
-    with pytest.raises(ValueError, match=f"use_ema.*callback={type(callback).__name__}"):
-        fit_quietly(model, tmp_path, validation=[(X, Y)], callbacks=[callback])
-
-
-def test_another_number_of_micro_batches_is_refused(tmp_path):
-    def model(count):
-        return new_model(keras.optimizers.SGD(0.1, gradient_accumulation_steps=count))
-
-    fit_quietly(model(2), tmp_path, steps=3)
-    with pytest.raises(UserError, match="gradient_accumulation_steps are 2, .* model are 4"):
-        fit_quietly(model(4), tmp_path)
-
-
-def stack(*flags):
-    layers = [keras.layers.Dense(2, trainable=flag) for flag in flags]
-    model = keras.Sequential([keras.Input((2,)), *layers])
-    model.compile("sgd", "mse")
-    return model
-
-
-@pytest.mark.parametrize(
-    "flags, trait", [([True], "parameters"), ([True, False], "frozen_weights")]
-)
-def test_a_checkpoint_of_a_model_with_other_or_other_frozen_weights_is_refused(
-    tmp_path, flags, trait
-):
-    fit_quietly(stack(False, True), tmp_path, array_batches(X, X), steps=2)
-    with pytest.raises(UserError, match=f"is of another model or optimizer: its {trait} are"):
-        fit_quietly(stack(*flags), tmp_path, array_batches(X, X))
-
-
-def test_a_checkpoint_of_a_model_with_another_number_of_heads_is_refused(tmp_path):
-    def model(num_heads):
-        x = keras.Input((2, 4))
-        model = keras.Model(x, MultiHeadAttention(d_model=4, num_heads=num_heads)(x))
-        model.compile("sgd", "mse")
-        return model
-
-    x = np.ones((4, 2, 4), "float32")
-    fit_quietly(model(2), tmp_path, array_batches(x, x), steps=2)
-    with pytest.raises(UserError, match=r"its num_heads are \[2\], .* model are \[4\]"):
-        fit_quietly(model(4), tmp_path, array_batches(x, x))
-
-
-def test_a_model_with_two_optimizers_is_refused(tmp_path):
-    model = new_model()
-    model.second = keras.optimizers.Adam()
-    with pytest.raises(ValueError, match="must have a single optimizer.* Received: 2 optimizers"):
-        fit_quietly(model, tmp_path)
-
-
-def test_a_model_that_cannot_be_saved_is_refused_before_training(tmp_path):
-    class Own(WithOwnMetrics):
-        def __init__(self, width):
-            super().__init__()
-
-    model = Own(object())
-    model(X)
-    model.compile("sgd")
-    with pytest.raises(NotImplementedError, match="get_config"):
-        fit_quietly(model, tmp_path)
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_frozen_weights_that_are_not_finite_are_not_saved(tmp_path):
-    model = stack(False, True)
-    model.layers[0].bias.assign([0.0, np.inf])
-    with pytest.raises(UserError, match="infinite or NaN"):
-        fit_quietly(model, tmp_path, array_batches(X, X))
-    assert not names(tmp_path)

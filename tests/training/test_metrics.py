@@ -19,28 +19,8 @@ def test_half_precision_does_not_lose_counts(metric):
     assert [float(variable) for variable in metric.variables][1] == 300
 
 
-@pytest.mark.parametrize("metric", [MaskedAccuracy(), Perplexity()])
-def test_reset_forgets(metric):
-    metric.update_state(np.ones((1, 2), "int32"), np.zeros((1, 2, 3), "float32"))
-    metric.reset_state()
-    assert [float(variable) for variable in metric.variables] == [0, 0]
-
-
-@pytest.mark.parametrize("metric", [MaskedAccuracy, Perplexity])
-def test_refuses_another_dtype(metric):
-    with pytest.raises(ValueError, match="float32"):
-        metric(dtype="float64")
-
-
 def logits_for(predictions):
     return np.eye(V, dtype="float32")[np.array(predictions)]
-
-
-def test_counts_real_tokens_only():
-    labels = np.array([[1, 2, 3, 0], [4, 0, 0, 0]])
-    predictions = [[1, 2, 4, 0], [4, 0, 3, 0]]  # right, right, wrong; right
-    metric = MaskedAccuracy()
-    assert float(metric(labels, logits_for(predictions))) == 3 / 4
 
 
 def test_batches_add_up_by_tokens():
@@ -48,24 +28,14 @@ def test_batches_add_up_by_tokens():
     metric.update_state(np.array([[1, 2, 3]]), logits_for([[1, 2, 3]]))
     metric.update_state(np.array([[1, 0, 0]]), logits_for([[2, 0, 0]]))
     assert float(metric.result()) == 3 / 4
+    metric.reset_state()
+    assert float(metric(np.array([[0, 0]]), logits_for([[1, 0]]))) == 0
 
 
 def test_weights_count():
     metric = MaskedAccuracy()
     weights = np.array([[3.0, 1.0]], "float32")
     assert float(metric(np.array([[1, 2]]), logits_for([[1, 1]]), weights)) == 3 / 4
-
-
-def test_nothing_seen_gives_zero():
-    metric = MaskedAccuracy()
-    assert float(metric(np.array([[0, 0]]), logits_for([[1, 0]]))) == 0
-
-
-def test_accuracy_config_round_trip():
-    metric = MaskedAccuracy(pad_id=3, name="right")
-    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
-    assert isinstance(again, MaskedAccuracy)
-    assert again.get_config() == metric.get_config()
 
 
 def test_equal_logits_are_as_perplexing_as_the_vocabulary_is_large():
@@ -96,8 +66,8 @@ def test_padding_changes_nothing():
     assert float(padded(np.array([[2, 4, 0]]), logits)) == short
 
 
-def test_perplexity_config_round_trip():
-    metric = Perplexity(pad_id=3, name="confusion")
-    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
-    assert isinstance(again, Perplexity)
-    assert again.get_config() == metric.get_config()
+@pytest.mark.parametrize("metric", [MaskedAccuracy, Perplexity])
+def test_config_round_trip(metric):
+    made = metric(pad_id=3, name="other")
+    again = keras.metrics.deserialize(keras.metrics.serialize(made))
+    assert type(again) is metric and again.get_config() == made.get_config()

@@ -7,6 +7,8 @@ import pytest
 from keras_transformer import UserError
 from keras_transformer.training import check_same_options
 
+pytestmark = pytest.mark.once
+
 
 def test_other_options_are_refused_by_name(tmp_path):
     folder = tmp_path / "runs" / "mine"

@@ -110,18 +110,6 @@ def test_keras_file_holds_the_model_and_its_optimizer(variant, tmp_path):
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
 
 
-def test_a_file_of_weights_holds_the_weights_and_the_optimizers_state(tmp_path):
-    trainer, other = new_trainer(), new_trainer()
-    inputs = inputs_of(trainer.model)
-    trainer.train_on_batch(inputs, labels_of(inputs))
-    trainer.save_weights(tmp_path / "trained.weights.h5")
-    other.optimizer.build(other.trainable_variables)
-    other.load_weights(tmp_path / "trained.weights.h5")
-    states = ([*x.model.weights, *x.optimizer.variables] for x in (trainer, other))
-    for mine, theirs in zip(*states, strict=True):
-        np.testing.assert_array_equal(to_numpy(mine), to_numpy(theirs))
-
-
 def test_another_trainer_goes_on_from_a_file(tmp_path):
     trainers = [new_trainer(), new_trainer()]
     inputs = inputs_of(trainers[0].model)
@@ -168,22 +156,12 @@ def test_a_bias_and_additional_losses_count_as_with_all_logits():
         np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"loss": "mse"}, {"metrics": ["accuracy"]}, {"weighted_metrics": []}, {"loss_weights": [1]}],
-)
-def test_a_loss_or_metrics_that_would_have_no_effect_are_refused(arguments):
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))}="):
-        new_trainer().compile("sgd", **arguments)
-
-
 def test_a_quantized_model_is_refused():
     trainer = new_trainer()
     inputs = inputs_of(trainer.model)
     trainer.model.quantize("int8")
-    with pytest.raises(ValueError, match="quantized model.*dtype int8"):
+    with pytest.raises(ValueError, match="quantized output matrix.*dtype int8"):
         trainer.evaluate(inputs, labels_of(inputs), verbose=0)
-    assert np.isfinite(to_numpy(trainer.model(inputs))).all()  # on JAX, no weight is lost
 
 
 @pytest.mark.slow
@@ -219,20 +197,6 @@ def test_slices_have_d_tokens_or_what_fits(mebibytes, expected):
     assert SlicedLogitsTrainer(new_model(), logits_mebibytes=mebibytes).slice_size == expected
 
 
-@pytest.mark.parametrize("on_cpu, mebibytes", [(True, 16), (False, 256)])
-def test_slices_are_larger_on_other_devices_than_a_cpu(monkeypatch, on_cpu, mebibytes):
-    monkeypatch.setattr(f"{SlicedLogitsTrainer.__module__}.is_on_cpu", lambda: on_cpu)
-    assert SlicedLogitsTrainer(new_model()).slice_size == mebibytes * 2**20 // (4 * V)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"r_drop": -1.0}, {"r_drop": float("nan")}, {"logits_mebibytes": -1}]
-)
-def test_numbers_out_of_range_are_refused(arguments):
-    with pytest.raises(ValueError, match="must be at least 0 and finite"):
-        SlicedLogitsTrainer(new_model(), **arguments)
-
-
 def test_float16_scales_the_loss():
     model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
     trainer = SlicedLogitsTrainer(model, new_loss())
@@ -241,24 +205,6 @@ def test_float16_scales_the_loss():
     inputs = inputs_of(model)
     losses = [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(5)]
     assert losses[-1] < losses[0]
-
-
-def test_training_without_labels_is_refused():
-    trainer = new_trainer()
-    trainer.compile("sgd")
-    with pytest.raises(ValueError, match="needs labels"):
-        trainer.fit(inputs_of(trainer.model), verbose=0)
-
-
-def test_loss_must_be_a_mean_or_a_sum():
-    with pytest.raises(ValueError, match=r"loss\.reduction=None"):
-        SlicedLogitsTrainer(new_model(), MaskedCrossentropy(reduction=None))
-
-
-def test_gradient_checkpointing_without_effect_is_refused():
-    assert SlicedLogitsTrainer(seq2seq_model("convolutional"), gradient_checkpointing=True)
-    with pytest.raises(ValueError, match="no effect on this model.* model=RecurrentSeq2Seq"):
-        SlicedLogitsTrainer(seq2seq_model("recurrent"), gradient_checkpointing=True)
 
 
 def test_a_step_updates_the_batch_statistics_once():
@@ -273,11 +219,27 @@ def test_a_step_updates_the_batch_statistics_once():
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol=1e-4, atol=1e-5)
 
 
-def test_gradient_checkpointing_with_batch_statistics_is_refused():
-    with pytest.raises(ValueError, match="update the moving averages again"):
-        SlicedLogitsTrainer(new_model("batch_normalization"), gradient_checkpointing=True)
-
-
-def test_the_padding_of_the_loss_must_be_that_of_the_model():
-    with pytest.raises(ValueError, match=r"loss\.pad_id=0, model\.pad_id=5"):
-        SlicedLogitsTrainer(new_model("all_at_once"), new_loss())
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "model, arguments, message",
+    [
+        (
+            lambda: new_model("all_at_once"),
+            {"loss": new_loss()},
+            r"loss\.pad_id=0, model\.pad_id=5",
+        ),
+        (
+            lambda: new_model("batch_normalization"),
+            {"gradient_checkpointing": True},
+            "update the moving averages again",
+        ),
+        (
+            lambda: seq2seq_model("recurrent"),
+            {"gradient_checkpointing": True},
+            "no effect on this model.* model=RecurrentSeq2Seq",
+        ),
+    ],
+)
+def test_what_would_count_or_compute_wrongly_is_refused(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SlicedLogitsTrainer(model(), **arguments)

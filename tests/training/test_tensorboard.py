@@ -12,6 +12,8 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from keras_transformer.training import TensorBoardWriter, write_projector
 
+pytestmark = pytest.mark.once
+
 
 def events(directory):
     accumulator = EventAccumulator(str(directory))
@@ -21,7 +23,7 @@ def events(directory):
 
 def test_tensorboard_reads_scalars(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": 4.0, "learning_rate": 0.5})
+        writer.report(1, {"loss": np.array(4.0), "learning_rate": 0.5})
         writer.report(2, {"loss": 2.0})
     found = events(tmp_path)
     assert [(scalar.step, scalar.value) for scalar in found.Scalars("loss")] == [(1, 4.0), (2, 2.0)]
@@ -48,15 +50,6 @@ def test_tensorboard_reads_images(tmp_path):
     assert (image.step, width, height) == (5, b"6", b"4")
     assert image.tensor_proto.tensor_shape.dim[0].size == 3
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(file))), pixels)
-
-
-@pytest.mark.parametrize("value", [np.ones((2, 2, 3)), np.ones((2, 2, 4), "uint8"), np.ones(2)])
-def test_arrays_that_are_no_images_are_refused(value, tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": np.array(2.0)})
-        with pytest.raises(ValueError, match="must be a uint8 array .* Received: 'x' of dtype"):
-            writer.report(1, {"x": value})
-    assert [scalar.value for scalar in events(tmp_path).Scalars("loss")] == [2.0]
 
 
 def test_tensorboard_reads_hyperparameters(tmp_path):
@@ -91,10 +84,3 @@ def test_the_projector_has_vectors_with_their_words(tmp_path):
     np.testing.assert_allclose(found, vectors, rtol=1e-4)
     shown = (tmp_path / "logs" / embedding.metadata_path).read_text("utf-8")
     assert shown.splitlines() == ["a", "'\\t'", "b c", "집"]
-
-
-def test_words_that_are_missing_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"vectors of shape \(2, 3\) and 1 words of 'source'"):
-        write_projector(tmp_path, {"source": (np.ones((2, 3)), ["a"])})
-    with pytest.raises(ValueError, match=r"vectors of shape \(1,\) and 1 words"):
-        write_projector(tmp_path, {"source": (np.ones(1), ["a"])})

@@ -13,6 +13,8 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training import validation
 from keras_transformer.training.validation import TranslationValidation
 
+pytestmark = pytest.mark.once
+
 
 def split(texts):
     return [text.split() for text in texts]

@@ -20,7 +20,7 @@ from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenize
 from keras_transformer.decoding import Request
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import StagedSearch, make_strategy
-from keras_transformer.decoding.target_constraints import ConstraintError
+from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator
 
 V, SEED = 13, 5

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from threading import local
 from typing import Any, Literal, NamedTuple
 
 # "encoder": self-attention to all positions; "decoder": causal self-attention; "cross": attention
@@ -24,7 +24,13 @@ class AttentionRecord(NamedTuple):
     weights: Any
 
 
-_records: ContextVar[list[AttentionRecord] | None] = ContextVar("attention_records", default=None)
+class _Records(local):
+    """The list of `recorded_attention`, of each thread, or None."""
+
+    current: list[AttentionRecord] | None = None
+
+
+_records = _Records()
 
 
 @contextmanager
@@ -37,23 +43,22 @@ def recorded_attention() -> Iterator[list[AttentionRecord]]:
         A list to which each call of an attention layer adds a record, in the order of the calls.
     """
     records: list[AttentionRecord] = []
-    token = _records.set(records)
+    outer, _records.current = _records.current, records
     try:
         yield records
     finally:
-        _records.reset(token)
+        _records.current = outer
 
 
 def is_recorded() -> bool:
     """Returns whether attention layers must compute all their weights and record them."""
-    return _records.get() is not None
+    return _records.current is not None
 
 
 def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
     """Adds a record if the call is within `recorded_attention`."""
-    records = _records.get()
-    if records is not None:
-        records.append(AttentionRecord(layer, kind, weights))
+    if _records.current is not None:
+        _records.current.append(AttentionRecord(layer, kind, weights))
 
 
 def self_attention_kind(use_causal_mask: bool) -> AttentionKind:

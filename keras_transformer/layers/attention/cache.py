@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import of_unknown_shape
-from keras_transformer.decoding.steps import IMPOSSIBLE, take_columns
 
 
 class Cache(NamedTuple):
@@ -48,6 +47,17 @@ class Cache(NamedTuple):
         )
 
 
+def take_columns(x: Any, columns: Any) -> Any:
+    """Takes `columns` `(B, M)` along axis 1 of `x` `(B, N, ...)`, and returns `(B, M, ...)`."""
+    if x.shape[1] == columns.shape[1] == 1:
+        return x
+    batch, num_columns = ops.shape(x)[:2]
+    rows = ops.arange(batch, dtype="int32")[:, None] * num_columns
+    # Not -1: an axis of size 0 would leave it undefined.
+    flat = ops.reshape(x, (batch * num_columns, *ops.shape(x)[2:]))
+    return ops.take(flat, rows + ops.cast(columns, "int32"), axis=0)
+
+
 class LimitedVocabulary(NamedTuple):
     """The K tokens that a step may predict for each sentence.
 
@@ -75,7 +85,7 @@ class LimitedVocabulary(NamedTuple):
         """
         states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
         logits = ops.cast(ops.matmul(states, self.weights), "float32")
-        return ops.where((self.token_ids != pad_id)[:, None], logits, IMPOSSIBLE)
+        return ops.where((self.token_ids != pad_id)[:, None], logits, float("-inf"))
 
 
 class FixedKeyValues(NamedTuple):
@@ -91,20 +101,10 @@ class FixedKeyValues(NamedTuple):
     key: Any  # float `(B * H, K, L * N)`
     value: Any  # float `(B * H, L * N, K_v)`
 
-    @classmethod
-    def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "FixedKeyValues":
-        """Returns keys and values of zeros, where `rows` is B * H and `num_slots` is L * N."""
-        shapes = (rows, d_k, num_slots), (rows, num_slots, d_v)
-        return cls(*(ops.zeros(shape, dtype) for shape in shapes))
-
     @property
     def key_is_transposed(self) -> bool:
         """Whether `key` has the shape `(B * H, K, L * N)` instead of `(B * H, L * N, K)`."""
         return True
-
-    def open_position(self, slots: Any) -> Any:
-        """Returns `slots` `(B, N, L)` (see `take_slots`) with room for the next position."""
-        return slots
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
         """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
@@ -119,28 +119,19 @@ class FixedKeyValues(NamedTuple):
 
 
 class GrowingKeyValues(NamedTuple):
-    """Keys and values that grow by one position per step.
+    """Keys and values that grow by one position per step, with the methods of `FixedKeyValues`.
 
     Graphs without XLA use `GrowingKeyValues`, for example in a SavedModel. Without XLA, every write
     to `FixedKeyValues` would copy all keys and values, and attention would also read positions that
-    are not decoded yet. The methods and shapes are the same as in `FixedKeyValues`, except that
-    `key` is `(B * H, L * N, K)`.
+    are not decoded yet.
     """
 
-    key: Any
-    value: Any
-
-    @classmethod
-    def empty(cls, rows: Any, d_k: int, d_v: int, num_slots: Any, dtype: str) -> "GrowingKeyValues":
-        """Returns keys and values for 0 slots. `write` adds slots. `num_slots` is not used."""
-        return cls(*(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v)))
+    key: Any  # float `(B * H, L * N, K)`
+    value: Any  # float `(B * H, L * N, K_v)`
 
     @property
     def key_is_transposed(self) -> bool:
         return False
-
-    def open_position(self, slots: Any) -> Any:
-        return pad(slots, 2, 1, -1)
 
     def write(self, keys: Any, values: Any, start: Any) -> "GrowingKeyValues":
         """Appends the keys and values. `start` is not used."""
@@ -150,6 +141,26 @@ class GrowingKeyValues(NamedTuple):
     def extend(self, num_slots: int) -> "GrowingKeyValues":
         """Returns this object unchanged, because `write` adds slots."""
         return self
+
+
+KeyValues = FixedKeyValues | GrowingKeyValues
+
+
+def empty_key_values(
+    rows: Any, d_k: int, d_v: int, beam_size: Any, max_length: int | None, dtype: str
+) -> KeyValues:
+    """Returns keys and values of no position, where `rows` is B * H.
+
+    They have room for `max_length` positions. If `max_length` is None, they grow.
+    """
+    if max_length is None:
+        return GrowingKeyValues(
+            *(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v))
+        )
+    num_slots = max_length * beam_size
+    return FixedKeyValues(
+        ops.zeros((rows, d_k, num_slots), dtype), ops.zeros((rows, num_slots, d_v), dtype)
+    )
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:

@@ -13,7 +13,7 @@ from keras_transformer._backend.operations import (
     scalar,
     sequential_loop,
 )
-from keras_transformer.layers.attention.attention_pattern import (
+from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
     attention_pattern,
     check_mask_length,

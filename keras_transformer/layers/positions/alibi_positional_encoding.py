@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -34,15 +33,11 @@ class ALiBiPositionalEncoding(PositionalEncoding):
     Args:
         num_heads: Number of attention heads H.
 
-    Raises:
-        ValueError: If `num_heads` is not an integer of at least 1.
-
     Source: Press, Smith and Lewis 2022, "Train Short, Test Long".
     """
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_sizes(num_heads=num_heads)
         self.num_heads = num_heads
 
     def score_bias(self, distance: Any) -> Any:

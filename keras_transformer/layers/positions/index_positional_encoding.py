@@ -1,4 +1,4 @@
-"""Encodes positions as raw indices. The binary and normalized encodings are subclasses."""
+"""Encodes positions as indices: raw, scaled to fractions, or as binary digits."""
 
 from typing import Any
 
@@ -74,3 +74,66 @@ class IndexPositionalEncoding(PositionalEncoding):
         padding = max(d_model - self.num_features, 0)
         widths = [(0, 0)] * (len(features.shape) - 1) + [(0, padding)]
         return ops.pad(features, widths)[..., :d_model]
+
+
+@position_encoding("normalized_index")
+@position_encoding("normalized_index_concatenated", concatenate=True)
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
+    """Encodes each position as its index divided by `max_length`.
+
+    With a `max_length` of 1,000 tokens, two neighbouring positions differ by only 0.001.
+
+    Example:
+
+    >>> NormalizedIndexPositionalEncoding(max_length=100)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        max_length: Divisor of the index, in tokens.
+        concatenate: See `IndexPositionalEncoding`.
+
+    For the call arguments and the result, see `PositionalEncoding`.
+    """
+
+    def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
+        super().__init__(concatenate=concatenate, **kwargs)
+        self.max_length = max_length
+
+    def features(self, indices: Any) -> Any:
+        return super().features(indices) / self.max_length
+
+
+@position_encoding("binary")
+@position_encoding("binary_concatenated", concatenate=True)
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BinaryPositionalEncoding(IndexPositionalEncoding):
+    """Uses the binary digits of the position, lowest digit first, as features.
+
+    Digits are bounded, but neighbouring positions can have distant vectors. From position 7 (1110)
+    to position 8 (0001), every digit changes. The paper's sinusoids are a smooth version of binary
+    digits.
+
+    Example:
+
+    >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        max_length: Maximum sequence length in tokens. A position has n = `ceil(log2(max_length))`
+            digits, so all positions below 2^n differ. Position 2^n has the same digits as position
+            0.
+        concatenate: See `IndexPositionalEncoding`.
+
+    For the call arguments and the result, see `PositionalEncoding`.
+    """
+
+    def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
+        super().__init__(concatenate=concatenate, **kwargs)
+        self.max_length = max_length
+
+    @property
+    def num_features(self) -> int:
+        return max((self.max_length - 1).bit_length(), 1)
+
+    def features(self, indices: Any) -> Any:
+        powers = 2 ** ops.arange(self.num_features, dtype="int32")
+        return ops.cast((indices[..., None] // powers) % 2, "float32")

@@ -5,8 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
-from keras_transformer.layers.base import initializer_config
+from keras_transformer.layers.base import config_of
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -40,9 +39,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_sizes(max_length=max_length)
         self.max_length = max_length
-        self.initializer = None if initializer is None else initializer_config(initializer)
+        self.initializer = config_of(initializer)
 
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]

@@ -1,7 +1,4 @@
-"""Defines the base class of the position encodings and a registry of their names.
-
-Also computes the angles of sinusoids.
-"""
+"""Defines the base class of the position encodings, a registry of names, and sinusoid angles."""
 
 import inspect
 import math
@@ -107,9 +104,6 @@ class PositionalEncoding(ConfiguredLayer):
         # Without this method, Keras would infer the shape by `call`, possibly with a sequence that
         # is longer than the maximum.
         return embeddings_shape
-
-    def check_head_width(self, d_k: int) -> None:
-        """Raises `ValueError` if `rotate` cannot rotate heads of the width `d_k`."""
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         """Rotates queries or keys by angles that depend on their positions.

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -40,7 +39,7 @@ class RelativePositionBias(PositionalEncoding):
             be more than `num_buckets / 2`. Defaults to 128.
 
     Raises:
-        ValueError: If `num_heads`, `num_buckets` or `max_distance` is out of range.
+        ValueError: If `num_buckets` or `max_distance` is out of range.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
     Text-to-Text Transformer", §2.1.
@@ -55,7 +54,6 @@ class RelativePositionBias(PositionalEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(num_heads=num_heads)
         if num_buckets % 2 or not 4 <= num_buckets < 2 * max_distance:
             raise ValueError(
                 "`num_buckets` must be even, at least 4, and less than `2 * max_distance`. "

@@ -18,27 +18,20 @@ class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates pairs of features of queries and keys by angles proportional to the position.
 
     The dot product of a query and a key then depends on the distance between them, but not on their
-    absolute positions. The embeddings do not change. `MultiHeadAttention` calls the method `rotate`
-    for queries and keys. The angles and the rotation are float32 under every dtype policy.
+    absolute positions. The width K of a head must be even. The embeddings do not change.
+    `MultiHeadAttention` calls the method `rotate` for queries and keys. The angles and the rotation
+    are float32 under every dtype policy.
 
     Example:
 
     >>> rotary = RotaryPositionalEncoding()
     >>> attention = MultiHeadAttention(d_model=64, num_heads=4, position_encoding=rotary)
 
-    Raises:
-        ValueError: If the width K of a head is odd.
-
     Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
     """
 
-    def check_head_width(self, d_k: int) -> None:
-        if d_k % 2:
-            raise ValueError(f"Heads must have an even width to be rotated. Received: d_k={d_k}")
-
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         width = heads.shape[-1]
-        self.check_head_width(width)
         shape = ops.shape(heads)
         angles = sinusoid_angles(shape[-2], width, offset)
         pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))

@@ -1,13 +1,10 @@
-"""Defines the base class for training on several devices, and sets up devices and processes."""
+"""The base class for training on several devices."""
 
-import functools
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-import keras
 import numpy as np
 
 from keras_transformer.data import Shard
@@ -18,9 +15,6 @@ from keras_transformer.training.crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
 Action = Callable[[Any, int, dict[str, Any]], Any]
-
-# Launchers set these environment variables to the number of training processes.
-_LAUNCHERS = {"torch": "WORLD_SIZE", "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES"}
 
 
 class Distribution:
@@ -158,96 +152,3 @@ def on_copy(
             action(copy, step, logs)
 
     return act
-
-
-def start(recipe: Recipe) -> Distribution:
-    """Sets up the devices and processes for `training.distribution` of a recipe.
-
-    With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
-    each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
-    works only on JAX. Call `start` before you make a model. Raises `UserError` if the backend does
-    not support the recipe's settings.
-    """
-    kind, backend = recipe.training.distribution, keras.config.backend()
-    shards = recipe.training.model_shards
-    if kind != "model_parallel" and shards > 1:
-        raise UserError(
-            "training.model_shards has no effect without training.distribution=model_parallel: set "
-            f"training.model_shards=1. Received: model_shards={shards}, distribution={kind}"
-        )
-    if kind == "none":
-        count = os.environ.get(_LAUNCHERS.get(backend, ""), "1")
-        if count != "1" or (backend == "tensorflow" and "TF_CONFIG" in os.environ):
-            raise UserError(
-                "the launcher started several processes. With training.distribution=none, all "
-                "processes would write to the same run folder: set "
-                "training.distribution=data_parallel"
-            )
-        return Distribution()
-    _check(recipe, backend)
-    return _start(backend, shards)
-
-
-@functools.cache
-def _start(backend: str, model_shards: int) -> Distribution:
-    if backend == "torch":
-        from keras_transformer.training.distribution.torch_processes import TorchProcesses
-
-        return TorchProcesses()
-    if backend == "jax":
-        from keras_transformer.training.distribution.jax_mesh import JaxMesh
-
-        return JaxMesh(model_shards)
-    from keras_transformer.training.distribution.tensorflow_replicas import TensorFlowReplicas
-
-    return TensorFlowReplicas()
-
-
-def _check(recipe: Recipe, backend: str) -> None:
-    training = recipe.training
-    if training.distribution == "model_parallel":
-        if backend != "jax":
-            raise UserError(
-                "training.distribution=model_parallel needs KERAS_BACKEND=jax; the backend "
-                f"{backend} supports only data_parallel"
-            )
-        _check_sizes(recipe)
-    if backend == "tensorflow" and training.accumulation_steps > 1:
-        raise UserError(
-            "TensorFlow's strategies cannot accumulate gradients: use more replicas and a larger "
-            "training.tokens_per_batch, or another KERAS_BACKEND. "
-            f"Received: training.accumulation_steps={training.accumulation_steps}"
-        )
-    if backend == "torch" and training.jit_compile is True:
-        raise UserError(
-            "on PyTorch, training.jit_compile=true needs training on one device: set "
-            "training.jit_compile=auto"
-        )
-    if backend == "tensorflow" and training.jit_compile is True:
-        raise UserError(
-            "XLA cannot compile a training step with a TensorFlow strategy: set "
-            "training.jit_compile=false, or use another KERAS_BACKEND"
-        )
-    if backend != "jax" and recipe.model.normalization == "batch":
-        raise UserError(
-            "with model.normalization=batch, each replica would use the statistics of its own "
-            "tokens: use layer normalization, or KERAS_BACKEND=jax. "
-            f"Received: training.distribution={training.distribution}"
-        )
-    if backend != "jax" and training.dtype_policy == "mixed_float16":
-        raise UserError(
-            "with training.dtype_policy=mixed_float16, each replica would use its own loss scale: "
-            "use mixed_bfloat16, or KERAS_BACKEND=jax. "
-            f"Received: training.distribution={training.distribution}"
-        )
-
-
-def _check_sizes(recipe: Recipe) -> None:
-    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
-    shards = recipe.training.model_shards
-    for name in ("num_heads", "d_model", "d_ff", "vocabulary_size"):
-        if sizes.get(name, 0) % shards:
-            raise UserError(
-                "training.model_shards must divide num_heads, d_model, d_ff and vocabulary_size. "
-                f"Received: model_shards={shards}, {name}={sizes[name]}"
-            )

@@ -4,10 +4,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
-import keras
-
 from keras_transformer.data import Shard
-from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.distribution import Distribution
 
 
@@ -22,12 +19,6 @@ class TorchProcesses(Distribution):
         import torch
         from torch import distributed
 
-        if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16):
-            raise UserError(
-                "on PyTorch, Keras 3.16 and later sum the gradients of all processes, as this "
-                "package does. The gradients would be summed twice. Run: pip install 'keras<3.16'. "
-                f"Received: Keras {keras.__version__}"
-            )
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -7,8 +7,7 @@ from support.contract import to_numpy
 
 from keras_transformer.layers.attention.cache import (
     Cache,
-    FixedKeyValues,
-    GrowingKeyValues,
+    empty_key_values,
     empty_slots,
     take_slots,
 )
@@ -37,29 +36,21 @@ def test_sentences_are_taken_with_all_their_rows():
     assert taken.shared == "shared"
 
 
-@pytest.mark.parametrize("kind", [FixedKeyValues, GrowingKeyValues])
-def test_keys_and_values_are_in_the_slots_that_they_were_written_to(kind):
+@pytest.mark.parametrize("max_length", [1, None], ids=["fixed", "growing"])
+def test_keys_and_values_are_in_the_slots_that_they_were_written_to(max_length):
     """Two positions, in a cache that is extended between them."""
     generator = np.random.default_rng(0)
     keys, values = (generator.normal(size=(2, B * H, N, d)).astype("float32") for d in (K, K_V))
-    slots = empty_slots(B, N, 1 if kind is FixedKeyValues else None)
-    cache = kind.empty(B * H, K, K_V, N, "float32")
+    cache = empty_key_values(B * H, K, K_V, N, max_length, "float32")
     for position in range(2):
-        if position == 1 and kind is FixedKeyValues:
+        if position == 1:
             cache = cache.extend(N)
-            slots = ops.pad(slots, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
-        slots = cache.open_position(slots)
-        slots, mask = take_slots(slots, position, H)
-        cache = cache.write(
-            *map(ops.convert_to_tensor, (keys[position], values[position])), position * N
-        )
-    key = (
-        np.swapaxes(to_numpy(cache.key), -1, -2) if cache.key_is_transposed else to_numpy(cache.key)
-    )
+        new = (ops.convert_to_tensor(x[position]) for x in (keys, values))
+        cache = cache.write(*new, position * N)
+    key = to_numpy(cache.key)
+    key = np.swapaxes(key, -1, -2) if cache.key_is_transposed else key
     np.testing.assert_array_equal(key, np.concatenate(keys, axis=1))
     np.testing.assert_array_equal(to_numpy(cache.value), np.concatenate(values, axis=1))
-    assert to_numpy(slots).tolist() == [[[n, n] for n in range(N)]] * B
-    np.testing.assert_array_equal(to_numpy(mask), [np.tile(np.eye(N, dtype=bool), (1, 2))] * B * H)
 
 
 def test_the_mask_follows_hypotheses_that_changed_places():

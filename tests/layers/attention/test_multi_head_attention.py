@@ -1,4 +1,4 @@
-"""Multi-head attention: self, cross, masked, cached."""
+"""Multi-head attention: self, cross, masked."""
 
 import keras
 import numpy as np
@@ -7,17 +7,14 @@ from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import (
-    ALiBiPositionalEncoding,
     FixedAttention,
     FullAttention,
     LocalAttention,
     MultiHeadAttention,
-    RelativePositionBias,
     RotaryPositionalEncoding,
-    StridedAttention,
 )
 
-B, N, T, S, D, H, K, K_V = 2, 2, 5, 7, 15, 3, 4, 11
+B, T, S, D, H, K, K_V = 2, 5, 7, 15, 3, 4, 11
 
 
 @pytest.fixture
@@ -129,62 +126,6 @@ def test_fully_masked_row_is_finite(x):
     assert np.isfinite(to_numpy(output)).all()
 
 
-@pytest.mark.parametrize("rotary", [False, True])
-def test_cached_equals_full_decoding(rotary):
-    layer = make_layer(
-        d_k=K, d_v=K_V, position_encoding=RotaryPositionalEncoding() if rotary else None
-    )
-    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
-    full = to_numpy(layer(x.reshape(B * N, T, D), use_causal_mask=True)).reshape(x.shape)
-    length = T + 2
-    cache = layer.init_cache(B, beam_size=N, max_length=length)
-    assert cache.key.shape == (B * H, K, length * N)
-    assert cache.value.shape == (B * H, length * N, K_V)
-    projections = layer.fuse_projections()
-    for position in range(T):
-        query = x[:, :, position].reshape(B * N, D)
-        mask = own_slots(position, length)
-        output, cache = layer.step(query, cache, projections, mask, position)
-        expected = full[:, :, position].reshape(B * N, D)
-        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
-
-
-def own_slots(position, length):
-    """Hypotheses that never changed places: the n-th is made of the n-th slots."""
-    is_own = np.eye(N, dtype=bool)[:, None] & (np.arange(length) <= position)[None, :, None]
-    return np.broadcast_to(is_own.reshape(N, length * N), (B * H, N, length * N))
-
-
-def test_hypotheses_that_change_places_leave_their_cache_behind(x):
-    """Two hypotheses swap after the first token: each goes on with the other's past."""
-    layer = make_layer()
-    tokens = np.random.default_rng(4).normal(size=(B, 2, 2, D)).astype("float32")
-    swapped = np.stack([tokens[:, ::-1, 0], tokens[:, :, 1]], axis=2)
-    full = to_numpy(layer(swapped.reshape(B * 2, 2, D), use_causal_mask=True))
-    cache = layer.init_cache(B, beam_size=2, max_length=2)
-    projections = layer.fuse_projections()
-    first = np.array([[1, 0, 0, 0], [0, 1, 0, 0]], bool)
-    second = np.array([[0, 1, 1, 0], [1, 0, 0, 1]], bool)
-    for position, slots in enumerate((first, second)):
-        mask = np.broadcast_to(slots, (B * H, 2, 4))
-        query = tokens[:, :, position].reshape(B * 2, D)
-        output, cache = layer.step(query, cache, projections, mask, position)
-    np.testing.assert_allclose(to_numpy(output), full[:, 1], atol=1e-5)
-
-
-@pytest.mark.parametrize("use_bias", [False, True])
-def test_one_step_attends_to_memory_as_a_whole_sentence_does(memory, padding_mask, use_bias):
-    layer = make_layer(use_bias=use_bias)
-    query = np.random.default_rng(5).normal(size=(B, N, D)).astype("float32")
-    output, weights = layer(
-        query, key=memory, padding_mask=padding_mask, return_attention_weights=True
-    )
-    projected = layer.project_memory(memory, memory)
-    flat, step_weights = layer.attend_step(query.reshape(B * N, D), projected, padding_mask, N)
-    np.testing.assert_allclose(to_numpy(flat).reshape(B, N, D), to_numpy(output), atol=1e-6)
-    np.testing.assert_allclose(to_numpy(step_weights), to_numpy(weights), atol=1e-6)
-
-
 def test_dropout_acts_on_the_weights_in_training_only(x):
     layer = make_layer(dropout_rate=0.5)
     inference = to_numpy(layer(x))
@@ -208,22 +149,13 @@ def test_kernels_are_two_dimensional_and_named_as_in_the_paper():
     }
 
 
-def test_key_and_value_may_have_their_own_widths(x):
-    layer = MultiHeadAttention(D, H)
+def test_the_width_is_that_of_the_query_unless_given(x, tmp_path):
+    layer = MultiHeadAttention(num_heads=H)
     key = np.ones((B, S, 17), "float32")
     assert layer(query=x, key=key).shape == (B, T, D)
     assert layer.key_projection.kernel.shape == (17, D)
-
-
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="Received: num_heads=4, d_model=15"):
-        MultiHeadAttention(d_model=15, num_heads=4)
-
-
-@pytest.mark.parametrize("encoding", [ALiBiPositionalEncoding, RelativePositionBias])
-def test_a_bias_for_another_number_of_heads_is_refused(encoding):
-    with pytest.raises(ValueError, match="num_heads=3, position_encoding.num_heads=1"):
-        MultiHeadAttention(D, H, position_encoding=encoding(1))
+    assert (layer.d_model, layer.d_k, layer.d_v) == (D, D // H, D // H)
+    assert_layer_contract(MultiHeadAttention, {"num_heads": H}, {"query": x}, (B, T, D), tmp_path)
 
 
 def test_is_a_layer_of_anybodys_model(x):
@@ -271,31 +203,27 @@ def test_a_mask_over_positions_is_none_over_heads():
     np.testing.assert_allclose(to_numpy(layer(x, attention_mask=mask)), expected, atol=1e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
-    "pattern",
-    [None, FullAttention(), LocalAttention(9), StridedAttention(9), FixedAttention(9)],
-    ids=["none", "full", "local", "strided", "fixed"],
+    "arguments, masks, message",
+    [
+        ({"num_heads": 4}, {}, "Received: num_heads=4, d_model=15"),
+        ({"num_heads": 4, "d_model": None}, {}, "Received: num_heads=4, d_model=15"),
+        ({}, {"attention_mask": np.zeros((T, T), "float32")}, "be bool.*Received: .*float32"),
+        *(
+            (
+                {"attention_pattern": pattern},
+                {"padding_mask": np.ones((B, length), bool)},
+                rf"as many columns as.*shape=\({B}, {length}\)",
+            )
+            for pattern in (None, FullAttention(), LocalAttention(9), FixedAttention(9))
+            for length in (1, T + 1)
+        ),
+    ],
 )
-@pytest.mark.parametrize("length", [1, T - 1, T + 1])
-def test_a_padding_mask_of_another_length_is_refused(x, pattern, length):
-    layer = make_layer(attention_pattern=pattern)
-    with pytest.raises(ValueError, match=rf"as many columns as.*shape=\({B}, {length}\)"):
-        layer(x, padding_mask=np.ones((B, length), bool))
-
-
-def test_an_attention_mask_with_too_many_axes_is_refused(x):
-    with pytest.raises(ValueError, match="at most four axes"):
-        make_layer()(x, attention_mask=np.ones((1, B, H, T, T), bool))
-
-
-def test_scores_are_no_attention_mask(x):
-    with pytest.raises(ValueError, match="be bool, True = may attend. Received: .*float32"):
-        make_layer()(x, attention_mask=np.zeros((T, T), "float32"))
-
-
-def test_key_and_value_are_given_by_name(x, memory):
-    with pytest.raises(TypeError):
-        make_layer()(x, memory, memory)
+def test_refusals(x, arguments, masks, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(**{"d_model": D, "num_heads": H, **arguments})(x, **masks)
 
 
 def test_masks_that_tensors_carry_hide_padding(x, memory, padding_mask):

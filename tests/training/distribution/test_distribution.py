@@ -1,5 +1,6 @@
 """Several processes and devices train as one does."""
 
+import functools
 from contextlib import contextmanager
 
 import keras
@@ -11,9 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
-from keras_transformer.training.checkpoint import load_checkpoint_model
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.distribution.distribution import on_copy
 from keras_transformer.training.optimizer import start_optimizer
@@ -43,45 +44,40 @@ SPLIT_WEIGHTS = {
 }
 
 
-def recipe_with(**training) -> Recipe:
-    files = {"train": TEXT, "validation": TEXT, "test": TEXT}
-    return Recipe.model_validate({"name": "any", "data": files, "training": training})
+def recipe_with(normalization: str | None = None, **training) -> Recipe:
+    sections = {
+        "data": {"train": TEXT, "validation": TEXT, "test": TEXT},
+        "model": {"normalization": normalization},
+        "training": training,
+    }
+    return Recipe.model_validate({"name": "any", **sections})
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "backend, training, message",
     [
-        ("torch", {"distribution": "model_parallel"}, "the backend torch supports only"),
+        ("torch", {"distribution": "model_parallel"}, "needs KERAS_BACKEND=jax, not torch"),
         ("tensorflow", {"accumulation_steps": 2}, "use more replicas"),
         ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
-        ("torch", {"jit_compile": True}, "jit_compile=auto"),
         ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
         ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
-        ("torch", {"model_shards": 2}, "model_shards has no effect without"),
-        ("jax", {"distribution": "none", "model_shards": 2}, "model_shards=2, distribution=none"),
+        ("torch", {"normalization": "batch"}, "model.normalization=batch.*statistics of its own"),
+        ("torch", {"model_shards": 2}, "model_shards needs training.distribution=model_parallel"),
         (
             "jax",
             {"distribution": "model_parallel", "model_shards": 3},
-            "model_shards=3, num_heads=8",
+            "model_shards must divide num_heads, .*model_shards=3",
         ),
     ],
 )
-def test_what_an_engine_cannot_do_is_refused_and_names_another_way(
-    backend, training, message, monkeypatch
-):
+def test_what_an_engine_cannot_do_is_refused(backend, training, message, monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: backend)
     with pytest.raises(UserError, match=message):
         start(recipe_with(**{"distribution": "data_parallel", **training}))
 
 
-def test_replicas_with_statistics_of_their_own_are_refused(monkeypatch):
-    monkeypatch.setattr(keras.config, "backend", lambda: "torch")
-    recipe = recipe_with(distribution="data_parallel")
-    model = recipe.model.model_copy(update={"normalization": "batch"})
-    with pytest.raises(UserError, match="model.normalization=batch.*statistics of its own"):
-        start(recipe.model_copy(update={"model": model}))
-
-
+@pytest.mark.once
 @pytest.mark.parametrize(
     "backend, variable, value",
     [
@@ -95,7 +91,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(
 ):
     monkeypatch.setattr(keras.config, "backend", lambda: backend)
     monkeypatch.setenv(variable, value)
-    with pytest.raises(UserError, match="training.distribution=data_parallel"):
+    with pytest.raises(UserError, match="set training.distribution=data_parallel"):
         start(recipe_with())
 
 
@@ -144,6 +140,7 @@ class Worker(Distribution):
         return flag and self.chief_succeeds
 
 
+@pytest.mark.once
 def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
     done = {}
     for rank in (0, 1):
@@ -153,6 +150,7 @@ def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
     assert done == {0: ["act", "wait"], 1: ["wait", "act"]}
 
 
+@pytest.mark.once
 def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
     def fail():
         raise ZeroDivisionError
@@ -166,11 +164,13 @@ def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
     assert other.done == ["wait"]
 
 
+@pytest.mark.once
 def test_only_the_chief_locks_the_folder(tmp_path):
     with Worker(0).training_lock(tmp_path), Worker(1).training_lock(tmp_path / "other"):
         assert {path.name for path in tmp_path.iterdir()} == {".lock"}
 
 
+@pytest.mark.once
 def test_only_the_chief_acts():
     done = []
     for rank in (0, 1):
@@ -195,21 +195,12 @@ def test_an_action_sees_weights_and_optimizer_in_the_copy():
     def action(*arguments):
         seen.append((*arguments, bool(alone)))
 
-    on_copy(action, copy, keras.ops.convert_to_numpy, be_alone)(trainer, 3, {"loss": 1.0})
+    for own in (None, copy):  # Only the chief has a copy; all processes read.
+        on_copy(action, own, keras.ops.convert_to_numpy, be_alone)(trainer, 3, {"loss": 1.0})
     assert seen == [(copy, 3, {"loss": 1.0}, True)]
     assert int(copy.optimizer.iterations) == 7
     for own, other in zip(copy.weights, trainer.weights, strict=True):
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (own, other)))
-
-
-def test_processes_without_a_copy_read_along_and_do_nothing():
-    trainer = SlicedLogitsTrainer(new_model())
-    trainer.compile(TransformerAdam())
-    trainer.optimizer.build(trainer.trainable_variables)
-    seen, read = [], []
-    on_copy(lambda *arguments: seen.append(arguments), None, read.append)(trainer, 3, {})
-    assert len(read) == len(trainer.weights) + len(trainer.optimizer.variables)
-    assert seen == []
 
 
 def train_together(directory, processes, devices, settings) -> Run:
@@ -218,6 +209,18 @@ def train_together(directory, processes, devices, settings) -> Run:
     for process in tiny_job.run_job(directory, processes, devices=devices):
         assert process.returncode == 0, process.stderr
     return Run.open(directory / "run")
+
+
+@pytest.fixture(scope="module")
+def train_alone(tmp_path_factory):
+    """Trains in one process on one device, once for the same settings."""
+
+    @functools.cache
+    def train_alone(*settings: str) -> Run:
+        directory = tmp_path_factory.mktemp("alone") / "run"
+        return train_together(directory, 1, 1, [*settings, "training.distribution=none"])
+
+    return train_alone
 
 
 def figures(run: Run) -> dict[str, list[tuple[int, float]]]:
@@ -249,12 +252,11 @@ def assert_same_training(run: Run, expected: Run) -> None:
         pytest.param(SPLIT_WEIGHTS, id="split_weights"),
     ],
 )
-def test_many_train_to_the_same_weights_as_one(ways, tmp_path):
+def test_many_train_to_the_same_weights_as_one(ways, train_alone, tmp_path):
     processes, devices, settings = ways[keras.config.backend()]
     many = train_together(tmp_path / "many", processes, devices, settings)
-    alone = [each for each in settings if "distribution" not in each]
-    alone.append("training.distribution=none")
-    assert_same_training(many, train_together(tmp_path / "one", 1, 1, alone))
+    alone = [each for each in settings if "distribution" not in each and "shards" not in each]
+    assert_same_training(many, train_alone(*alone))
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from support.small_models import new_model
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution.jax_mesh import layout_map, shard_of
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     "processes, devices, model_shards, expected",

@@ -6,6 +6,8 @@ import pytest
 
 from keras_transformer.training.distribution.tensorflow_replicas import _rank
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     "cluster, task_type, task_id, expected",

@@ -5,6 +5,8 @@ import pytest
 
 from keras_transformer.training.distribution.torch_processes import TorchProcesses
 
+pytestmark = pytest.mark.once
+
 torch = pytest.importorskip("torch")
 
 

@@ -1,0 +1,187 @@
+"""Writes a Transformer as a CTranslate2 model."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.exchange.source_model import (
+    Rule,
+    array,
+    check_model,
+    check_supported,
+    position_table,
+)
+from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
+from keras_transformer.models.base import in_float32
+from keras_transformer.models.transformer import Transformer
+
+# Maps activations of Keras to those of CTranslate2. "GELU" is the exact function, as in Keras.
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+}
+RULES: tuple[Rule, ...] = (
+    (
+        "activation",
+        lambda x: x.activation not in ACTIVATIONS,
+        f"the activations {', '.join(ACTIVATIONS)}",
+    ),
+    (
+        "d_k",
+        lambda x: x.d_k not in (None, x.d_model // x.num_heads),
+        "keys as wide as the values, d_model / num_heads",
+    ),
+    ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
+    (
+        "position_encoding",
+        lambda x: getattr(x.positions, "concatenate", False),
+        "positions that are added to the embeddings",
+    ),
+)
+# Bias on the logits of forbidden tokens. In float32, their probability becomes 0. Float16 can
+# represent this number.
+FORBIDDEN = -1e4
+
+
+def write_ctranslate2(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    directory: str | Path,
+    quantization: str | None = None,
+) -> None:
+    """Writes a model and its tokenizer to a new folder that `ctranslate2.Translator` loads.
+
+    For the arguments, see `export_ctranslate2`.
+
+    Raises:
+        ImportError: If `quantization` needs PyTorch and PyTorch is not installed.
+        ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
+            model is already quantized. If the tokenizer belongs to another model.
+    """
+    from ctranslate2 import specs
+
+    check_model(model, tokenizer)
+    check_supported(model, "CTranslate2", RULES)
+    if quantization not in (None, *specs.model_spec.ACCEPTED_MODEL_TYPES):
+        raise ValueError(
+            f"`quantization` must be one of {list(specs.model_spec.ACCEPTED_MODEL_TYPES)}. "
+            f"Received: quantization={quantization!r}"
+        )
+    if "bfloat16" in (quantization or "") and not find_spec("torch"):
+        raise ImportError(
+            f"CTranslate2 needs PyTorch to write {quantization}: "
+            "pip install 'keras3-transformer[torch]'"
+        )
+    spec = _specification(in_float32(model), tokenizer, specs)
+    spec.validate()
+    spec.optimize(quantization)
+    directory = Path(directory)
+    directory.mkdir(parents=True)
+    spec.save(str(directory))
+    tokenizer.save(directory / "tokenizer")
+
+
+def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
+    """Returns the CTranslate2 specification, with weights, vocabularies and settings."""
+    sizes = {
+        "num_heads": model.num_heads,
+        "pre_norm": model.norm_first,
+        "activation": specs.Activation[ACTIVATIONS[model.activation]],
+    }
+    if isinstance(model.positions, RotaryPositionalEncoding):
+        # `rotary_dim` 0 rotates all features of a head. Features 2i and 2i + 1 form a pair.
+        sizes = {**sizes, "rotary_dim": 0, "rotary_interleave": True}
+    encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
+    decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
+    spec = specs.TransformerSpec(encoder, decoder)
+    _set_encoder(spec.encoder, model)
+    _set_decoder(spec.decoder, model, tokenizer)
+    spec.register_source_vocabulary(tokenizer.source_pieces)
+    spec.register_target_vocabulary(tokenizer.target_pieces)
+    pieces = tokenizer.target_pieces
+    spec.config.unk_token = pieces[tokenizer.unk_id]
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[tokenizer.bos_id]
+    spec.config.eos_token = pieces[tokenizer.eos_id]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = model.norm_epsilon
+    # For `CTranslate2Translator`; CTranslate2 ignores it.
+    spec.config.add_attribute("max_length", model.max_length)
+    return spec
+
+
+def _set_encoder(spec: Any, model: Transformer) -> None:
+    spec.embeddings[0].weight = array(model.source_embedding.embeddings)
+    spec.position_encodings.encodings = _encodings(model)
+    for layer_spec, layer in zip(spec.layer, model.encoder.layers, strict=True):
+        _set_self_attention(layer_spec, layer)
+        _set_feed_forward(layer_spec, layer)
+    if model.norm_first:
+        _set_norm(spec.layer_norm, model.encoder.norm)
+
+
+def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
+    embeddings = array(model.target_embedding.embeddings)
+    spec.embeddings.weight = spec.projection.weight = embeddings
+    spec.projection.bias = np.zeros(len(embeddings), "float32")
+    spec.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
+    if hasattr(spec, "position_encodings"):
+        spec.position_encodings.encodings = _encodings(model)
+    for layer_spec, layer in zip(spec.layer, model.decoder.layers, strict=True):
+        _set_self_attention(layer_spec, layer)
+        _set_cross_attention(layer_spec, layer)
+        _set_feed_forward(layer_spec, layer)
+    if model.norm_first:
+        _set_norm(spec.layer_norm, model.decoder.norm)
+
+
+def _encodings(model: Transformer) -> np.ndarray:
+    """Returns the position table for CTranslate2. If the model has no table, returns zeros."""
+    table = position_table(model)
+    return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
+
+
+def _set_self_attention(spec: Any, layer: EncoderLayer) -> None:
+    attention, linear = layer.self_attention, spec.self_attention.linear
+    projections = (attention.query_projection, attention.key_projection, attention.value_projection)
+    _set_linear(linear[0], *projections)
+    _set_linear(linear[1], attention.output_projection)
+    _set_scale(spec.self_attention, attention)
+    _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
+
+
+def _set_cross_attention(spec: Any, layer: DecoderLayer) -> None:
+    attention, linear = layer.cross_attention, spec.attention.linear
+    _set_linear(linear[0], attention.query_projection)
+    _set_linear(linear[1], attention.key_projection, attention.value_projection)
+    _set_linear(linear[2], attention.output_projection)
+    _set_scale(spec.attention, attention)
+    _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
+
+
+def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
+    _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
+    _set_linear(spec.ffn.linear_1, layer.feed_forward.outer)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
+
+
+def _set_scale(spec: Any, attention: Any) -> None:
+    """Sets the factor of the queries if it is not the default of CTranslate2, 1 / sqrt(d_k)."""
+    if not attention.use_scale:
+        spec.queries_scale = np.float32(1)
+
+
+def _set_linear(spec: Any, *layers: Any) -> None:
+    """Joins the weights of `layers` along the output axis, and stores them in `spec`."""
+    spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
+    spec.bias = np.concatenate([array(layer.bias) for layer in layers])
+
+
+def _set_norm(spec: Any, layer: Any) -> None:
+    spec.gamma, spec.beta = array(layer.gamma), array(layer.beta)

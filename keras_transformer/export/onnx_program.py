@@ -1,0 +1,311 @@
+"""Translates with an exported ONNX model, and needs only NumPy, onnxruntime and sentencepiece.
+
+`export_onnx` copies this file to its output folder, as `translate.py`. Example of use:
+
+    pip install numpy onnxruntime sentencepiece
+    python FOLDER/translate.py < in.txt > out.txt
+
+This file imports no module of keras_transformer, so `translate.py` runs without that package.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import sentencepiece
+
+LINES = 1024  # maximum number of lines that the command translates together
+
+
+class OnnxModel:
+    """Runs the exported encoder and decoder.
+
+    Example:
+
+    >>> model = OnnxModel("exports/quickstart/onnx")
+    >>> state = model.encode(np.array([[17, 25, 3]]))
+    >>> outputs = ["candidate_ids", "candidate_log_probabilities"]
+    >>> (ids, _), state = model.step(np.array([[2]]), np.array([[0]]), state, outputs, 1)
+    >>> ids[0, 0, 0]  # the most probable first token
+
+    Args:
+        directory: A folder written by `export_onnx`.
+        num_threads: Number of threads per operation. Defaults to 0, which means one per core.
+    """
+
+    def __init__(self, directory: str | Path, num_threads: int = 0) -> None:
+        directory = Path(directory)
+        self.config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = num_threads
+        # Busy waiting (spinning) slows down other threads on the same cores.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._encoder, self._decoder = (
+            onnxruntime.InferenceSession(directory / name, options, ["CPUExecutionProvider"])
+            for name in ("encoder.onnx", "step.onnx")
+        )
+        self._memory = [output.name for output in self._encoder.get_outputs()]
+        shapes = {x.name: x.shape for x in self._decoder.get_inputs()}
+        # The axes of a cached tensor are sentences, hypotheses, heads, tokens and features.
+        self._sizes = {name: x[2::2] for name, x in shapes.items() if name.startswith("past_")}
+
+    def encode(self, source_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the state for the first decoder step, for pieces and eos `(B, S)`, padded.
+
+        The state contains the keys and values of the source, and an empty cache. Axis 0 of each
+        array is B.
+        """
+        memory = self._encoder.run(self._memory, {"source_ids": source_ids.astype("int64")})
+        past = {
+            name: np.zeros((len(source_ids), 1, heads, 0, width), "float32")
+            for name, (heads, width) in self._sizes.items()
+        }
+        return {**dict(zip(self._memory, memory, strict=True)), **past}
+
+    def step(
+        self,
+        token_ids: np.ndarray,
+        parents: np.ndarray,
+        state: dict[str, np.ndarray],
+        outputs: Sequence[str],
+        num_candidates: int = 1,
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Predicts the next token of each hypothesis.
+
+        Args:
+            token_ids: int `(B, N)`, the newest token of each hypothesis. In the first step, it is
+                bos.
+            parents: int `(B, N)`, the index of each hypothesis's parent among the hypotheses of the
+                previous step. In the first step, all indices are 0.
+            state: The result of `encode`, or the state that the previous step returned.
+            outputs: Names of outputs of `step.onnx`, such as "logits".
+            num_candidates: Number C of next tokens for each hypothesis, at most V. Defaults to 1.
+
+        Returns:
+            The values of `outputs`, and the state for the next step.
+        """
+        numbers = {"token_ids": token_ids, "parents": parents, "num_candidates": [num_candidates]}
+        feed = {**state, **{name: np.asarray(x, "int64") for name, x in numbers.items()}}
+        cache = [name.removeprefix("past_") for name in self._sizes]
+        found = self._decoder.run([*outputs, *cache], feed)
+        past = dict(zip(self._sizes, found[len(outputs) :], strict=True))
+        return found[: len(outputs)], {**state, **past}
+
+
+class StandaloneTranslator:
+    """Translates lists of sentences by beam search, as `keras_transformer.Translator` does.
+
+    Args:
+        directory: A folder written by `export_onnx`.
+        beam_size: Number of beams per sentence. 1 means greedy search. Defaults to the exported
+            value.
+        length_penalty: Exponent alpha of the length penalty ((5 + n) / 6) ** alpha for n tokens (Wu
+            et al. 2016), from 0 to 10. Defaults to the exported value.
+        max_length: Maximum number of tokens of a translation, including eos, at most `max_length`
+            in `config.json`. Defaults to the exported value. If the exported value is None, a
+            translation can have 50 tokens more than the source.
+        tokens_per_batch: Maximum number of source tokens in a batch, including padding. Defaults
+            to 1024.
+        num_threads: As for `OnnxModel`.
+
+    Raises:
+        OSError: If the folder does not exist.
+        ValueError: If an option is out of range.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        max_length: int | None = None,
+        tokens_per_batch: int = 1024,
+        num_threads: int = 0,
+    ) -> None:
+        self.model = OnnxModel(directory, num_threads)
+        config = self.model.config
+        self.beam_size = config["beam_size"] if beam_size is None else beam_size
+        self.length_penalty = config["length_penalty"] if length_penalty is None else length_penalty
+        self.max_length = config["search_max_length"] if max_length is None else max_length
+        self.tokens_per_batch = tokens_per_batch
+        size, longest = config["target_vocabulary_size"], config["max_length"]
+        for name, lowest, highest in (
+            ("beam_size", 1, size // 2),
+            ("length_penalty", 0, 10),
+            ("max_length", 1, longest),
+        ):
+            value = getattr(self, name)
+            if value is not None and not lowest <= value <= highest:
+                raise ValueError(f"`{name}` must be from {lowest} to {highest}. Received: {value}")
+        self._source, self._target = (
+            sentencepiece.SentencePieceProcessor(
+                model_file=str(Path(directory) / "tokenizer" / config[f"{side}_tokenizer"])
+            )
+            for side in ("source", "target")
+        )
+
+    def translate(self, sentences: Sequence[str]) -> list[str]:
+        """Returns the best translation of each sentence.
+
+        The translation of a blank sentence is "". A sentence with more tokens than the model
+        supports is truncated with a warning.
+        """
+        return [text for text, _ in self.translate_with_scores(sentences)]
+
+    def translate_with_scores(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
+        """Returns the best translation of each sentence and its score."""
+        eos_id, longest = self.model.config["eos_id"], self.model.config["max_length"]
+        pieces = self._source.encode([sentence.strip() for sentence in sentences])
+        for sentence, ids in zip(sentences, pieces, strict=True):
+            if len(ids) >= longest:
+                warnings.warn(
+                    f"Only the first {longest - 1:,} of {len(ids):,} pieces of "
+                    f"{sentence[:40]!r}... are translated.",
+                    stacklevel=3,
+                )
+        found = self.search([[*ids[: longest - 1], eos_id] for ids in pieces if ids])
+        texts = self._target.decode([[id for id in ids if id != eos_id] for ids, _ in found])
+        results = zip(texts, (score for _, score in found), strict=True)
+        return [next(results) if ids else ("", 0.0) for ids in pieces]
+
+    def search(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
+        """Returns the token ids and the score of the best translation of each source.
+
+        Each source ends with eos. Sources of similar length form a batch; the longest come first.
+        """
+        found: dict[int, tuple[list[int], float]] = {}
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
+        while order:
+            longest = len(sources[order[0]])
+            rows = max(1, self.tokens_per_batch // longest)
+            indices, order = order[:rows], order[rows:]
+            source_ids = np.full((len(indices), longest), self.model.config["pad_id"])
+            for row, index in zip(source_ids, indices, strict=True):
+                row[: len(sources[index])] = sources[index]
+            limits = np.array([self._limit(len(sources[index])) for index in indices])
+            found.update(zip(indices, self.search_batch(source_ids, limits), strict=True))
+        return [found[index] for index in range(len(sources))]
+
+    def _limit(self, source_length: int) -> int:
+        config = self.model.config
+        return self.max_length or min(source_length + config["extra_length"], config["max_length"])
+
+    def search_batch(
+        self, source_ids: np.ndarray, limits: np.ndarray
+    ) -> list[tuple[list[int], float]]:
+        """Returns ids and score of the best hypothesis of each source.
+
+        The search of a sentence ends if it has `beam_size` finished hypotheses, or if no unfinished
+        hypothesis can reach a higher score than the best finished one.
+
+        Args:
+            source_ids: int `(B, S)`, pieces and eos, padded at the end.
+            limits: int `(B,)`, the maximum number of tokens of each translation.
+        """
+        config, beams, batch = self.model.config, self.beam_size, len(source_ids)
+        shape = (batch, beams, 1 + int(limits.max()))
+        ids = np.full(shape, config["pad_id"])  # of unfinished hypotheses; bos comes first
+        ids[:, :, 0] = config["bos_id"]
+        totals = np.full(shape[:2], -np.inf, "float32")  # their log-probabilities
+        totals[:, 0] = 0.0  # one empty hypothesis
+        parents = np.zeros(shape[:2], "int64")
+        best_ids, best_scores = ids[:, 0].copy(), np.full(batch, -np.inf, "float32")
+        num_finished = np.zeros(batch, "int64")
+        state = self.model.encode(source_ids)
+        for length in range(1, shape[-1]):
+            outputs = ["candidate_log_probabilities", "candidate_ids"]
+            newest = ids[:, :, length - 1]
+            candidates, state = self.model.step(newest, parents, state, outputs, 2 * beams)
+            totals, parents, tokens = _continued(totals, *candidates)
+            ids = np.take_along_axis(ids, parents[:, :, None], axis=1)
+            ids[:, :, length] = tokens
+            ends = (tokens == config["eos_id"]) | (limits <= length)[:, None]
+            scores = np.where(ends, totals, -np.inf)[:, :beams] / self._divisor(length)
+            num_finished += np.sum(scores > -np.inf, axis=1)
+            rows = np.flatnonzero(scores.max(axis=1) > best_scores)
+            first = scores.argmax(axis=1)[rows]
+            best_ids[rows], best_scores[rows] = ids[rows, first], scores[rows, first]
+            totals, chosen = _largest(np.where(ends, -np.inf, totals), beams)
+            parents = np.take_along_axis(parents, chosen, axis=1)
+            ids = np.take_along_axis(ids, chosen[:, :, None], axis=1)
+            is_open = (totals[:, 0] / self._divisor(limits) > best_scores) & (num_finished < beams)
+            totals[~is_open] = -np.inf
+            if not is_open.any():
+                break
+        kept = [[id for id in row[1:].tolist() if id != config["pad_id"]] for row in best_ids]
+        return list(zip(kept, best_scores.tolist(), strict=True))
+
+    def _divisor(self, length: Any) -> Any:
+        return ((5.0 + np.asarray(length, "float32")) / 6.0) ** np.float32(self.length_penalty)
+
+
+def _continued(
+    totals: np.ndarray, log_probabilities: np.ndarray, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns log-probabilities, parents and new tokens of the C best continuations, `(B, C)`.
+
+    `totals` `(B, N)` belongs to the hypotheses, the other arguments `(B, N, C)` to next tokens.
+    """
+    batch, _, count = ids.shape
+    totals, order = _largest((totals[:, :, None] + log_probabilities).reshape(batch, -1), count)
+    return totals, order // count, np.take_along_axis(ids.reshape(batch, -1), order, axis=1)
+
+
+def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the `count` largest numbers in each row, largest first, and their indices."""
+    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(values, order, axis=1), order
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Translate FILE or standard input (UTF-8), one sentence per line."
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument(
+        "--model",
+        default=Path(__file__).parent,
+        help="folder of the exported model; default: the folder of this file",
+    )
+    parser.add_argument("--beam-size", type=int, help="default: the exported beam size")
+    parser.add_argument("--length-penalty", type=float, help="default: the exported length penalty")
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        help="maximum tokens of a translation; default: the exported value, or source length plus "
+        "50 if none was exported",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="number of threads; default: 0, one per core"
+    )
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Translates a file or standard input, and prints one line for each line of input."""
+    arguments = _arguments(words)
+    try:
+        search = arguments.beam_size, arguments.length_penalty, arguments.max_length
+        translator = StandaloneTranslator(arguments.model, *search, num_threads=arguments.threads)
+        binary = open(arguments.file, "rb") if arguments.file else sys.stdin.buffer
+        # Only "\n" and "\r\n" end a line.
+        with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="\n") as file:
+            while lines := list(itertools.islice(file, LINES)):
+                for translation in translator.translate(lines):
+                    line = translation.replace("\n", " ").replace("\r", " ")
+                    sys.stdout.buffer.write(f"{line}\n".encode())
+                sys.stdout.buffer.flush()
+    except (OSError, ValueError) as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,528 @@
+"""Attention patterns for long sequences: a base class, a registry of names, and sparse patterns.
+
+`FullAttention` has a file of its own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.operations import scalar
+from keras_transformer.errors import check_sizes
+from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
+
+# Maps names to classes.
+ATTENTION_PATTERNS: dict[str, Any] = {}
+SMALLEST_BLOCK = 64
+
+
+def attention_pattern(name: str) -> Callable[[type], type]:
+    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`."""
+
+    def register(pattern: type) -> type:
+        ATTENTION_PATTERNS[name] = pattern
+        return pattern
+
+    return register
+
+
+def new_attention_pattern(name: Any, window: int | None) -> Any:
+    """Creates an `AttentionPattern` from its registered name.
+
+    Args:
+        name: A registered name, or None for no pattern. For a list, the function returns a list.
+        window: The window, stride or block size in tokens, or None if the pattern has none of them.
+
+    Raises:
+        ValueError: If the name is not registered, if a required `window` is missing, or if `window`
+            is given for a pattern without a window.
+    """
+    names = name if isinstance(name, list) else [name]
+    known = [None, *ATTENTION_PATTERNS]
+    if not names or not all(each in known for each in names):
+        raise ValueError(
+            f"`attention_pattern` must be None, one of {known[1:]}, or a list of these. "
+            f"Received: attention_pattern={name!r}"
+        )
+    classes = [ATTENTION_PATTERNS.get(each) for each in names]
+    if any(each and each.needs_window for each in classes) != (window is not None):
+        raise ValueError(
+            "`attention_window` is required for patterns with a window, stride or block size, and "
+            "must be None for all other patterns. "
+            f"Received: attention_pattern={name!r}, attention_window={window}"
+        )
+    patterns = [each and (each(window) if each.needs_window else each()) for each in classes]
+    return patterns if isinstance(name, list) else patterns[0]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AttentionPattern:
+    """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
+
+    A pattern defines which keys a query attends to by their positions. A pattern computes attention
+    without storing the scores of all pairs of query and key. A pattern has no weights, so the
+    weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass
+    whose fields are sizes in tokens, at least 1. Padding before a sequence changes no result.
+
+    A subclass defines `allows`, and `__call__`.
+
+    Call arguments:
+        query: float tensor `(B, H, T, K)`.
+        key: float tensor `(B, H, S, K)`.
+        value: float tensor `(B, H, S, K_v)`.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
+        use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
+        use_scale: Whether scores are divided by sqrt(K). Defaults to True.
+        dropout: `Dropout` layer for the attention weights. Defaults to None.
+        training: Whether to apply dropout. Defaults to False.
+
+    Returns:
+        A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
+
+    Raises:
+        ValueError: If a size is not an integer of at least 1.
+        ValueError: If `padding_mask` has another number of columns than there are keys.
+
+    Attributes:
+        needs_window: Whether the pattern has a window, stride or block size. It must be the
+            dataclass's first field and must have no default.
+    """
+
+    needs_window = False
+
+    def __post_init__(self) -> None:
+        check_sizes(**self.get_config())
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        raise NotImplementedError
+
+    def allows(self, query: Any, key: Any) -> Any:
+        """Returns a bool tensor, True where the pattern lets a query attend to a key.
+
+        Args:
+            query: int tensor, the positions of queries. The first real token has position 0.
+            key: int tensor, the positions of keys. Its shape must broadcast to that of `query`.
+        """
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "AttentionPattern":
+        return cls(**config)
+
+
+class BlockPattern(AttentionPattern):
+    """Base class of sparse patterns for self-attention, which split the sequence into blocks.
+
+    A subclass returns the scores of the keys that the queries of a block may attend to. One softmax
+    covers all scores of a query.
+    """
+
+    needs_window = True
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
+            raise ValueError(
+                f"{type(self).__name__} is for self-attention: the numbers of queries and keys "
+                f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
+            )
+        if use_scale:
+            query = query * (1.0 / math.sqrt(query.shape[-1]))
+        size = fitting_size(self.largest_block, ops.shape(key)[2])
+        parts = (query, key, value, key_marks(key, padding_mask))
+        groups = self._groups(size, *(split_blocks(x, size) for x in parts), use_causal_mask)
+        scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = weights if dropout is None else dropout(weights, training=training)
+        num_near = ops.shape(groups[0][0])[-1]
+        heads = groups[0][1](weights[..., :num_near])
+        if len(groups) == 2:
+            heads = heads + groups[1][1](weights[..., num_near:])
+        return join_blocks(heads, ops.shape(query)[2])
+
+    @property
+    def largest_block(self) -> int:
+        """Number of positions of a block, if the sequence is not shorter."""
+        raise NotImplementedError
+
+    def _groups(
+        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+        """Returns one or two groups of keys: the near keys, and possibly the far keys.
+
+        Args:
+            size: Number b of positions of a block.
+            queries: float tensor `(B, H, M, b, K)`.
+            keys: float tensor `(B, H, M, b, K)`.
+            values: float tensor `(B, H, M, b, K_v)`.
+            marks: int32 tensor `(B, 1, M, b, 1)` (see `key_marks`).
+            use_causal_mask: Whether position t attends only to positions up to t.
+
+        Returns:
+            A list of tuples: the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
+            weights of this shape by the values of these keys.
+        """
+        raise NotImplementedError
+
+
+@attention_pattern("local")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
+class LocalAttention(BlockPattern):
+    """Attends to positions at most `window` positions away (restricted self-attention, §4).
+
+    The sequence is split into blocks of `window` positions, or of 64 positions if `window` is less
+    than 64. The queries of a block are multiplied by the keys of this block and of the neighbouring
+    blocks. Time and memory are proportional to the sequence length times `window`. In each layer,
+    information moves by at most `window` positions.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=LocalAttention(window=128))
+
+    Args:
+        window: Largest distance in tokens between query and key, at least 1 (r in the paper). The
+            window covers earlier and later keys. A causal mask excludes all later keys.
+
+    Raises:
+        ValueError: If `window` is less than 1, or if a call has different numbers of queries and
+            keys.
+
+    Source: Vaswani et al. 2017, §4, "restricted self-attention".
+    """
+
+    window: int
+
+    @property
+    def largest_block(self) -> int:
+        return max(self.window, SMALLEST_BLOCK)
+
+    def _groups(
+        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+        keys, values, marks = (with_neighbours(x, use_causal_mask) for x in (keys, values, marks))
+        distance = neighbour_distances(size, use_causal_mask)
+        allowed = self.allows(distance, 0)
+        if use_causal_mask:
+            allowed = ops.logical_and(allowed, distance >= 0)
+        scores = masked_scores(queries, keys, marks, allowed)
+        return [(scores, lambda weights: ops.matmul(weights, values))]
+
+    def allows(self, query: Any, key: Any) -> Any:
+        return ops.abs(query - key) <= self.window
+
+
+@attention_pattern("strided")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
+class StridedAttention(BlockPattern):
+    """Attends to neighbours and to positions whose distance is a multiple of the stride.
+
+    Neighbours are at most `stride` positions away. In every head, one softmax covers neighbours and
+    distant positions ("merged head" in Child et al.). Time and memory for a sequence of length T
+    are proportional to T * (3 * stride + T / stride). With a stride of about sqrt(T), time and
+    memory grow as T^1.5. Two layers together can pass information between any two positions.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=StridedAttention(stride=128))
+
+    Args:
+        stride: The stride l in tokens, at least 1.
+
+    Raises:
+        ValueError: If `stride` is less than 1, or if a call has different numbers of queries and
+            keys.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
+    """
+
+    stride: int
+
+    @property
+    def largest_block(self) -> int:
+        return self.stride
+
+    def _groups(
+        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+        near_keys, near_values, near_marks = (
+            with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
+        )
+        near = masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
+        # A column contains the positions that have the same remainder modulo the stride.
+        queries, keys, values, marks = (
+            ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)
+        )
+        blocks = ops.arange(ops.shape(queries)[3])
+        is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
+        far = ops.swapaxes(masked_scores(queries, keys, marks, is_before), 2, 3)
+
+        def far_heads(weights: Any) -> Any:
+            return ops.swapaxes(ops.matmul(ops.swapaxes(weights, 2, 3), values), 2, 3)
+
+        return [(near, lambda weights: ops.matmul(weights, near_values)), (far, far_heads)]
+
+    def allows(self, query: Any, key: Any) -> Any:
+        distance = query - key
+        is_near = ops.abs(distance) <= self.stride
+        return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
+
+    def _near(self, size: Any, use_causal_mask: bool) -> Any:
+        """Returns a bool mask, True at allowed distances of more than 0 and less than `size`.
+
+        Without a causal mask, the mask compares absolute distances. A separate matrix product
+        computes the scores at the distances 0, `size`, 2 `size`, and so on.
+        """
+        distance = neighbour_distances(size, use_causal_mask)
+        farthest = ops.abs(distance) if not use_causal_mask else distance
+        is_between = ops.logical_and(farthest > 0, farthest < size)
+        return ops.logical_and(is_between, self.allows(distance, 0))
+
+
+@attention_pattern("fixed")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
+class FixedAttention(BlockPattern):
+    """Attends to the query's own block and to the last positions of all other blocks.
+
+    Blocks are counted from the first real token, so padding before a sequence changes nothing. The
+    last positions of a block are its summary: they attend to their whole block, and all later
+    positions attend to them. In every head, one softmax covers the own block and the summaries
+    ("merged head" in Child et al.). Time and memory for a sequence of length T are proportional to
+    T * (block_size + num_summaries * T / block_size). With a block size of about
+    sqrt(num_summaries * T), time and memory grow as T^1.5.
+
+    The pattern is made for causal attention to text and other data without a period, for which
+    `StridedAttention` is made. Without a causal mask, positions also attend to the summaries of
+    later blocks. The last block has no summary if it is too short, so earlier blocks do not attend
+    to it.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=FixedAttention(128))
+
+    Args:
+        block_size: Number l of positions in a block, at least 1.
+        num_summaries: Number c of summary positions at the end of each block, from 1 to
+            `block_size`. Defaults to `block_size // 16`, but at least 1.
+
+    Raises:
+        ValueError: If `block_size` is less than 1, if `num_summaries` is not from 1 to
+            `block_size`, or if a call has different numbers of queries and keys.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
+    """
+
+    block_size: int
+    num_summaries: int | None = None
+
+    def __post_init__(self) -> None:
+        check_sizes(block_size=self.block_size)
+        check_sizes(num_summaries=self._summary_size)
+        if self._summary_size > self.block_size:
+            raise ValueError(
+                "`num_summaries` must be at most `block_size`. "
+                f"Received: num_summaries={self.num_summaries}, block_size={self.block_size}"
+            )
+
+    @property
+    def _summary_size(self) -> int:
+        default = max(1, self.block_size // 16)
+        return default if self.num_summaries is None else self.num_summaries
+
+    @property
+    def largest_block(self) -> int:
+        return self.block_size
+
+    def __call__(
+        self, query: Any, key: Any, value: Any, padding_mask: Any = None, **options: Any
+    ) -> Any:
+        if padding_mask is None:
+            return super().__call__(query, key, value, **options)
+        start = sequence_start(padding_mask)
+        query, key, value = (_rotate(x, start) for x in (query, key, value))
+        padding_mask = _rotate(padding_mask[:, None, :, None], start)[:, 0, :, 0]
+        return _rotate(super().__call__(query, key, value, padding_mask, **options), -start)
+
+    def _groups(
+        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+        positions = ops.arange(ops.shape(keys)[3], dtype="int32")
+        # If JAX does not know the length, the whole sequence is here (see `fitting_size`).
+        allowed = self.allows(positions[:, None], positions)
+        if use_causal_mask:
+            allowed = ops.logical_and(allowed, positions <= positions[:, None])
+        near = masked_scores(queries, keys, marks, allowed)
+        near_group = (near, lambda weights: ops.matmul(weights, values))
+        if size != self.block_size:  # A shorter sequence is a single block.
+            return [near_group]
+
+        def far_heads(weights: Any) -> Any:
+            heads = ops.matmul(_join(weights), self._summaries(values))
+            return ops.reshape(heads, (*ops.shape(queries)[:4], values.shape[-1]))
+
+        return [near_group, (self._far_scores(queries, keys, marks, use_causal_mask), far_heads)]
+
+    def allows(self, query: Any, key: Any) -> Any:
+        is_near = ops.equal(query // self.block_size, key // self.block_size)
+        is_summary = ops.mod(key, self.block_size) >= self.block_size - self._summary_size
+        return ops.logical_or(is_near, is_summary)
+
+    def _summaries(self, blocks: Any) -> Any:
+        """Joins the last c positions of the blocks `(B, H, M, l, K)`: `(B, H, M * c, K)`."""
+        return _join(blocks[:, :, :, self.block_size - self._summary_size :])
+
+    def _far_scores(self, queries: Any, keys: Any, marks: Any, use_causal_mask: bool) -> Any:
+        """Returns scores `(B, H, M, l, M * c)` of the summaries of other blocks."""
+        keys, marks = self._summaries(keys), self._summaries(marks)
+        joined = _join(queries)
+        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
+        of_queries, of_keys = (
+            ops.arange(ops.shape(x)[2], dtype="int32") // size
+            for x, size in ((joined, self.block_size), (keys, self._summary_size))
+        )
+        of_queries = of_queries[:, None]
+        is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
+        scores = masked_scores(joined, keys, marks, is_other)
+        return ops.reshape(scores, (*ops.shape(queries)[:4], ops.shape(keys)[2]))
+
+
+def _join(blocks: Any) -> Any:
+    """Joins the blocks `(B, H, M, b, K)`: `(B, H, M * b, K)`."""
+    return join_blocks(blocks, None)
+
+
+def _rotate(x: Any, start: Any) -> Any:
+    """Rotates each sequence of `x` `(B, H, T, K)`, so that position `start` `(B, 1)` is first."""
+    length = ops.shape(x)[2]
+    positions = ops.mod(ops.arange(length, dtype="int32") + start, length)
+    return ops.take_along_axis(x, positions[:, None, :, None], axis=2)
+
+
+def fitting_size(size: int, length: Any) -> Any:
+    """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
+
+    When JAX infers shapes, `length` is a symbol instead of a number. With a symbolic `length`, the
+    whole sequence is one block.
+    """
+    if isinstance(length, int):
+        return max(1, min(size, length))
+    return size if ops.is_tensor(length) else length
+
+
+def split_blocks(x: Any, size: Any) -> Any:
+    """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
+    batch, heads, length, width = ops.shape(x)
+    # If the length is symbolic, there is a single block of this length (see `fitting_size`).
+    added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
+    x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
+    return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
+
+
+def join_blocks(blocks: Any, length: Any) -> Any:
+    """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`.
+
+    If `length` is None, the sequence has all M b positions.
+    """
+    batch, heads, count, size, width = ops.shape(blocks)
+    return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
+
+
+def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
+    """Joins each block with the block before it and, without a causal mask, the block after it.
+
+    `blocks` has the shape `(B, H, M, b, K)`. The result has the shape `(B, H, M, 2 b, K)` with a
+    causal mask, otherwise `(B, H, M, 3 b, K)`. Zeros replace the missing blocks before the first
+    block and after the last block.
+    """
+    sides = 2 if use_causal_mask else 3
+    padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
+    shape = ops.shape(blocks)
+    parts = [ops.slice(padded, (0, 0, start, 0, 0), shape) for start in range(sides)]
+    return ops.concatenate(parts, axis=3)
+
+
+def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
+    """Returns query position minus key position, int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
+
+    The queries are in one block of b = `size` positions. The keys are in this block and in its
+    neighbours (see `with_neighbours`).
+    """
+    keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
+    return ops.arange(size, dtype="int32")[:, None] - keys
+
+
+def key_marks(key: Any, padding_mask: Any) -> Any:
+    """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
+
+    `split_blocks` fills up the last block of keys and the last block of marks with zeros. The added
+    keys therefore count as padding.
+    """
+    check_mask_length(padding_mask, key.shape[2])
+    if padding_mask is None:
+        padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
+    return _ones_and_zeros(padding_mask)[:, None, :, None]
+
+
+def masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
+    """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
+
+    A score is masked if its key is padding or if `allowed` is False. If `allowed` is None, only
+    padding is masked.
+    """
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    mask = ops.swapaxes(marks, -1, -2) > 0
+    if allowed is not None:
+        mask = ops.logical_and(mask, allowed)
+    return ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+
+
+def sequence_start(padding_mask: Any) -> Any:
+    """Returns the position of the first real token, int32 `(..., 1)`, or S if there is none.
+
+    `padding_mask` has the shape `(..., S)`.
+    """
+    seen = ops.cumsum(_ones_and_zeros(padding_mask), axis=-1)
+    return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
+
+
+def _ones_and_zeros(mask: Any) -> Any:
+    # Through bool, because a mask of integers may have other numbers than 1 for True.
+    return ops.cast(ops.cast(mask, "bool"), "int32")
+
+
+def check_mask_length(padding_mask: Any, num_keys: Any) -> None:
+    """Raises `ValueError` if the length of the mask and the number of keys are known and differ."""
+    length = None if padding_mask is None else padding_mask.shape[1]
+    if isinstance(length, int) and isinstance(num_keys, int) and length != num_keys:
+        raise ValueError(
+            "`padding_mask` must have as many columns as there are keys. "
+            f"Received: shape={tuple(padding_mask.shape)}, {num_keys} keys"
+        )

@@ -1,0 +1,379 @@
+"""Decodes one token at a time, with cached keys and values.
+
+The `call` of attention, decoder layer and decoder computes whole sequences. The functions of this
+file compute the same for one new token per hypothesis. Models use them through the methods of
+`DecodingStep`, from which `Decoder` inherits.
+"""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from keras_transformer.layers.attention.cache import (
+    Cache,
+    FixedKeyValues,
+    GrowingKeyValues,
+    KeyValues,
+    empty_key_values,
+    empty_slots,
+    pad,
+    take_slots,
+)
+from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.base import int8_matmul, is_default_int8
+
+
+class DecodingStep:
+    """Mixin of `Decoder` that decodes one token at a time."""
+
+    layers: list[Any]
+    num_layers: int
+    num_heads: int
+    use_causal_mask: bool
+
+    def init_cache(
+        self,
+        batch: Any,
+        beam_size: Any,
+        max_length: int | None,
+        memory: Any = None,
+        memory_padding_mask: Any = None,
+    ) -> Cache:
+        """Returns the cache for the first decoding step.
+
+        Args:
+            batch: Number of sentences B.
+            beam_size: Number of hypotheses N per sentence.
+            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
+                grows by one position per step.
+            memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None,
+                which means that all tokens are real.
+
+        Returns:
+            A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
+            `sentence` contains the self-attention keys and values and the cross-attention keys and
+            values of each layer, and the padding mask of the memory. `shared` contains the joined
+            query, key and value projections of each layer.
+
+        Raises:
+            ValueError: If `use_memory` is True and `memory` is missing, or if `use_memory` is False
+                and `memory` is given.
+            ValueError: If `use_causal_mask` is False.
+        """
+        if not self.use_causal_mask:
+            raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
+        self.layers[0].check_memory(memory)
+        of_memory: list[Any] = [()] * self.num_layers
+        if memory is not None:
+            of_memory = [_memory_key_values(x.cross_attention, memory) for x in self.layers]
+            if memory_padding_mask is None:
+                memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
+        attentions = [layer.self_attention for layer in self.layers]
+        return Cache(
+            beam=empty_slots(batch, beam_size, max_length),
+            sentence={
+                "decoded": [
+                    empty_key_values(
+                        batch * x.num_heads, x.d_k, x.d_v, beam_size, max_length, x.compute_dtype
+                    )
+                    for x in attentions
+                ],
+                "memory": of_memory,
+                "padding_mask": () if memory is None else memory_padding_mask,
+            },
+            shared=[fuse_projections(x) for x in attentions],
+        )
+
+    def prefill(self, cache: Cache, x: Any, padding_mask: Any) -> Cache:
+        """Reads prompts in one pass, and returns the cache with their keys and values.
+
+        All hypotheses of a sentence share the keys and values of its prompt. The next call of
+        `step` has position 0, and its token follows the prompt. The decoder must have no
+        cross-attention.
+
+        Args:
+            cache: The result of `init_cache`.
+            x: float tensor `(B, P, D)`, the prompts, padded at the beginning.
+            padding_mask: bool tensor `(B, P)`, True = real token.
+        """
+        length, written = ops.shape(x)[1], []
+        for index, (layer, own) in enumerate(
+            zip(self.layers, cache.sentence["decoded"], strict=True)
+        ):
+            if index > 0:
+                x = self.layers[index - 1](x, padding_mask=padding_mask)
+            entered = layer.self_attention_residual.enter(x)
+            # The first step has position 0. Only differences of positions have an effect.
+            heads = layer.self_attention.project_key_value(entered, entered, offset=-length)
+            keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
+            written.append(own.extend(length).write(keys, values, 0))
+        prompt = {"decoded": written, "prompt_mask": padding_mask}
+        return cache._replace(sentence={**cache.sentence, **prompt})
+
+    def extend_cache(self, cache: Cache, max_length: int) -> Cache:
+        """Returns a cache with the same contents, but with room for `max_length` positions.
+
+        Search starts with a short cache and extends it as hypotheses grow. This way, attention
+        computes fewer scores for empty positions.
+        """
+        beams, length = cache.beam.shape[1:]
+        added = max_length - length
+        decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
+        return cache._replace(
+            beam=pad(cache.beam, 2, added, -1), sentence={**cache.sentence, "decoded": decoded}
+        )
+
+    def step(self, x: Any, cache: Cache, position: Any) -> tuple[Any, Cache, Any]:
+        """Decodes one new token per hypothesis.
+
+        Args:
+            x: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
+            cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
+            position: Position of the new tokens, an int or a 0-d int tensor.
+
+        Returns:
+            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
+            cross-attention weights, float `(B, H, N, S)`. The weights are None if `use_memory` is
+            False.
+        """
+        sentence, slots, decoded, weights = cache.sentence, cache.beam, [], None
+        if isinstance(sentence["decoded"][0], GrowingKeyValues):
+            slots = pad(slots, 2, 1, -1)
+        slots, mask = take_slots(slots, position, self.num_heads)
+        tokens = NewTokens(position, mask)
+        if "prompt_mask" in sentence:
+            tokens = tokens.after_prompt(sentence["prompt_mask"])
+        for layer, own, of_memory, projections in zip(
+            self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
+        ):
+            memory = (of_memory, sentence["padding_mask"])
+            x, own, weights = decoder_layer_step(layer, x, own, projections, tokens, *memory)
+            decoded.append(own)
+        cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
+        return self.normalize(x), cache, weights  # type: ignore[attr-defined]
+
+
+class NewTokens(NamedTuple):
+    """Where the new tokens are, and what they attend to.
+
+    Attributes:
+        position: Their position after the prompt, an int or a 0-d int tensor.
+        mask: bool tensor `(B * H, N, P + L * N)`, the padding mask of the prompt and the mask that
+            `take_slots` returns.
+        prompt_length: Number P of tokens of the prompt. Defaults to 0.
+    """
+
+    position: Any
+    mask: Any
+    prompt_length: Any = 0
+
+    def after_prompt(self, prompt_mask: Any) -> "NewTokens":
+        """Adds a prompt with the padding mask `prompt_mask`, bool `(B, P)`."""
+        rows, beams = ops.shape(self.mask)[:2]
+        batch, length = ops.shape(prompt_mask)
+        of_prompt = ops.repeat(prompt_mask[:, None], rows // batch, axis=0)
+        of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
+        mask = ops.concatenate([of_prompt, self.mask], axis=-1)
+        return NewTokens(self.position, mask, length)
+
+
+def decoder_layer_step(
+    layer: Any,
+    x: Any,
+    cache: KeyValues,
+    projections: dict[str, Any],
+    tokens: NewTokens,
+    memory: Any,
+    memory_padding_mask: Any,
+) -> tuple[Any, KeyValues, Any]:
+    """Computes a `DecoderLayer` for one new token per hypothesis.
+
+    Args:
+        layer: The decoder layer.
+        x: float tensor `(B * N, D)`, one vector per hypothesis.
+        cache: Keys and values of the earlier positions in self-attention.
+        projections: The result of `fuse_projections` for self-attention.
+        tokens: Position and mask of the new tokens.
+        memory: Keys and values of the memory in cross-attention. Not used without cross-attention.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token.
+
+    Returns:
+        A tuple of the output `(B * N, D)`, the updated cache, and the cross-attention weights,
+        float `(B, H, N, S)`. The weights are None without cross-attention.
+    """
+    query = layer.self_attention_residual.enter(x)
+    attended, cache = self_attention_step(layer.self_attention, query, cache, projections, tokens)
+    x, weights = layer.self_attention_residual(x, attended), None
+    if layer.use_memory:
+        query = layer.cross_attention_residual.enter(x)
+        beam_size = ops.shape(tokens.mask)[1]
+        attended, weights = cross_attention_step(
+            layer.cross_attention, query, memory, memory_padding_mask, beam_size
+        )
+        x = layer.cross_attention_residual(x, attended)
+    return layer.transform(x), cache, weights
+
+
+def self_attention_step(
+    attention: MultiHeadAttention,
+    query: Any,
+    cache: KeyValues,
+    projections: dict[str, Any],
+    tokens: NewTokens,
+) -> tuple[Any, KeyValues]:
+    """Computes causal self-attention for one new token per hypothesis.
+
+    Args:
+        attention: The attention layer.
+        query: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
+        cache: Keys and values of the P tokens of the prompt, if any, and of the earlier positions.
+            Each position has N entries. The step writes the new key and value of hypothesis n to
+            entry n of the new position.
+        projections: The result of `fuse_projections`.
+        tokens: Position and mask of the new tokens.
+
+    Returns:
+        A tuple of the output `(B * N, D)` and the cache with the new keys and values.
+    """
+    position, mask, prompt_length = tokens
+    beams, num_slots = ops.shape(mask)[1:]
+    queries, keys, values = _project(attention, query, beams, projections, position)
+    cache = cache.write(keys, values, prompt_length + position * beams)
+    bias = None
+    if attention.needs_positions:
+        slots = ops.arange(num_slots, dtype="int32") - prompt_length
+        own = prompt_length + ops.where(slots < 0, slots, slots // beams)
+        is_real = mask[:, :1, :prompt_length]
+        mask, bias = attention.by_position(prompt_length + position, own, is_real, mask)
+    if bias is not None:
+        bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // attention.num_heads, 1, 1))
+    heads, _ = _attend(attention, queries, cache, mask, bias)
+    heads = ops.reshape(heads, (-1, attention.num_heads, beams, attention.d_v))
+    return attention.output_projection(_join_beams(attention, heads)), cache
+
+
+def cross_attention_step(
+    attention: MultiHeadAttention,
+    query: Any,
+    memory: FixedKeyValues,
+    padding_mask: Any,
+    beam_size: int,
+) -> tuple[Any, Any]:
+    """Computes cross-attention for one new token per hypothesis.
+
+    Args:
+        attention: The attention layer.
+        query: float tensor `(B * N, D)`, one vector per hypothesis.
+        memory: Keys and values of the memory of B sentences.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token.
+        beam_size: Number of hypotheses N per sentence.
+
+    Returns:
+        A tuple of the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
+    """
+    queries = _split_beams(attention, attention.query_projection(query), beam_size)
+    heads, weights = _attend(attention, queries, memory, padding_mask[:, None, None, :])
+    return attention.output_projection(_join_beams(attention, heads)), weights
+
+
+def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
+    """Joins query, key and value projections, so that one matrix product computes all three.
+
+    Returns:
+        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype. If `use_bias`
+        is True, the dict also contains a vector `"bias"` in the compute dtype. After
+        `quantize("int8")`, the kernel is int8, and the dict also contains a vector `"scale"`. After
+        any other quantization, or with LoRA on quantized kernels, the dict is empty, and each step
+        computes three matrix products.
+    """
+    parts = _projections(attention)
+    configs = [part.quantization_config for part in parts]
+    is_int8 = all(map(is_default_int8, configs)) and not any(x.lora_enabled for x in parts)
+    if not is_int8 and any(configs):
+        return {}
+    kernel = ops.concatenate([part.kernel for part in parts], axis=-1)
+    fused = {"kernel": kernel}
+    if is_int8:
+        fused["scale"] = ops.concatenate([part.kernel_scale for part in parts], axis=-1)
+    else:
+        fused["kernel"] = ops.cast(kernel, attention.compute_dtype)
+    if attention.use_bias:
+        bias = ops.concatenate([part.bias for part in parts], axis=-1)
+        fused["bias"] = ops.cast(bias, attention.compute_dtype)
+    return fused
+
+
+def _memory_key_values(attention: MultiHeadAttention, memory: Any) -> FixedKeyValues:
+    """Projects the memory `(B, S, D_m)`. Any number of queries can use the result."""
+    keys, values = attention.project_key_value(memory, memory)
+    return FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
+
+
+def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
+    return attention.query_projection, attention.key_projection, attention.value_projection
+
+
+def _project(
+    attention: MultiHeadAttention,
+    query: Any,
+    beams: int,
+    projections: dict[str, Any],
+    position: Any,
+) -> tuple[Any, Any, Any]:
+    """Returns the queries, keys and values `(B * H, N, K)` of one position."""
+    if projections:
+        parts = _project_fused(attention, query, projections)
+    else:
+        parts = [projection(query) for projection in _projections(attention)]
+    heads = [_split_beams(attention, part, beams) for part in parts]
+    queries, keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
+    if attention.position_encoding is not None:
+        queries, keys = (
+            attention.rotate(x[..., None, :], position)[..., 0, :] for x in (queries, keys)
+        )
+    return queries, keys, values
+
+
+def _project_fused(
+    attention: MultiHeadAttention, query: Any, projections: dict[str, Any]
+) -> list[Any]:
+    if "scale" in projections:
+        projected = int8_matmul(query, projections["kernel"], projections["scale"])
+    else:
+        projected = ops.matmul(query, projections["kernel"])
+    if attention.use_bias:
+        projected = projected + projections["bias"]
+    width = attention.num_heads * attention.d_k
+    parts = (slice(width), slice(width, 2 * width), slice(2 * width, None))
+    return [projected[:, part] for part in parts]
+
+
+def _attend(
+    attention: MultiHeadAttention, queries: Any, memory: KeyValues, mask: Any, bias: Any = None
+) -> tuple[Any, Any]:
+    return scaled_dot_product_attention(
+        queries,
+        memory.key,
+        memory.value,
+        attention_mask=mask,
+        use_scale=attention.use_scale,
+        key_is_transposed=memory.key_is_transposed,
+        score_bias=bias,
+    )
+
+
+def _split_beams(attention: MultiHeadAttention, x: Any, beams: int) -> Any:
+    """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
+    heads = attention.num_heads
+    x = ops.reshape(x, (-1, beams, heads, x.shape[-1] // heads))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def _join_beams(attention: MultiHeadAttention, heads: Any) -> Any:
+    """Reshapes `(B, H, N, K)` to `(B * N, H * K)`."""
+    heads = ops.transpose(heads, (0, 2, 1, 3))
+    return ops.reshape(heads, (-1, attention.num_heads * attention.d_v))

@@ -1,0 +1,127 @@
+"""Compares the translations of an exported model with the translations of the model."""
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.runs.run import Run
+from keras_transformer.translation.base_translator import BaseTranslator
+
+# Pairs of translation and score of one sentence, best first.
+Scored = Sequence[tuple[str, float]]
+
+
+class Agreement(NamedTuple):
+    """Tells how closely the translations of an export match the translations of its model."""
+
+    sentences: int  # number of compared sentences
+    identical: int  # number of sentences with the same best translation
+    largest_difference: float  # in nats, between export's and model's score of equal translations
+    are_same: bool = False  # whether the model translates every sentence to the same text
+
+    def __str__(self) -> str:
+        share = self.identical / self.sentences if self.sentences else 1.0
+        same = ". But all translations are the same text, so check that the model is trained"
+        return (
+            f"{share:.1%} of {self.sentences} translations equal the model's; their scores differ "
+            f"by at most {self.largest_difference:.1g} nats{same if self.are_same else ''}"
+        )
+
+
+def scored_translations(translator: BaseTranslator, sentences: Sequence[str]) -> list[Scored]:
+    """Returns the hypotheses of each sentence as pairs, without warnings about truncation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = translator.translate_nbest(sentences)
+    return [[(hypothesis.text, hypothesis.score) for hypothesis in row] for row in found]
+
+
+def compare_translations(
+    format: str,
+    translator: BaseTranslator,
+    sentences: Sequence[str],
+    *answers: Sequence[Scored],
+    tolerance: float,
+    is_exact: bool = True,
+    compares_scores: bool = True,
+) -> Agreement:
+    """Compares the translations of an export with the translations of its model.
+
+    Args:
+        format: Name of the format, for the message.
+        translator: The translator of the model, with the search options of the export.
+        sentences: Source sentences.
+        *answers: Translations by the export, one argument per signature.
+            `Agreement.identical` counts only the first of these arguments.
+        tolerance: Scores count as equal if they differ by at most this number of nats.
+        is_exact: Whether to raise an error if results differ. Pass False for quantized weights.
+        compares_scores: If True, each score and each translation must equal the model's. Other
+            translations are also accepted if several hypotheses have equal scores. If False, it is
+            enough that the score or the translation is equal.
+
+    Raises:
+        UserError: If `is_exact` is True and a result does not equal the model's result.
+    """
+    expected = scored_translations(translator, sentences)
+    identical, differences = 0, [0.0]
+    for sentence, hypotheses, *rows in zip(sentences, expected, *answers, strict=True):
+        identical += rows[0][0][0] == hypotheses[0][0]
+        for row in rows:
+            scored = row if sentence.strip() else row[:1]  # a blank text has one translation
+            for best, found in zip(hypotheses, scored, strict=False):
+                is_near = _difference(best, found) <= tolerance
+                if compares_scores:
+                    is_right = is_near and _is_among(hypotheses, found, tolerance)
+                else:
+                    is_right = is_near or found[0] == best[0]
+                if is_exact and not is_right:
+                    raise UserError(
+                        f"the {format} translates {sentence!r} to {found[0]!r} with score "
+                        f"{found[1]:.4f}, but the model translates it to {best[0]!r} with score "
+                        f"{best[1]:.4f}; nothing was written"
+                    )
+                if found[0] == best[0]:
+                    differences.append(_difference(best, found))
+    texts = [
+        row[0][0] for sentence, row in zip(sentences, expected, strict=True) if sentence.strip()
+    ]
+    are_same = len(set(texts)) == 1 and (len(texts) > 1 or texts == [""])
+    return Agreement(len(sentences), identical, max(differences), are_same)
+
+
+def _difference(one: tuple[str, float], other: tuple[str, float]) -> float:
+    """Returns the absolute difference of two scores, or 0 if both are minus infinity."""
+    return 0.0 if one[1] == other[1] else abs(one[1] - other[1])
+
+
+def _is_among(hypotheses: Scored, found: tuple[str, float], tolerance: float) -> bool:
+    """Returns True if one of `hypotheses` has the text and the score of `found`.
+
+    Also returns True if the last of several hypotheses has the score of `found`. The model's search
+    may have kept this hypothesis and dropped a translation with the same score.
+    """
+    if len(hypotheses) > 1 and _difference(hypotheses[-1], found) <= tolerance:
+        return True
+    return any(x[0] == found[0] and _difference(x, found) <= tolerance for x in hypotheses)
+
+
+def run_sentences(run: Run, count: int) -> list[str]:
+    """Returns the run's first validation sentences, or random texts if the run has none."""
+    try:
+        sources = (source.strip() for source, _ in run.text.pairs("validation"))
+        return list(itertools.islice(filter(None, sources), count))
+    except UserError:
+        return random_sentences(run.tokenizer(), count)
+
+
+def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:
+    """Returns texts of 2 to `longest` random source pieces. Every call returns the same texts."""
+    random, pieces = np.random.default_rng(0), tokenizer.source_pieces
+    numbers = tokenizer.eos_id + 1, len(pieces)
+    drawn = (random.integers(*numbers, random.integers(2, longest + 1)) for _ in range(count))
+    return ["".join(pieces[id] for id in ids).replace("▁", " ").strip() for ids in drawn]

@@ -1,0 +1,283 @@
+"""Attention patterns: each equals attention to all pairs with a mask, alone and in a layer."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support.contract import assert_layer_contract, randomize, to_numpy
+from support.masked_attention import Problem, assert_finite_without_keys
+
+from keras_transformer.layers import (
+    ALiBiPositionalEncoding,
+    Dropout,
+    FixedAttention,
+    FullAttention,
+    LocalAttention,
+    MultiHeadAttention,
+    RotaryPositionalEncoding,
+    StridedAttention,
+)
+from keras_transformer.layers.attention.attention_patterns import (
+    ATTENTION_PATTERNS,
+    join_blocks,
+    neighbour_distances,
+    new_attention_pattern,
+    split_blocks,
+    with_neighbours,
+)
+
+B, T, D, H = 2, 7, 12, 3
+PATTERNS = {
+    "full": FullAttention(block_size=3),
+    "local": LocalAttention(window=2),
+    "strided": StridedAttention(stride=3),
+    "fixed": FixedAttention(block_size=3),
+}
+SPARSE = ["local", "strided", "fixed"]
+ALL = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+def make_layer(pattern, **arguments):
+    layer = MultiHeadAttention(D, H, attention_pattern=pattern, **arguments)
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+def in_window(window):
+    return lambda q, k: np.abs(q - k) <= window
+
+
+def in_stride(stride):
+    return lambda q, k: (np.abs(q - k) <= stride) | ((q - k) % stride == 0)
+
+
+def in_blocks(size, summaries):
+    return lambda q, k: (q // size == k // size) | (k % size >= size - summaries)
+
+
+# Several blocks, of which the last is not full, and blocks that are longer than the sequence.
+@pytest.mark.parametrize(
+    "pattern, allows, length",
+    [
+        (LocalAttention(5), in_window(5), 131),
+        pytest.param(LocalAttention(64), in_window(64), 150, marks=SLOW),
+        (LocalAttention(70), in_window(70), 150),
+        (StridedAttention(7), in_stride(7), 31),
+        pytest.param(StridedAttention(1), in_stride(1), 5, marks=SLOW),
+        (FixedAttention(7, 2), in_blocks(7, 2), 31),
+        (FixedAttention(9, 3), in_blocks(9, 3), 5),
+        pytest.param(FixedAttention(1, 1), in_blocks(1, 1), 5, marks=SLOW),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_heads_and_gradients_are_those_of_masked_scores(pattern, allows, length, is_causal):
+    problem = Problem(length, length, allows, is_causal, padding=min(9, length - 1))
+    problem.assert_solved_by(pattern)
+
+
+@ALL
+def test_sequences_of_padding_are_finite(pattern):
+    assert_finite_without_keys(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern, expected",
+    [
+        (LocalAttention(2), [-2, -1, 0, 1, 2]),
+        (StridedAttention(3), [-6, -3, -2, -1, 0, 1, 2, 3, 6]),
+        (FullAttention(), [*range(-8, 9)]),
+    ],
+    ids=str,
+)
+def test_distances_by_hand(pattern, expected):
+    allowed = to_numpy(pattern.allows(np.arange(-8, 9), 0))
+    np.testing.assert_array_equal(np.arange(-8, 9)[allowed], expected)
+
+
+def test_the_own_block_and_the_ends_of_blocks_are_allowed():
+    allowed = to_numpy(FixedAttention(4, 2).allows(5, np.arange(13)))
+    np.testing.assert_array_equal(np.flatnonzero(allowed), [2, 3, 4, 5, 6, 7, 10, 11])
+
+
+@pytest.mark.parametrize("block_size, last", [(128, 8), (4, 1)])
+def test_a_sixteenth_of_a_block_is_its_summary(block_size, last):
+    allowed = to_numpy(FixedAttention(block_size).allows(block_size, np.arange(block_size)))
+    np.testing.assert_array_equal(np.flatnonzero(allowed), np.arange(block_size)[-last:])
+
+
+@SLOW
+@pytest.mark.parametrize("name", PATTERNS)
+def test_contract(name, x, tmp_path):
+    arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
+    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
+
+
+@ALL
+def test_configs_make_equal_patterns(pattern):
+    config = keras.saving.serialize_keras_object(pattern)
+    assert keras.saving.deserialize_keras_object(config) == pattern
+
+
+@ALL
+def test_the_result_is_that_of_all_scores_masked(pattern, x):
+    """With the weights asked for, all scores are computed by equation 1 and masked."""
+    layer = make_layer(pattern, position_encoding=RotaryPositionalEncoding())
+    padding_mask = np.arange(T) < np.array([[T], [T - 2]])
+    masks = {"padding_mask": padding_mask, "use_causal_mask": True}
+    output, weights = layer(x, **masks, return_attention_weights=True)
+    np.testing.assert_allclose(to_numpy(layer(x, **masks)), to_numpy(output), atol=1e-5)
+    positions = np.arange(T)[:, None], np.arange(T)
+    allowed = to_numpy(pattern.allows(*positions)) & (positions[0] >= positions[1])
+    expected = allowed & padding_mask[:, None, None, :] & np.ones((B, H, T, T), bool)
+    np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
+    attention_mask = np.broadcast_to(padding_mask[:, None], (B, T, T))
+    masked = layer(x, attention_mask=attention_mask, use_causal_mask=True)
+    np.testing.assert_allclose(to_numpy(masked), to_numpy(output), atol=1e-5)
+
+
+@ALL
+def test_a_mask_may_have_other_numbers_than_1_for_true(pattern, x):
+    layer = make_layer(pattern)
+    padding_mask = np.arange(T) >= np.array([[0], [2]])
+    found = layer(x, padding_mask=-padding_mask.astype("int8"))
+    expected = layer(x, padding_mask=padding_mask)
+    np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
+
+
+@ALL
+def test_padding_before_a_sequence_changes_nothing(pattern, x):
+    layer = make_layer(pattern)
+    padded = np.concatenate([x[:, -2:], x], axis=1)
+    padding_mask = np.broadcast_to(np.arange(T + 2) >= 2, (B, T + 2))
+    for masks in ({}, {"attention_mask": np.ones((1, 1), bool)}):
+        found = layer(padded, padding_mask=padding_mask, use_causal_mask=True, **masks)
+        expected = layer(x, use_causal_mask=True)
+        np.testing.assert_allclose(to_numpy(found)[:, 2:], to_numpy(expected), atol=1e-5)
+
+
+@ALL
+@pytest.mark.parametrize("shape", [(0, T), (B, 0)], ids=["no_sentence", "no_token"])
+def test_empty_inputs_give_empty_outputs(pattern, shape):
+    layer = make_layer(pattern)
+    x = np.zeros((*shape, D), "float32")
+    masks = {"padding_mask": np.ones(shape, "bool"), "use_causal_mask": True}
+    assert layer(x, **masks).shape == layer(x).shape == x.shape
+
+
+@ALL
+def test_dropout_acts_in_training_only(pattern):
+    heads = np.ones((1, 1, 6, 4), "float32")
+    call = functools.partial(pattern, heads, heads, heads, dropout=Dropout(0.9))
+    np.testing.assert_allclose(to_numpy(call()), 1, atol=1e-6)
+    assert np.abs(to_numpy(call(training=True)) - 1).max() > 0.5
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_graph_for_all_lengths_keeps_the_sizes(name, is_causal):
+    x = np.random.default_rng(0).normal(size=(2, 1, 11, 4)).astype("float32")
+
+    def attend(x):
+        return PATTERNS[name](x, x, x, use_causal_mask=is_causal)
+
+    expected = attend(ops.convert_to_tensor(x))
+    found = for_all_lengths(attend, x.shape)(x)
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-6)
+
+
+def for_all_lengths(function, shape):
+    """The function in a graph that does not know the length; on PyTorch there is none."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, input_signature=[tf.TensorSpec((*shape[:2], None, shape[3]))])
+    if keras.backend.backend() == "torch":
+        return lambda x: function(ops.convert_to_tensor(x))
+    import jax
+
+    symbols = jax.export.symbolic_shape(f"{shape[0]}, {shape[1]}, t, {shape[3]}")
+    return jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(symbols, "float32")).call
+
+
+@pytest.mark.parametrize("num_keys", [2, 5])
+def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
+    layers = [make_layer(pattern) for pattern in (None, FullAttention())]
+    one, other = (
+        to_numpy(layer(x[:, :3], key=x[:, :num_keys], use_causal_mask=True)) for layer in layers
+    )
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_every_name_makes_its_pattern():
+    assert new_attention_pattern(None, None) is None
+    for name, pattern in ATTENTION_PATTERNS.items():
+        window = 7 if pattern.needs_window else None
+        assert type(new_attention_pattern(name, window)) is pattern
+    patterns = [FullAttention(), FixedAttention(7), None]
+    assert new_attention_pattern(["full", "fixed", None], 7) == patterns
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "use, message",
+    [
+        (lambda: LocalAttention(0), "Received: window=0"),
+        (lambda: LocalAttention(2.5), "Received: window=2.5"),
+        (lambda: StridedAttention(0), "Received: stride=0"),
+        (lambda: FullAttention(0), "Received: block_size=0"),
+        (lambda: FixedAttention(4, 0), "Received: num_summaries=0"),
+        (lambda: FixedAttention(4, 5), "Received: num_summaries=5"),
+        (lambda: new_attention_pattern("sparse", None), "Received: attention_pattern='sparse'"),
+        (lambda: new_attention_pattern("local", None), "attention_window=None"),
+        (lambda: new_attention_pattern("full", 3), "attention_window=3"),
+        *(
+            (
+                lambda pattern=PATTERNS[name]: make_layer(pattern)(
+                    np.ones((1, 7, D)), key=np.ones((1, 5, D))
+                ),
+                "is for self-attention.*7 queries, 5 keys",
+            )
+            for name in SPARSE
+        ),
+        (
+            lambda: make_layer(FullAttention(), position_encoding=ALiBiPositionalEncoding(H)),
+            "position_encoding=ALiBiPositionalEncoding",
+        ),
+    ],
+)
+def test_refusals(use, message):
+    with pytest.raises(ValueError, match=message):
+        use()
+
+
+X = np.arange(1, 8).reshape(1, 1, 7, 1)
+
+
+def test_blocks_are_padded_with_zeros_and_joined_without():
+    blocks = split_blocks(X, 3)
+    assert to_numpy(blocks)[0, 0, :, :, 0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]
+    np.testing.assert_array_equal(to_numpy(join_blocks(blocks, 7)), X)
+
+
+def test_neighbours_stand_before_and_behind():
+    blocks = split_blocks(X, 3)
+    assert to_numpy(with_neighbours(blocks, False))[0, 0, :, :, 0].tolist() == [
+        [0, 0, 0, 1, 2, 3, 4, 5, 6],
+        [1, 2, 3, 4, 5, 6, 7, 0, 0],
+        [4, 5, 6, 7, 0, 0, 0, 0, 0],
+    ]
+    causal = to_numpy(with_neighbours(blocks, True))[0, 0, :, :, 0]
+    assert causal.tolist() == [[0, 0, 0, 1, 2, 3], [1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 0, 0]]
+    expected = [[2, 1, 0, -1, -2, -3], [3, 2, 1, 0, -1, -2]]
+    assert to_numpy(neighbour_distances(2, False)).tolist() == expected
+    assert to_numpy(neighbour_distances(2, True)).tolist() == [row[:4] for row in expected]

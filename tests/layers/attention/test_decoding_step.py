@@ -1,0 +1,158 @@
+"""Decoding with a cache gives what the whole sequence gives."""
+
+import keras
+import numpy as np
+import pytest
+from support.contract import randomize, to_numpy
+
+from keras_transformer.layers import (
+    Decoder,
+    FixedAttention,
+    FullAttention,
+    LocalAttention,
+    MultiHeadAttention,
+    RotaryPositionalEncoding,
+    StridedAttention,
+)
+from keras_transformer.layers.attention.cache import FixedKeyValues, empty_key_values
+from keras_transformer.layers.attention.decoding_step import (
+    NewTokens,
+    cross_attention_step,
+    fuse_projections,
+    self_attention_step,
+)
+from keras_transformer.layers.positions.positional_encoding import (
+    POSITION_ENCODINGS,
+    new_position_encoding,
+)
+
+B, N, S, T, H, D, F, K, K_V = 2, 2, 7, 5, 3, 12, 11, 4, 13
+
+
+@pytest.fixture
+def memory():
+    return np.random.default_rng(1).normal(size=(B, S, D)).astype("float32")
+
+
+@pytest.fixture
+def padding_mask():
+    return np.arange(S)[None, :] < np.array([[4], [S]])
+
+
+def make_decoder(**arguments):
+    decoder = Decoder(2, D, H, F, **arguments)
+    decoder.build((B, T, D), (B, S, D) if decoder.use_memory else None)
+    randomize(decoder)
+    return decoder
+
+
+def assert_steps_equal_the_whole(decoder, max_length, **memory):
+    """Hypotheses change places after each step; the last two steps may have a longer cache."""
+    generator = np.random.default_rng(2)
+    tokens = generator.normal(size=(B, N, T, D)).astype("float32")
+    moves = generator.permuted(np.tile(np.arange(N), (T, B, 1)), axis=-1).astype("int32")
+    cache, path = decoder.init_cache(B, N, max_length, **memory), np.zeros((B, N, 0, D), "float32")
+    of_beams = {name: np.repeat(x, N, axis=0) for name, x in memory.items()}
+    for position in range(T):
+        if position == max_length:
+            cache = decoder.extend_cache(cache, T)
+        path = np.concatenate([path, tokens[:, :, position, None]], axis=2)
+        expected = to_numpy(decoder(path.reshape(B * N, -1, D), **of_beams))[:, -1]
+        output, cache, weights = decoder.step(path[:, :, -1].reshape(-1, D), cache, position)
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+        assert (weights is None) == (not memory)
+        cache = cache.reorder(keras.ops.convert_to_tensor(moves[position]))
+        path = np.take_along_axis(path, moves[position][:, :, None, None], axis=1)
+    return weights
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+def test_a_decoder_without_memory_decodes_what_it_computes_at_once(name):
+    encoding = new_position_encoding(name, {"max_length": T, "num_heads": H}).for_decoder()
+    encoding.build((None, None, D))
+    decoder = make_decoder(use_memory=False, norm_first=True, position_encoding=encoding)
+    assert_steps_equal_the_whole(decoder, T - 2)
+
+
+@pytest.mark.parametrize("max_length", [T - 2, T, None])
+def test_a_decoder_with_memory_decodes_what_it_computes_at_once(memory, padding_mask, max_length):
+    decoder = make_decoder(d_k=8, norm_first=max_length == T)
+    inputs = {"memory": memory, "memory_padding_mask": padding_mask}
+    weights = to_numpy(assert_steps_equal_the_whole(decoder, max_length, **inputs))
+    assert weights.shape == (B, H, N, S)
+    np.testing.assert_array_equal(
+        weights > 0, np.broadcast_to(padding_mask[:, None, None], weights.shape)
+    )
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        LocalAttention(2),
+        *(
+            pytest.param(pattern, marks=pytest.mark.slow)
+            for pattern in (FullAttention(3), StridedAttention(3), FixedAttention(3))
+        ),
+    ],
+    ids=str,
+)
+def test_a_pattern_holds_in_every_step(pattern):
+    assert_steps_equal_the_whole(make_decoder(use_memory=False, attention_pattern=pattern), T)
+
+
+def make_attention(**arguments):
+    layer = MultiHeadAttention(D, H, d_k=K, d_v=K_V, **arguments)
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"use_bias": False}, {"position_encoding": RotaryPositionalEncoding()}], ids=str
+)
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_self_attention_of_a_step_is_that_of_the_sequence(arguments, is_fused):
+    layer = make_attention(**arguments)
+    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
+    full = to_numpy(layer(x.reshape(B * N, T, D), use_causal_mask=True)).reshape(x.shape)
+    cache = empty_key_values(B * H, K, K_V, N, T, "float32")
+    assert cache.key.shape == (B * H, K, T * N) and cache.value.shape == (B * H, T * N, K_V)
+    projections = fuse_projections(layer) if is_fused else {}
+    for position in range(T):
+        is_own = np.eye(N, dtype=bool)[:, None] & (np.arange(T) <= position)[None, :, None]
+        mask = np.broadcast_to(is_own.reshape(N, T * N), (B * H, N, T * N))
+        query = x[:, :, position].reshape(B * N, D)
+        tokens = NewTokens(position, mask)
+        output, cache = self_attention_step(layer, query, cache, projections, tokens)
+        expected = full[:, :, position].reshape(B * N, D)
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+def test_cross_attention_of_a_step_is_that_of_the_sequence(memory, padding_mask):
+    layer = make_attention(use_bias=False)
+    query = np.random.default_rng(5).normal(size=(B, N, D)).astype("float32")
+    output, weights = layer(
+        query, key=memory, padding_mask=padding_mask, return_attention_weights=True
+    )
+    keys, values = layer.project_key_value(memory, memory)
+    projected = FixedKeyValues(np.swapaxes(to_numpy(keys), -1, -2), values)
+    flat, step_weights = cross_attention_step(
+        layer, query.reshape(B * N, D), projected, padding_mask, N
+    )
+    np.testing.assert_allclose(to_numpy(flat).reshape(B, N, D), to_numpy(output), atol=1e-6)
+    np.testing.assert_allclose(to_numpy(step_weights), to_numpy(weights), atol=1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "arguments, has_memory, message",
+    [
+        ({"use_memory": False}, True, "Received: use_memory=False"),
+        ({}, False, "Received: use_memory=True, memory=None"),
+        ({"use_causal_mask": False}, True, "use_causal_mask=False"),
+    ],
+    ids=str,
+)
+def test_no_cache_for_another_kind_of_decoder(memory, arguments, has_memory, message):
+    with pytest.raises(ValueError, match=message):
+        make_decoder(**arguments).init_cache(B, N, T, memory if has_memory else None)

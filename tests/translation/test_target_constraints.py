@@ -1,0 +1,157 @@
+"""Prefixes and words of each sentence, as arrays of few shapes."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.long_sentences import SourcePart
+from keras_transformer.translation.target_constraints import ConstraintError, TargetConstraints
+
+# Three sentences, the second in two parts.
+PARTS = [
+    SourcePart(0, 0, [3], "", 0),
+    *(SourcePart(1, n, [3], "", 0) for n in (0, 1)),
+    SourcePart(2, 0, [3], "", 0),
+]
+
+
+class Letters:
+    """A tokenizer with one piece per letter: "a" is id 10, "?" is unknown."""
+
+    pad_id, unk_id = 0, 1
+
+    def encode_target(self, texts):
+        assert not isinstance(texts, str)
+        return [
+            [1 if letter == "?" else ord(letter) - ord("a") + 10 for letter in text]
+            for text in texts
+        ]
+
+
+def arrays_of(rows=4, parts=PARTS, **constraints):
+    found = TargetConstraints(Letters(), PARTS, 3, **constraints).arrays(parts, rows)
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def test_nothing_is_no_array():
+    assert arrays_of() == {}
+    assert arrays_of(prefixes=[""] * 3, forbidden=[[]] * 3, required=[[""]] * 3) == {}
+
+
+def test_the_first_part_begins_with_the_prefix():
+    prefix_ids = arrays_of(rows=8, prefixes=["abc", "d", ""])["prefix_ids"]
+    assert prefix_ids.dtype == "int32" and prefix_ids.shape == (8, 4)
+    np.testing.assert_array_equal(prefix_ids[:2], [[10, 11, 12, 0], [13, 0, 0, 0]])
+    assert not prefix_ids[2:].any()
+
+
+def test_every_part_leaves_out_the_forbidden_words():
+    (forbidden_ids,) = arrays_of(forbidden=[[], ["ab", "", "c", "def"], ["a"]]).values()
+    assert forbidden_ids.shape == (4, 4, 4)
+    expected = [[10, 11, 0, 0], [12, 0, 0, 0], [13, 14, 15, 0], [0, 0, 0, 0]]
+    assert not forbidden_ids[0].any()
+    np.testing.assert_array_equal(forbidden_ids[1], expected)
+    np.testing.assert_array_equal(forbidden_ids[2], expected)
+    np.testing.assert_array_equal(forbidden_ids[3, :2, :2], [[10, 0], [0, 0]])
+
+
+def test_required_words_are_of_all_parts():
+    required_ids = arrays_of(required=[["b"], [], ["cd"]])["required_ids"]
+    assert required_ids[:, 0].tolist() == [[11, 0], [0, 0], [0, 0], [12, 13]]
+
+
+def test_all_batches_have_the_same_sizes():
+    prefix_ids = arrays_of(rows=1, parts=PARTS[-1:], prefixes=["abc", "d", ""])["prefix_ids"]
+    assert prefix_ids.shape == (1, 4)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(
+        ValueError, match="`prefixes` must have one entry for each of 3 sentences. Received: 1"
+    ):
+        arrays_of(prefixes=["a"])
+    with pytest.raises(TypeError, match="`forbidden` must have a list of words for each sentence"):
+        arrays_of(forbidden=["ab", "c", "d"])
+    with pytest.raises(TypeError, match="`required` must have a list of words for each sentence"):
+        arrays_of(required=[[3], [], []])
+    with pytest.raises(TypeError, match="`prefixes` must have a string for each sentence"):
+        arrays_of(prefixes=["a", None, ""])
+    with pytest.raises(TypeError, match="`prefixes` must be a list. Received: 'abc'"):
+        arrays_of(prefixes="abc")
+    with pytest.raises(ValueError, match="longer than the model accepts. Received: required=.'b'"):
+        arrays_of(required=[[], ["b"], []])
+    with pytest.raises(ValueError, match="A required word must have only .* Received: 'b.c'"):
+        arrays_of(required=[["a", "b?c"], [], []])
+    with pytest.raises(ValueError, match="A prefix must have only characters .* Received: 'a.'"):
+        arrays_of(prefixes=["", "", "a?"])
+
+
+def test_a_forbidden_word_with_unknown_characters_has_no_effect():
+    assert arrays_of(forbidden=[["?"], ["a?"], []]) == {}
+    assert arrays_of(forbidden=[["?", "a"], [], []])["forbidden_ids"].shape == (4, 1, 1)
+
+
+def test_a_repeated_word_is_required_once():
+    required = arrays_of(required=[["ab", "ab", "c", "ab"], [], []])["required_ids"]
+    np.testing.assert_array_equal(required[0], [[10, 11], [12, 0]])
+
+
+def test_a_required_word_fits_into_the_translation():
+    arrays_of(required=[["abc"], [], []], max_length=4)
+    with pytest.raises(
+        ValueError, match="maximum length of a translation, 3. Received: required=.*abc"
+    ):
+        arrays_of(required=[["abc"], [], []], max_length=3)
+
+
+@pytest.mark.parametrize(
+    "constraints, rule",
+    [
+        ({"required": ["abc"], "forbidden": ["d", "bc"]}, "must not contain a forbidden word"),
+        ({"prefix": "abc", "forbidden": ["ab"]}, "must not contain a forbidden word"),
+        ({"prefix": "abcd", "max_length": 3}, "at most 3 tokens, the maximum length"),
+        ({"prefix": "a", "parts": []}, "A blank sentence must have no prefix"),
+        ({"required": ["a"], "parts": []}, "A blank sentence must have no prefix"),
+    ],
+)
+def test_constraints_that_no_translation_meets_are_refused(constraints, rule):
+    given = {"prefix": "", "required": [], "forbidden": [], "parts": PARTS[-1:], **constraints}
+    lists = [["", "", given["prefix"]], [[], [], given["forbidden"]], [[], [], given["required"]]]
+    parts, longest = [*PARTS[:-1], *given["parts"]], given.get("max_length")
+    with pytest.raises(
+        ConstraintError, match=rf"^sentences\[2\]: .*{rule}.* Received: .*'"
+    ) as raised:
+        TargetConstraints(Letters(), parts, 3, *lists, max_length=longest)
+    assert raised.value.sentence == 2
+
+
+def test_overlapping_words_may_be_longer_than_the_translation_together():
+    arrays_of(required=[["ab", "bc"], [], []], forbidden=[["cb"], [], []], max_length=4)
+
+
+def test_a_hypothesis_that_does_not_meet_the_constraints_is_refused():
+    constraints = TargetConstraints(
+        Letters(), PARTS, 3, ["ab", "b", ""], [[], [], ["c"]], [["ba"], [], []]
+    )
+
+    def check(*found):
+        best = [Hypothesis("", ids, score, score, len(ids)) for ids, score in found]
+        assert constraints.met(PARTS, [[x] for x in best]) == [[x] for x in best]
+
+    good = ((10, 11, 10), -1.0), ((11,), -1.0), ((12,), -1.0), ((), -1.0)
+    check(*good)
+    wrong = [(0, ((10, 11), -1.0)), (0, ((11, 10), -1.0)), (1, ((), -1.0)), (3, ((), -np.inf))]
+    for part, hypothesis in wrong:
+        found = [*good[:part], hypothesis, *good[part + 1 :]]
+        sentence = PARTS[part].sentence
+        with pytest.raises(
+            ConstraintError, match=rf"^sentences\[{sentence}\]: The search found no"
+        ):
+            check(*found)
+
+
+def test_lower_hypotheses_without_the_required_words_are_not_returned():
+    constraints = TargetConstraints(Letters(), PARTS[-1:], 3, required=[[], [], ["ba"]])
+    good, bad = (Hypothesis("", ids, -1.0, -1.0, 2) for ids in ((11, 10), (10, 11)))
+    found = [[good, bad, good]]
+    assert constraints.met(PARTS[-1:], found) == [[good, NO_HYPOTHESIS, good]]
