@@ -50,7 +50,7 @@ def test_public_names_are_found_and_documented():
             assert hasattr(module, name), f"{package}.{name}"
 
 
-@pytest.mark.parametrize("package", ["", "decoding", "evaluation", "training", "translation"])
+@pytest.mark.parametrize("package", ["", "evaluation", "training"])
 def test_editors_and_type_checkers_see_what_is_imported_on_first_use(package):
     """The names under `TYPE_CHECKING` and those of `lazy_names` are the same."""
     module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))

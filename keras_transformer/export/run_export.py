@@ -101,17 +101,19 @@ def _default_directory(run: Run, options: ExportOptions) -> Path:
 
 def _export(run: Run, options: ExportOptions, directory: Path, search: SearchOptions) -> Any:
     """Exports to a format other than SavedModel, and returns the comparison."""
-    from keras_transformer import export
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.export.onnx import export_onnx
+    from keras_transformer.export.shared_run import export_shared_run
     from keras_transformer.translation.comparison import run_sentences
     from keras_transformer.translation.open_run import open_model
 
     sentences, weights = run_sentences(run, SENTENCES), options.quantization
     if options.format == "run":
-        return export.export_shared_run(run, directory, weights, sentences, options.checkpoint)
+        return export_shared_run(run, directory, weights, sentences, options.checkpoint)
     parts = open_model(run, options.checkpoint), run.tokenizer(), directory, weights, sentences
     if options.format == "ctranslate2":
-        return export.export_ctranslate2(*parts)
-    return export.export_onnx(*parts, **{name: getattr(search, name) for name in _ONNX_SEARCH})
+        return export_ctranslate2(*parts)
+    return export_onnx(*parts, **{name: getattr(search, name) for name in _ONNX_SEARCH})
 
 
 def _export_saved_model(run: Run, options: ExportOptions) -> Exported:
