@@ -16,6 +16,8 @@ from keras_transformer.errors import UserError
 
 # The configuration of a Keras model with a thousand layers takes about 1 MiB.
 _MOST_JSON_BYTES = 4 * 1024 * 1024
+# Each can be a regular file that the shell has opened. It must not be replaced.
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 @contextmanager
@@ -71,17 +73,17 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
     A device or a pipe, such as /dev/stdout, is written directly, line by line.
     """
     path = Path(path)
-    # /dev/stdout can be a regular file that the shell has opened. It must not be replaced.
-    if str(path).startswith(("/dev/", "/proc/")) or path.is_fifo():
+    is_stream = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+    if is_stream or str(path).startswith(_STREAMS):
         try:
-            file = path.open("a", buffering=1, encoding="utf-8")
+            stream = path.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
-        with file:
+        with stream:
+            yield stream
+    else:
+        with output_path(path) as partial, partial.open("w", encoding="utf-8") as file:
             yield file
-        return
-    with output_path(path) as partial, partial.open("w", encoding="utf-8") as file:
-        yield file
 
 
 def keras_home() -> Path:

@@ -21,10 +21,6 @@ class UserError(Exception):
     """
 
 
-class RecipeError(UserError):
-    """Reports a recipe that is not valid. The message has the recipe's keys."""
-
-
 def is_out_of_memory(error: Exception | str) -> bool:
     """Returns whether an error, or the error output of a process, reports that memory is full."""
     return bool(_OUT_OF_MEMORY.search(error if isinstance(error, str) else repr(error)))

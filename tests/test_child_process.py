@@ -1,4 +1,4 @@
-"""Processes that end when this process is stopped."""
+"""Processes that end with the work of this process."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 
 from keras_transformer._child_process import child_process
 
-WAITS = "import time; time.sleep(100)"
+pytestmark = pytest.mark.once
 FAMILY = """
 import os, sys, time
 from keras_transformer._child_process import child_process
@@ -33,15 +33,14 @@ def is_running(process) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_whole_family(number, tmp_path):
+def test_ctrl_c_ends_the_whole_family(tmp_path):
     (tmp_path / "family.py").write_text(FAMILY)
     words = [sys.executable, tmp_path / "family.py", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(words, text=True, **pipes)
     children = [int(process.stdout.readline()) for _ in range(3)][1:]
     assert all(map(is_running, children))
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     assert process.wait(20) != 0
     for _ in range(100):  # The system removes processes whose parent has ended.
         if not any(map(is_running, children)):
@@ -50,27 +49,21 @@ def test_a_signal_ends_the_whole_family(number, tmp_path):
     assert not any(map(is_running, children))
 
 
-def test_an_error_in_the_block_ends_the_process():
-    with pytest.raises(ZeroDivisionError):
-        with child_process([sys.executable, "-c", WAITS]) as child:
-            raise ZeroDivisionError
-    assert child.returncode == -signal.SIGTERM
-
-
-def test_the_handler_of_sigterm_is_the_old_one_afterwards():
-    before = signal.getsignal(signal.SIGTERM)
-    with child_process([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE) as child:
-        assert child.communicate() == (b"1\n", None)
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_another_thread_can_start_a_process():
+def test_an_error_in_the_block_ends_the_process_also_in_another_thread():
     def run():
-        with child_process([sys.executable, "-c", "pass"]) as child:
-            codes.append(child.wait())
+        with pytest.raises(ZeroDivisionError), child_process(words) as child:
+            codes.append(child)
+            raise ZeroDivisionError
 
-    codes = []
+    codes, words = [], [sys.executable, "-c", "import time; time.sleep(100)"]
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert codes == [0]
+    assert codes[0].returncode
+
+
+def test_handlers_of_signals_stay_as_they_are():
+    before = [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)]
+    with child_process([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE) as child:
+        assert [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)] == before
+        assert child.communicate() == (b"1\n", None)

@@ -31,7 +31,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.run import Run
-from keras_transformer.serving import ServingClient, Translation
+from keras_transformer.serving import ServedTranslation, ServingClient
 from keras_transformer.serving.endpoint import NotFoundError, RestEndpoint, TemporaryError
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
@@ -328,7 +328,7 @@ def test_answers_of_servers(answer, count):
 
 def is_translation(found):
     return (
-        isinstance(found, Translation)
+        isinstance(found, ServedTranslation)
         and isinstance(found.text, str)
         and isinstance(found.score, int | float)
     )
@@ -347,7 +347,7 @@ STATES = st.fixed_dictionaries({"model_version_status": st.lists(TREES, max_size
 def test_responses_over_http(content, status):
     response = requests.Response()
     response.status_code, response._content = status, content
-    endpoint = RestEndpoint("m", "http://localhost:1", timeout=5)
+    endpoint = RestEndpoint("m", "http://localhost:1", None, timeout=5)
     endpoint._session = SimpleNamespace(request=lambda *_, **__: response)
     try:
         endpoint.states()

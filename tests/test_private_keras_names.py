@@ -36,7 +36,7 @@ WATCHED = {
 
 # Names of our own that Keras also uses, in classes that have nothing to do with ours.
 OWN = {
-    *("_devices", "_dtype", "_encode", "_lock", "_metrics", "_model", "_name", "_normalize"),
+    *("_devices", "_dtype", "_encode", "_lock", "_metrics", "_model", "_name"),
     *("_pool", "_run", "_select", "_shape", "_size"),
 }
 

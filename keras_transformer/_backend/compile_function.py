@@ -160,8 +160,7 @@ def _tensorflow_graph(function: Callable[..., Any], model: Any) -> Callable[...,
         key = (specs, tuple(sorted(options.items())))
         with lock:
             if key not in graphs:
-                bound = functools.partial(function, model, **options)
-                graph = tf.function(bound, autograph=False)
+                graph = tf.function(lambda *x: function(model, *x, **options), autograph=False)
                 structure = keras.tree.pack_sequence_as(tensors, specs)
                 graphs[key] = graph.get_concrete_function(*structure)
         return graphs[key](*keras.tree.pack_sequence_as(tensors, leaves))

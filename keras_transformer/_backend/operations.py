@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
@@ -17,9 +16,6 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
     On PyTorch, Keras calls the function again after any error, including Ctrl-C and out-of-memory
     errors. The user then sees an `AttributeError` instead of the first error.
-
-    A second derivative raises an error. PyTorch and TensorFlow would treat the tensors that
-    `function` computes for its gradient as constants, so the second derivative would be wrong.
     """
     errors: list[BaseException] = []
 
@@ -27,40 +23,13 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         if errors:
             raise errors.pop()
         try:
-            output, gradient = function(*tensors)
+            return function(*tensors)
         except BaseException as error:
             if keras.config.backend() == "torch":
                 errors.append(error)
             raise
-        return output, _without_second_derivative(gradient)
 
     return ops.custom_gradient(run_once)
-
-
-def _without_second_derivative(gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a gradient function so that differentiating its results raises an error.
-
-    JAX needs no wrapper, because it cannot differentiate the loops of these functions twice.
-    """
-    message = "This function has no second derivative, because its gradient is custom"
-
-    def on_torch(*arguments: Any, **named: Any) -> Any:
-        import torch
-
-        if torch.is_grad_enabled():  # with `create_graph=True`
-            raise NotImplementedError(f"{message}. Received: create_graph=True")
-        return gradient(*arguments, **named)
-
-    def on_tensorflow(*arguments: Any, **named: Any) -> Any:
-        import tensorflow as tf
-
-        return tuple(
-            None if x is None else tf.raw_ops.PreventGradient(input=x, message=message)
-            for x in gradient(*arguments, **named)
-        )
-
-    wrappers = {"torch": on_torch, "tensorflow": on_tensorflow}
-    return wrappers.get(keras.config.backend(), gradient)
 
 
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
@@ -213,22 +182,6 @@ def global_norm(tensors: Sequence[Any]) -> Any:
 
         return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
     return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
-
-
-def known_values(x: Any) -> np.ndarray | None:
-    """Returns the values of a tensor, or None for None and where a program is being compiled."""
-    if x is None:
-        return None
-    backend = keras.config.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return None if tf.is_symbolic_tensor(x) else ops.convert_to_numpy(x)
-    if backend == "jax":
-        import jax
-
-        return None if isinstance(x, jax.core.Tracer) else ops.convert_to_numpy(x)
-    return ops.convert_to_numpy(x)
 
 
 def label_logits(logits: Any, labels: Any) -> Any:

@@ -64,7 +64,7 @@ def command(
         raise UserError(f"{given[0]} is for .svg and .png files: choose it in the HTML page")
     from keras_transformer.runs.run import Run
     from keras_transformer.visualization.attention_example import translation_attention
-    from keras_transformer.visualization.attention_page import attention_page
+    from keras_transformer.visualization.attention_html import attention_page
     from keras_transformer.visualization.attention_picture import (
         attention_svg,
         check_png,

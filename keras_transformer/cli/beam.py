@@ -43,7 +43,7 @@ def command(run: Path, sentence: str, output: Path, checkpoint: Any, search: Giv
     opened = Run.open(run)
     options = checked(opened.recipe.evaluation.search_options, **search)
     with output_file(output) as file:
-        from keras_transformer.visualization.beam_tree import beam_page
+        from keras_transformer.visualization.beam import beam_page
 
         try:
             translator = open_translator(opened, options, checkpoint=checkpoint)

@@ -57,7 +57,7 @@ _int32 = click.IntRange(min=1, max=2**31 - 1)  # as in the signature of the expo
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
-    help="Maximum duration of a request in seconds.",
+    help="Longest wait for a connection, and for an answer, in seconds.",
 )
 @click.option(
     "--retries",
@@ -99,13 +99,13 @@ def command(
         raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
     with common.writer(output) as write:
         from keras_transformer.data.corpus import read_lines
-        from keras_transformer.serving import Translation, connect
+        from keras_transformer.serving import ServedTranslation, connect
 
-        def line(found: Translation) -> str:
+        def line(found: ServedTranslation) -> str:
             score = f"{found.score:.4f}\t" if scores else ""
             return f"{score}{as_line(found.text)}\n"
 
-        nothing = Translation("", -math.inf)
+        nothing = ServedTranslation("", -math.inf)
         lines = list(read_lines(file)) if file and file.is_file() else None
         translator = connect(model, **server)
         with common.progress_bar("translating", lines and len(lines), output) as bar:

@@ -68,8 +68,8 @@ def command(
     opened = distribution.open_run(directory, loaded, resume)
     try:
         # Other processes would wait for this one.
-        alone = loaded.training.distribution == "none"
-        train(opened, resume, [StopAfterStep()] if alone else [], distribution)
+        callbacks = [StopAfterStep()] if loaded.training.distribution == "none" else []
+        train(opened, resume=resume, callbacks=callbacks, distribution=distribution)
     except KeyboardInterrupt as interrupt:
         is_saved = load_recipe(opened.recipe_path) == loaded
         options = [] if is_saved else [word for x in overrides for word in ("--set", x)]
@@ -81,9 +81,6 @@ def command(
             f"\nStopped; {kept}. Continue with: keras-transformer {shlex.join(words)}", err=True
         )
         raise click.exceptions.Exit(exit_status(interrupt)) from None
-    except Exception:
-        opened.discard()
-        raise
     if distribution.is_chief:
         for name in ("translate", "evaluate", "info"):
             click.echo(f"next: keras-transformer {shlex.join([name, str(directory)])}")

@@ -8,6 +8,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -166,7 +167,24 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()
-    threading.Thread(target=_take, args=(items, arrived, is_abandoned), daemon=True).start()
+
+    def put(item: Any) -> None:
+        while not is_abandoned.is_set():
+            with suppress(queue.Full):
+                return arrived.put(item, timeout=1)
+
+    def take() -> None:
+        error = None
+        try:
+            for item in items:
+                put(item)
+                if is_abandoned.is_set():
+                    return
+        except BaseException as caught:  # re-raised in the thread that reads the queue
+            error = caught
+        put(_End(error))
+
+    threading.Thread(target=take, daemon=True).start()
     end = None
     try:
         while end is None:
@@ -179,26 +197,6 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
         is_abandoned.set()
     if end.error is not None:
         raise end.error
-
-
-def _take(items: Iterable[Any], arrived: "queue.Queue[Any]", is_abandoned: threading.Event) -> None:
-    """Puts all items and then an `_End` into a queue. Stops early if `is_abandoned` is set."""
-    try:
-        for item in items:
-            _put(arrived, item, is_abandoned)
-            if is_abandoned.is_set():
-                return
-        _put(arrived, _End(None), is_abandoned)
-    except BaseException as error:  # re-raised in the thread that reads the queue
-        _put(arrived, _End(error), is_abandoned)
-
-
-def _put(arrived: "queue.Queue[Any]", item: Any, is_abandoned: threading.Event) -> None:
-    while not is_abandoned.is_set():
-        try:
-            return arrived.put(item, timeout=1)
-        except queue.Full:
-            pass
 
 
 def _next_chunk(arrived: "queue.Queue[Any]", most: int) -> list[Any]:

@@ -184,54 +184,31 @@ def _write(
     largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     dtype = np.dtype("<u4" if largest > 2**16 else "<u2")
     dropped: Counter[str] = Counter()
-    source, target = (_SideWriter(directory, side, dtype) for side in SIDES)
-    with source, target, Bar("encoding", unit=" pairs", disable=not progress) as bar:
+    count, ends = 0, dict.fromkeys(SIDES, 0)
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((directory / name).open("wb")) for name in _FILES}
+        bar = stack.enter_context(Bar("encoding", unit=" pairs", disable=not progress))
+        for side in SIDES:
+            files[f"{side}.offsets"].write(np.zeros(1, "<i8").data)
         for chunk in _chunks(pairs):
             digest.update(_as_bytes(chunk))
             kept = _encode(chunk, tokenizer, max_length, dropped)
-            source.append([source_ids for source_ids, _ in kept])
-            target.append([target_ids for _, target_ids in kept])
+            for side, sentences in zip(SIDES, zip(*kept, strict=True), strict=False):
+                lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
+                ids = np.fromiter(itertools.chain.from_iterable(sentences), dtype, lengths.sum())
+                files[f"{side}.ids"].write(ids.data)
+                files[f"{side}.offsets"].write((ends[side] + np.cumsum(lengths)).data)
+                ends[side] += len(ids)
+            count += len(kept)
             bar.update(len(chunk))
-    if source.count == 0:
+    if count == 0:
         raise UserError(
             f"no pair is left for training: {_list_reasons(dropped) or 'the text is empty'}. "
             f"Pairs read: {dropped.total():,}"
         )
-    summary = {"pairs": source.count, "dtype": dtype.str}
-    summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
-    summary["sha256"] = {**source.sha256, **target.sha256}
+    summary = {"pairs": count, "dtype": dtype.str, "fingerprint": digest.hexdigest()}
+    summary |= {"dropped": dropped, "sha256": {x: sha256_of(directory / x) for x in _FILES}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-
-
-class _SideWriter(ExitStack):
-    """Appends the ids and offsets of the source or target sentences to two files."""
-
-    def __init__(self, directory: Path, side: str, dtype: np.dtype) -> None:
-        super().__init__()
-        self.count = self._end = 0
-        self._dtype = dtype
-        self._names = names = (f"{side}.ids", f"{side}.offsets")
-        self._files = [self.enter_context((directory / name).open("wb")) for name in names]
-        self._digests = [hashlib.sha256() for _ in names]
-        self._write(np.zeros(0, dtype), np.zeros(1, "<i8"))
-
-    def append(self, sentences: list[list[int]]) -> None:
-        lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
-        ids = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype, lengths.sum())
-        self._write(ids, self._end + np.cumsum(lengths))
-        self._end += len(ids)
-        self.count += len(sentences)
-
-    @property
-    def sha256(self) -> dict[str, str]:
-        """The SHA-256 of both files, in hex."""
-        digests = (digest.hexdigest() for digest in self._digests)
-        return dict(zip(self._names, digests, strict=True))
-
-    def _write(self, *arrays: np.ndarray) -> None:
-        for file, digest, array in zip(self._files, self._digests, arrays, strict=True):
-            file.write(array.data)
-            digest.update(array.data)
 
 
 def _encode(

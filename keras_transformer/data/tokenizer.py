@@ -49,6 +49,13 @@ class Tokenizer:
         target_model: Bytes of the target language's model. Defaults to None, which means a joint
             vocabulary.
 
+    Attributes:
+        joint: Whether source and target share one vocabulary.
+        source_model, target_model: Bytes of the SentencePiece models, equal if `joint` is True.
+        source_vocabulary_size, target_vocabulary_size: Number of ids, including pad, unk, bos and
+            eos.
+        pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
+
     Raises:
         UserError: If a model is damaged, or has other ids for pad, unk, bos or eos.
     """
@@ -56,9 +63,13 @@ class Tokenizer:
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
+        self.joint = target_model is None
         self._models = [source_model] if target_model is None else [source_model, target_model]
+        self.source_model, self.target_model = self._models[0], self._models[-1]
         processors = [_processor(model) for model in self._models]
         self._source, self._target = processors[0], processors[-1]
+        self.source_vocabulary_size: int = self._source.get_piece_size()
+        self.target_vocabulary_size: int = self._target.get_piece_size()
 
     @classmethod
     def train(
@@ -140,31 +151,6 @@ class Tokenizer:
             for name, model in models.items():
                 (partial / name).write_bytes(model)
             (partial / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-
-    @property
-    def source_model(self) -> bytes:
-        """The SentencePiece model of the source."""
-        return self._models[0]
-
-    @property
-    def target_model(self) -> bytes:
-        """The SentencePiece model of the target. It equals `source_model` if `joint` is True."""
-        return self._models[-1]
-
-    @property
-    def joint(self) -> bool:
-        """Whether source and target share one vocabulary."""
-        return len(self._models) == 1
-
-    @property
-    def source_vocabulary_size(self) -> int:
-        """Number of source ids, including pad, unk, bos and eos."""
-        return self._source.get_piece_size()
-
-    @property
-    def target_vocabulary_size(self) -> int:
-        """Number of target ids, including pad, unk, bos and eos."""
-        return self._target.get_piece_size()
 
     @property
     def source_pieces(self) -> list[str]:

@@ -1,7 +1,7 @@
 """Searches batches of NumPy arrays, and chooses which shapes batches have and what is compiled."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -12,39 +12,9 @@ from keras_transformer._backend.compile_function import (
     makes_graphs,
 )
 from keras_transformer.decoding.beam_search import BeamSearch
+from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES, Shapes
 from keras_transformer.decoding.search import Strategy, advance, begin, resize, run_stages, stages
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
-
-
-class Shapes(NamedTuple):
-    """The sizes that batches of a search may have.
-
-    The search is compiled once for each combination of sizes that occurs.
-
-    Attributes:
-        row_factor: Ratio of each number of rows to the next smaller one.
-        smallest_width: Smallest width of a batch of sources, in tokens. The others are 2, 4, 8, ...
-            times as wide.
-        first_stage: Maximum length of the hypotheses in the first stage of a search, in tokens. It
-            doubles from stage to stage. If None, it is the width of the sources in the first
-            stage, and the maximum length of the search afterwards.
-        alike: When at most this many sequences are left, each batch has the shape of the batch
-            before, unless that is more than twice as wide as necessary.
-        in_graph: Whether the search uses one graph for all shapes, instead of stages.
-    """
-
-    row_factor: int
-    smallest_width: int
-    first_stage: int | None
-    alike: int
-    in_graph: bool = False
-
-
-# With JAX and the shipped model, the first 100 lines of Multi30k's test set take 4 programs with
-# FEW_SHAPES, and all 1,000 lines take 8. With MANY_SHAPES and a tiny model, they took 53.
-FEW_SHAPES = Shapes(row_factor=4, smallest_width=32, first_stage=None, alike=256)
-MANY_SHAPES = Shapes(row_factor=2, smallest_width=8, first_stage=8, alike=0)
-IN_GRAPH = MANY_SHAPES._replace(in_graph=True)
 
 # Up to these numbers of sentences, a search would spend more time on compiling than it saves.
 # Estimated for the tiny model on 2 cores.

@@ -1,7 +1,6 @@
 """Beam search with a length penalty and a cache of keys and values."""
 
 import functools
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -216,7 +215,7 @@ class BeamSearch:
         """Returns the hypotheses that are finished so far."""
         finished, beam_sizes = state.finished, request.beam_sizes
         if self.options.num_beam_groups > 1:
-            finished = _merge_finished([finished], self.num_results)
+            finished = _best_finished(finished, self.num_results)
         scores = _mask_unused_beams(finished.scores, beam_sizes)
         log_probabilities = _mask_unused_beams(finished.log_probabilities, beam_sizes)
         return search_result(finished.ids, scores, log_probabilities, state.position, self.pad_id)
@@ -237,18 +236,28 @@ class BeamSearch:
         is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
             # Normalizing the totals instead of the logits saves a pass over all tokens.
-            maxima = block_maxima(logits)
+            maxima, tokens = block_maxima(logits), logits
+            excluded: tuple[int, ...] = (self.pad_id, self.bos_id)
             normalizer = log_normalizer(logits, ops.max(maxima, axis=-1, keepdims=True))
             totals = live.log_probabilities - normalizer
-            special = self.pad_id, self.bos_id
-            return _most_probable(live, totals, logits, position + 1, is_single, special, maxima)
-        tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
-        tokens = tokens if penalties is None else tokens - penalties
-        tokens = apply_rules(tokens, live.ids, position, rules)
-        if request.required_ids is None:
-            return _most_probable(live, live.log_probabilities, tokens, position + 1, is_single)
-        ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
-        return constrained_candidates(*live[:2], tokens, position, request.required_ids, **ids)
+        else:
+            maxima, excluded, totals = None, (), live.log_probabilities
+            tokens = next_log_probabilities(logits, self.pad_id, self.bos_id)
+            tokens = tokens if penalties is None else tokens - penalties
+            tokens = apply_rules(tokens, live.ids, position, rules)
+        if request.required_ids is not None:
+            ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
+            return constrained_candidates(*live[:2], tokens, position, request.required_ids, **ids)
+        if is_single:
+            log_probabilities, chosen = best_token(tokens_without(excluded, tokens))
+            log_probabilities, parents = log_probabilities + totals, ops.zeros_like(chosen)
+        else:
+            count = 2 * ops.shape(tokens)[1]
+            log_probabilities, parents, chosen = top_k_tokens(
+                tokens, count, totals, excluded, maxima
+            )
+        ids = write_at(take_columns(live.ids, parents), chosen, position + 1)
+        return Candidates(ids, log_probabilities, parents)
 
     def _select_single(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
@@ -287,7 +296,8 @@ class BeamSearch:
         log_probabilities = _mask_unused_beams(log_probabilities, beam_sizes)
         parents = take_columns(candidates.parents, chosen)
         ended = self._ended(candidates, ends, position, bonus, request)
-        finished = _merge_finished([state.finished, ended], n_best)
+        both = zip(state.finished, ended, strict=True)
+        finished = _best_finished(Finished(*(ops.concatenate(x, axis=1) for x in both)), n_best)
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
         num_finished = state.num_finished + newly_finished[:, None]
         bound = log_probabilities[:, 0] / self._divisor(request, limits[:, None])[:, 0]
@@ -310,11 +320,20 @@ class BeamSearch:
     def _ended(
         self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request
     ) -> Finished:
-        """Returns all candidates as `Finished`. Only those that finish now have finite scores."""
+        """Returns all candidates as `Finished`. Only those that finish now have finite scores.
+
+        Removing candidates by slicing would be slower, because XLA would sort all scores to find
+        the largest score.
+        """
         beam_sizes = request.beam_sizes
         beams = ops.shape(bonus)[1] if beam_sizes is None else beam_sizes[:, None]
         ends = ops.logical_and(ends, _may_finish(candidates, beams))
-        return _finish(candidates, ends, self._divisor(request, position), bonus)
+        log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
+        scores = log_probabilities / self._divisor(request, position)
+        scores = scores + take_columns(bonus, candidates.parents)
+        if candidates.missing is not None:
+            scores = scores - MISSING_TOKEN_PENALTY * ops.cast(candidates.missing, "float32")
+        return Finished(candidates.ids, log_probabilities, scores)
 
 
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
@@ -352,31 +371,6 @@ def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
     return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
 
 
-def _most_probable(
-    live: Live,
-    totals: Any,
-    next_tokens: Any,
-    position: Any,
-    is_single: bool,
-    excluded: Collection[int] = (),
-    maxima: Any = None,
-) -> Candidates:
-    """Returns the 2N continuations with the highest sums `totals + next_tokens`.
-
-    The new tokens are written at `position`. With `is_single`, returns only the best continuation.
-    """
-    if is_single:
-        log_probabilities, tokens = best_token(tokens_without(excluded, next_tokens))
-        log_probabilities, parents = log_probabilities + totals, ops.zeros_like(tokens)
-    else:
-        count = 2 * ops.shape(next_tokens)[1]
-        log_probabilities, parents, tokens = top_k_tokens(
-            next_tokens, count, totals, excluded, maxima
-        )
-    ids = write_at(take_columns(live.ids, parents), tokens, position)
-    return Candidates(ids, log_probabilities, parents)
-
-
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
     """Chooses N candidates. Returns their log-probabilities, descending, and their indices."""
     if banks is None:
@@ -399,23 +393,10 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
     return ops.any(chosen[:, :, None] == columns, axis=1)
 
 
-def _finish(candidates: Candidates, ends: Any, divisor: Any, bonus: Any) -> Finished:
-    """Returns all candidates as `Finished`. Unfinished candidates have the score minus infinity.
-
-    Removing candidates by slicing would be slower, because XLA would sort all scores to find the
-    largest score.
-    """
-    log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
-    scores = log_probabilities / divisor + take_columns(bonus, candidates.parents)
-    if candidates.missing is not None:
-        scores = scores - MISSING_TOKEN_PENALTY * ops.cast(candidates.missing, "float32")
-    return Finished(candidates.ids, log_probabilities, scores)
-
-
-def _merge_finished(parts: Sequence[Finished], n_best: Any) -> Finished:
-    joined = [ops.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
-    scores, chosen = ops.top_k(joined[-1], n_best)
-    return Finished(take_columns(joined[0], chosen), take_columns(joined[1], chosen), scores)
+def _best_finished(finished: Finished, n_best: Any) -> Finished:
+    scores, chosen = ops.top_k(finished.scores, n_best)
+    ids, log_probabilities = (take_columns(x, chosen) for x in finished[:2])
+    return Finished(ids, log_probabilities, scores)
 
 
 def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:

@@ -79,8 +79,8 @@ class Ensemble:
         return min(model.vocabulary_size for model in self.models)
 
     @property
-    def target_vocabulary_size(self) -> int:
-        return min(_target_size(model) for model in self.models)
+    def target_vocabulary_size(self) -> int | None:
+        return _target_size(self.models[0])
 
     # The methods that not every model has are properties, so that `hasattr` tells whether all have.
 

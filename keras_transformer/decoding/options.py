@@ -68,11 +68,6 @@ class DecodingOptions(BaseModel):
             )
         return self
 
-    @property
-    def num_beams(self) -> int:
-        """Number of hypotheses per sentence that each step continues."""
-        raise NotImplementedError
-
     def replace(self, **changes: Any) -> Self:
         """Returns a validated copy with some values changed."""
         return type(self)(**{**dict(self), **changes})
@@ -126,6 +121,7 @@ class SearchOptions(DecodingOptions):
 
     @property
     def num_beams(self) -> int:
+        """Number of hypotheses per sentence that each step continues."""
         return self.beam_size
 
     @model_validator(mode="after")
@@ -182,4 +178,5 @@ class SamplingOptions(DecodingOptions):
 
     @property
     def num_beams(self) -> int:
+        """Number of hypotheses per sentence that each step continues."""
         return self.num_samples

@@ -64,7 +64,6 @@ def constrained_candidates(
 
     Source: Post & Vilar 2018, algorithm 2.
     """
-    required_ids = ops.convert_to_tensor(required_ids, dtype="int32")
     required = next_required_tokens(live_ids, position, required_ids, pad_id)
     is_incomplete = ops.any(required != NO_TOKEN, axis=-1)[..., None]
     is_eos = ops.arange(next_tokens.shape[-1], dtype="int32") == eos_id
@@ -79,7 +78,7 @@ def constrained_candidates(
         log_probabilities=ops.where(is_duplicate, IMPOSSIBLE, log_probabilities),
         parents=parents,
         banks=banks,
-        missing=num_required_tokens(required_ids, pad_id)[:, None] - banks,
+        missing=ops.sum(count_tokens(required_ids, pad_id), axis=-1)[:, None] - banks,
     )
 
 
@@ -132,11 +131,6 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
     met = _met_tokens(ids, position, required_ids, lengths)
     is_met = met == lengths[:, None]
     return ops.sum(ops.where(is_met, met, 0), axis=-1) + ops.max(ops.where(is_met, 0, met), axis=-1)
-
-
-def num_required_tokens(required_ids: Any, pad_id: int) -> Any:
-    """Returns the number of required tokens of each sentence, int32 `(B,)`."""
-    return ops.sum(count_tokens(required_ids, pad_id), axis=-1)
 
 
 def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:

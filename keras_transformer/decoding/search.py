@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.beam_search import BeamSearch
-from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import limit_request, with_token_ids
 from keras_transformer.decoding.steps import Request, SearchResult, TokenRule
@@ -34,7 +34,7 @@ def search(
     request: Any,
     *,
     max_length: Any,
-    options: DecodingOptions | None = None,
+    options: SearchOptions | SamplingOptions | None = None,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
@@ -87,7 +87,7 @@ def search(
 
 def make_strategy(
     model: Any,
-    options: DecodingOptions,
+    options: SearchOptions | SamplingOptions,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
@@ -127,11 +127,11 @@ def run_stages(
 ) -> SearchResult:
     """Runs all stages of a search.
 
-    If `max_length` is known only at run time, there is a single stage. If `in_python` is True,
-    Python calls `strategy.advance` for each token, even if the backend has loops.
+    If `in_python` is True, Python calls `strategy.advance` for each token, even if the backend has
+    loops. Then, and if `max_length` is known only at run time, there is a single stage.
     """
-    is_known = isinstance(max_length, int)
-    lengths = stages(model, max_length, FIRST_STAGE) if is_known else [max_length]
+    is_single = in_python or not isinstance(max_length, int)
+    lengths = [max_length] if is_single else stages(model, max_length, FIRST_STAGE)
     request, state, cache = begin(
         model, request, strategy=strategy, max_length=max_length, length=lengths[0]
     )

@@ -121,9 +121,9 @@ class Evaluator:
             raise UserError("there must be at least one reference. Received: none")
         if self.sources is not None:
             self.check_aligned("the sources", self.sources)
-        settings = {"tokenize": tokenize, "lowercase": lowercase, "comet_model": comet_model}
         self._metrics = [
-            new_metric(name, sources=self.sources, **settings) for name in dict.fromkeys(metrics)
+            new_metric(name, tokenize, lowercase, self.sources, comet_model)
+            for name in dict.fromkeys(metrics)
         ]
 
     @classmethod

@@ -14,7 +14,6 @@ from keras_transformer.evaluation import MetricName
 
 def new_metric(
     name: MetricName,
-    *,
     tokenize: str = "13a",
     lowercase: bool = False,
     sources: Sequence[str] | None = None,

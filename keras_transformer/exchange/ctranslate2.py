@@ -14,7 +14,7 @@ from keras_transformer.exchange.source_model import (
     check_supported,
     position_table,
 )
-from keras_transformer.layers import DecoderLayer, EncoderLayer, RotaryPositionalEncoding
+from keras_transformer.layers import Decoder, DecoderLayer, Encoder, RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 
@@ -101,8 +101,13 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
     decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
     spec = specs.TransformerSpec(encoder, decoder)
-    _set_encoder(spec.encoder, model)
-    _set_decoder(spec.decoder, model, tokenizer)
+    embeddings = array(model.target_embedding.embeddings)
+    spec.encoder.embeddings[0].weight = array(model.source_embedding.embeddings)
+    spec.decoder.embeddings.weight = spec.decoder.projection.weight = embeddings
+    spec.decoder.projection.bias = np.zeros(len(embeddings), "float32")
+    spec.decoder.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
+    _set_stack(spec.encoder, model.encoder, model)
+    _set_stack(spec.decoder, model.decoder, model)
     spec.register_source_vocabulary(tokenizer.source_pieces)
     spec.register_target_vocabulary(tokenizer.target_pieces)
     pieces = tokenizer.target_pieces
@@ -116,29 +121,20 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     return spec
 
 
-def _set_encoder(spec: Any, model: Transformer) -> None:
-    spec.embeddings[0].weight = array(model.source_embedding.embeddings)
-    spec.position_encodings.encodings = _encodings(model)
-    for layer_spec, layer in zip(spec.layer, model.encoder.layers, strict=True):
-        _set_self_attention(layer_spec, layer)
-        _set_feed_forward(layer_spec, layer)
-    if model.norm_first:
-        _set_norm(spec.layer_norm, model.encoder.norm)
-
-
-def _set_decoder(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
-    embeddings = array(model.target_embedding.embeddings)
-    spec.embeddings.weight = spec.projection.weight = embeddings
-    spec.projection.bias = np.zeros(len(embeddings), "float32")
-    spec.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
-    if hasattr(spec, "position_encodings"):
+def _set_stack(spec: Any, stack: Encoder | Decoder, model: Transformer) -> None:
+    if hasattr(spec, "position_encodings"):  # The decoder has none with rotary positions.
         spec.position_encodings.encodings = _encodings(model)
-    for layer_spec, layer in zip(spec.layer, model.decoder.layers, strict=True):
-        _set_self_attention(layer_spec, layer)
-        _set_cross_attention(layer_spec, layer)
-        _set_feed_forward(layer_spec, layer)
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        attention = layer.self_attention
+        _set_attention(layer_spec.self_attention, attention, layer.self_attention_residual)
+        if isinstance(layer, DecoderLayer):
+            attention = layer.cross_attention
+            _set_attention(layer_spec.attention, attention, layer.cross_attention_residual)
+        _set_linear(layer_spec.ffn.linear_0, layer.feed_forward.inner)
+        _set_linear(layer_spec.ffn.linear_1, layer.feed_forward.outer)
+        _set_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
     if model.norm_first:
-        _set_norm(spec.layer_norm, model.decoder.norm)
+        _set_norm(spec.layer_norm, stack.norm)
 
 
 def _encodings(model: Transformer) -> np.ndarray:
@@ -147,34 +143,17 @@ def _encodings(model: Transformer) -> np.ndarray:
     return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 
 
-def _set_self_attention(spec: Any, layer: EncoderLayer) -> None:
-    attention, linear = layer.self_attention, spec.self_attention.linear
-    projections = (attention.query_projection, attention.key_projection, attention.value_projection)
-    _set_linear(linear[0], *projections)
-    _set_linear(linear[1], attention.output_projection)
-    _set_scale(spec.self_attention, attention)
-    _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
-
-
-def _set_cross_attention(spec: Any, layer: DecoderLayer) -> None:
-    attention, linear = layer.cross_attention, spec.attention.linear
-    _set_linear(linear[0], attention.query_projection)
-    _set_linear(linear[1], attention.key_projection, attention.value_projection)
-    _set_linear(linear[2], attention.output_projection)
-    _set_scale(spec.attention, attention)
-    _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
-
-
-def _set_feed_forward(spec: Any, layer: EncoderLayer) -> None:
-    _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
-    _set_linear(spec.ffn.linear_1, layer.feed_forward.outer)
-    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
-
-
-def _set_scale(spec: Any, attention: Any) -> None:
-    """Sets the factor of the queries if it is not the default of CTranslate2, 1 / sqrt(d_k)."""
-    if not attention.use_scale:
+def _set_attention(spec: Any, attention: Any, residual: Any) -> None:
+    """Sets the linear layers: query, key and value in one or in two, and the output."""
+    query, key = attention.query_projection, attention.key_projection
+    value, output = attention.value_projection, attention.output_projection
+    is_self = len(spec.linear) == 2
+    groups = ([query, key, value], [output]) if is_self else ([query], [key, value], [output])
+    for linear, layers in zip(spec.linear, groups, strict=True):
+        _set_linear(linear, *layers)
+    if not attention.use_scale:  # The default of CTranslate2 is 1 / sqrt(d_k).
         spec.queries_scale = np.float32(1)
+    _set_norm(spec.layer_norm, residual.norm)
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:

@@ -57,7 +57,7 @@ def export_ctranslate2(
             the translations are compared. Defaults to None, which means no comparison.
 
     Returns:
-        A `Agreement`, or None if `sentences` is None or empty.
+        An `Agreement`, or None if `sentences` is None or empty.
 
     Raises:
         ImportError: If ctranslate2 is not installed, or if `quantization` needs PyTorch and PyTorch

@@ -105,16 +105,8 @@ class StandaloneTranslator:
 
     Args:
         directory: A folder written by `export_onnx`.
-        beam_size: Number of beams per sentence. 1 means greedy search. Defaults to the exported
-            value.
-        length_penalty: Exponent alpha of the length penalty ((5 + n) / 6) ** alpha for n tokens (Wu
-            et al. 2016), from 0 to 10. Defaults to the exported value.
-        max_length: Maximum number of tokens of a translation, including eos, at most `max_length`
-            in `config.json`. Defaults to the exported value. If the exported value is None, a
-            translation can have 50 tokens more than the source.
-        tokens_per_batch: Maximum number of source tokens in a batch, including padding. Defaults
-            to 1024.
-        num_threads: As for `OnnxModel`.
+        beam_size: As the option of the program. The other arguments, too, but for the next one.
+        tokens_per_batch: Maximum number of source tokens in a batch, padding included.
 
     Raises:
         OSError: If the folder does not exist.
@@ -136,11 +128,10 @@ class StandaloneTranslator:
         self.length_penalty = config["length_penalty"] if length_penalty is None else length_penalty
         self.max_length = config["search_max_length"] if max_length is None else max_length
         self.tokens_per_batch = tokens_per_batch
-        size, longest = config["target_vocabulary_size"], config["max_length"]
         for name, lowest, highest in (
-            ("beam_size", 1, size // 2),
+            ("beam_size", 1, config["target_vocabulary_size"] // 2),
             ("length_penalty", 0, 10),
-            ("max_length", 1, longest),
+            ("max_length", 1, config["max_length"]),
         ):
             value = getattr(self, name)
             if value is not None and not lowest <= value <= highest:
@@ -152,55 +143,42 @@ class StandaloneTranslator:
             for side in ("source", "target")
         )
 
-    def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Returns the best translation of each sentence.
+    def translate(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
+        """Returns the best translation of each sentence, and its score.
 
         The translation of a blank sentence is "". A sentence with more tokens than the model
-        supports is truncated with a warning.
+        supports is truncated with a warning. Sentences of similar length form a batch.
         """
-        return [text for text, _ in self.translate_with_scores(sentences)]
-
-    def translate_with_scores(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
-        """Returns the best translation of each sentence and its score."""
-        eos_id, longest = self.model.config["eos_id"], self.model.config["max_length"]
+        config = self.model.config
+        most = config["max_length"] - 1
         pieces = self._source.encode([sentence.strip() for sentence in sentences])
         for sentence, ids in zip(sentences, pieces, strict=True):
-            if len(ids) >= longest:
-                warnings.warn(
-                    f"Only the first {longest - 1:,} of {len(ids):,} pieces of "
-                    f"{sentence[:40]!r}... are translated.",
-                    stacklevel=3,
-                )
-        found = self.search([[*ids[: longest - 1], eos_id] for ids in pieces if ids])
-        texts = self._target.decode([[id for id in ids if id != eos_id] for ids, _ in found])
-        results = zip(texts, (score for _, score in found), strict=True)
-        return [next(results) if ids else ("", 0.0) for ids in pieces]
-
-    def search(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
-        """Returns the token ids and the score of the best translation of each source.
-
-        Each source ends with eos. Sources of similar length form a batch; the longest come first.
-        """
-        found: dict[int, tuple[list[int], float]] = {}
-        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
+            if len(ids) > most:
+                text = f"Only {most:,} of {len(ids):,} pieces are translated: {sentence[:40]!r}..."
+                warnings.warn(text, stacklevel=2)
+        sources = [[*ids[:most], config["eos_id"]] for ids in pieces]
+        found = [("", 0.0)] * len(sources)
+        order = [index for index, ids in enumerate(pieces) if ids]
+        order.sort(key=lambda index: -len(sources[index]))
         while order:
-            longest = len(sources[order[0]])
-            rows = max(1, self.tokens_per_batch // longest)
+            width = len(sources[order[0]])
+            rows = max(1, self.tokens_per_batch // width)
             indices, order = order[:rows], order[rows:]
-            source_ids = np.full((len(indices), longest), self.model.config["pad_id"])
+            source_ids = np.full((len(indices), width), config["pad_id"])
             for row, index in zip(source_ids, indices, strict=True):
                 row[: len(sources[index])] = sources[index]
             limits = np.array([self._limit(len(sources[index])) for index in indices])
-            found.update(zip(indices, self.search_batch(source_ids, limits), strict=True))
-        return [found[index] for index in range(len(sources))]
+            results = self.search(source_ids, limits)
+            for index, (ids, score) in zip(indices, results, strict=True):
+                text = self._target.decode([id for id in ids if id != config["eos_id"]])
+                found[index] = text, score
+        return found
 
     def _limit(self, source_length: int) -> int:
         config = self.model.config
         return self.max_length or min(source_length + config["extra_length"], config["max_length"])
 
-    def search_batch(
-        self, source_ids: np.ndarray, limits: np.ndarray
-    ) -> list[tuple[list[int], float]]:
+    def search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[tuple[list[int], float]]:
         """Returns ids and score of the best hypothesis of each source.
 
         The search of a sentence ends if it has `beam_size` finished hypotheses, or if no unfinished
@@ -270,22 +248,15 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         description="Translate FILE or standard input (UTF-8), one sentence per line."
     )
     parser.add_argument("file", nargs="?", metavar="FILE")
-    parser.add_argument(
-        "--model",
-        default=Path(__file__).parent,
-        help="folder of the exported model; default: the folder of this file",
-    )
-    parser.add_argument("--beam-size", type=int, help="default: the exported beam size")
-    parser.add_argument("--length-penalty", type=float, help="default: the exported length penalty")
-    parser.add_argument(
-        "--max-length",
-        type=int,
-        help="maximum tokens of a translation; default: the exported value, or source length plus "
-        "50 if none was exported",
-    )
-    parser.add_argument(
-        "--threads", type=int, default=0, help="number of threads; default: 0, one per core"
-    )
+    here = Path(__file__).parent
+    parser.add_argument("--model", default=here, help="exported folder; default: this file's")
+    for flag, kind, meaning in (
+        ("--beam-size", int, "number of beams; default: the exported one"),
+        ("--length-penalty", float, "exponent alpha of ((5 + n) / 6) ** alpha; default: exported"),
+        ("--max-length", int, "most tokens of a translation; default: exported, or source + 50"),
+    ):
+        parser.add_argument(flag, type=kind, help=meaning)
+    parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
     return parser.parse_args(words)
 
 
@@ -294,13 +265,15 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = _arguments(words)
     try:
         search = arguments.beam_size, arguments.length_penalty, arguments.max_length
-        translator = StandaloneTranslator(arguments.model, *search, num_threads=arguments.threads)
+        translator = StandaloneTranslator(
+            arguments.model, *search, num_threads=arguments.threads or 0
+        )
         binary = open(arguments.file, "rb") if arguments.file else sys.stdin.buffer
         # Only "\n" and "\r\n" end a line.
         with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="\n") as file:
             while lines := list(itertools.islice(file, LINES)):
-                for translation in translator.translate(lines):
-                    line = translation.replace("\n", " ").replace("\r", " ")
+                for text, _ in translator.translate(lines):
+                    line = text.replace("\n", " ").replace("\r", " ")
                     sys.stdout.buffer.write(f"{line}\n".encode())
                 sys.stdout.buffer.flush()
     except (OSError, ValueError) as error:

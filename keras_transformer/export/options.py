@@ -69,12 +69,14 @@ class ExportOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_weights(self.format, self.quantization)
-        for name, formats in (("shortlist", ("saved_model",)), ("search", ("saved_model", "onnx"))):
-            if getattr(self, name) and self.format not in formats:
-                what = "search options" if name == "search" else f"`{name}`"
+        for given, what, formats in (
+            (self.shortlist, "a shortlist", ("saved_model",)),
+            (self.search is not None, "search options", ("saved_model", "onnx")),
+        ):
+            if given and self.format not in formats:
                 raise ValueError(
-                    f"the format {self.format} does not support {what}; "
-                    f"{' and '.join(formats)} do. Received: {name}={getattr(self, name)}"
+                    f"the format {self.format} does not support {what}. "
+                    f"Formats that do: {', '.join(formats)}"
                 )
         return self
 

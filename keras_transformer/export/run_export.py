@@ -59,13 +59,12 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     if format != "saved_model":
         check_is_free(directory)
     run.model_place(options.checkpoint)
+    complete = options.model_copy(update={"search": search, "output": directory})
+    export = _in_new_process if format == "saved_model" else _export
     try:
         check_installed(format)
         print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
-        if format == "saved_model":
-            changes = {"search": search, "output": directory}
-            return _in_new_process(run, options.model_copy(update=changes))
-        return Exported(directory, str(_export(run, options, directory, search)))
+        return export(run, complete)
     except (ImportError, ValueError) as error:
         raise UserError(str(error)) from error
 
@@ -99,41 +98,39 @@ def _default_directory(run: Run, options: ExportOptions) -> Path:
     return folder / (options.format if is_whole else f"{options.format}-{options.quantization}")
 
 
-def _export(run: Run, options: ExportOptions, directory: Path, search: SearchOptions) -> Any:
-    """Exports to a format other than SavedModel, and returns the comparison."""
+def _export(run: Run, options: ExportOptions) -> Exported:
+    """Exports in this process. `options` have all values."""
     from keras_transformer.export.ctranslate2 import export_ctranslate2
     from keras_transformer.export.onnx import export_onnx
+    from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.export.shared_run import export_shared_run
-    from keras_transformer.translation.comparison import run_sentences
-    from keras_transformer.translation.open_run import open_model
-
-    sentences, weights = run_sentences(run, SENTENCES), options.quantization
-    if options.format == "run":
-        return export_shared_run(run, directory, weights, sentences, options.checkpoint)
-    parts = open_model(run, options.checkpoint), run.tokenizer(), directory, weights, sentences
-    if options.format == "ctranslate2":
-        return export_ctranslate2(*parts)
-    return export_onnx(*parts, **{name: getattr(search, name) for name in _ONNX_SEARCH})
-
-
-def _export_saved_model(run: Run, options: ExportOptions) -> Exported:
-    """Exports in this process, which has the backend TensorFlow."""
-    from keras_transformer.export.saved_model import SENTENCES, export_saved_model
     from keras_transformer.translation.comparison import run_sentences
     from keras_transformer.translation.open_run import open_model, open_shortlist
 
-    tokenizer = run.tokenizer()
-    exported = export_saved_model(
-        open_model(run, options.checkpoint),
-        tokenizer,
-        options.output,
-        options=options.search,
-        max_beam_size=MAX_BEAM_SIZE,
-        sentences=run_sentences(run, SENTENCES),
-        shortlist=open_shortlist(run, tokenizer) if options.shortlist else None,
-    )
-    needs = f"needs a server that reads GraphDef version {exported.min_consumer} or newer"
-    return Exported(exported.directory, f"{exported.comparison}\n{needs}")
+    weights: Any = options.quantization
+    output, search = options.output, options.search
+    assert output and search
+    sentences = run_sentences(run, SENTENCES)
+    if options.format == "run":
+        found = export_shared_run(run, output, weights, sentences, options.checkpoint)
+        return Exported(output, str(found))
+    model, tokenizer = open_model(run, options.checkpoint), run.tokenizer()
+    if options.format == "saved_model":
+        shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
+        saved = export_saved_model(
+            *(model, tokenizer, output),
+            options=search,
+            max_beam_size=MAX_BEAM_SIZE,
+            sentences=sentences[: SENTENCES // 2],  # Its beams are compared, too.
+            shortlist=shortlist,
+        )
+        needs = f"needs a server that reads GraphDef version {saved.min_consumer} or newer"
+        return Exported(saved.directory, f"{saved.comparison}\n{needs}")
+    parts = model, tokenizer, output, weights, sentences
+    if options.format == "ctranslate2":
+        return Exported(output, str(export_ctranslate2(*parts)))
+    own = {name: getattr(search, name) for name in _ONNX_SEARCH}
+    return Exported(output, str(export_onnx(*parts, **own)))
 
 
 def _in_new_process(run: Run, options: ExportOptions) -> Exported:
@@ -159,7 +156,7 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
 
 def _main(run: str, options: str) -> None:
     try:
-        exported = _export_saved_model(Run.open(run), ExportOptions.model_validate_json(options))
+        exported = _export(Run.open(run), ExportOptions.model_validate_json(options))
         answer = [*map(str, exported), None]
     except (OSError, UserError, ValueError) as error:
         answer = [None, None, str(error)]

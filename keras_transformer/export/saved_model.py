@@ -90,7 +90,7 @@ def export_saved_model(
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
-    request has a `beam_size` above XX
+    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`, and for 0 it
     uses 1. If a request has a `length_penalty` above 10, the graph uses 10. If a request has a
     `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
     below `options.min_length`, the graph uses `options.min_length`.
@@ -109,7 +109,8 @@ def export_saved_model(
         name: The model's name on the server. Defaults to None, which means the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None, which means `SearchOptions()`.
-        max_beam_size: Maximum beam size of a request. Defaults to 16.
+        max_beam_size: Maximum beam size of a request, or `options.beam_size` if that is larger.
+            Defaults to 16.
         sentences: Source sentences for the comparison and for warm-up requests. Defaults to (),
             which means random sentences.
         shortlist: The tokens that are allowed in the translation of each sentence (see

@@ -63,11 +63,11 @@ def export_shared_run(
             `"float32"`.
         sentences: Sentences that both models translate for the comparison. Defaults to None, which
             means 16 random ones.
-        checkpoint: The checkpoint to copy instead of the finished model, see `Run.model`. Defaults
+        checkpoint: The checkpoint to copy instead of the finished model, see `open_model`. Defaults
             to None, which means the finished model.
 
     Returns:
-        A `Agreement` of the copy's translations with those of the run.
+        An `Agreement` of the copy's translations with those of the run.
 
     Raises:
         UserError: If the run has no model, if its scores cannot be read, or if `directory` is not

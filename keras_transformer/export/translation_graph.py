@@ -25,6 +25,10 @@ _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).is
 _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
 
+# The options of a request that leaves them out.
+UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
+
+
 class TranslationGraph:
     """Creates the signatures that a server offers for a model and its tokenizer.
 
@@ -48,26 +52,13 @@ class TranslationGraph:
         self._has_attention = hasattr(model, "source_attention")
 
     def signatures(self) -> dict[str, Any]:
-        """Returns a dict from names of signatures to functions.
-
-        If a request leaves out an option, the option has the value -1.
-        """
-        unset, unset_float = tf.constant([-1]), tf.constant([-1.0])
-
-        def translate_nbest(
-            text: tf.Tensor,
-            beam_size: tf.Tensor = unset,
-            length_penalty: tf.Tensor = unset_float,
-            max_length: tf.Tensor = unset,
-        ) -> dict[str, tf.Tensor]:
-            return self.translate_nbest(text, beam_size, length_penalty, max_length)
-
+        """Returns a dict from names of signatures to functions."""
         text, number = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
         ids, real = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.float32)
         inputs: dict[str, tuple[Any, dict[str, Any]]] = {
             "serving_default": (self.translate, {"text": text}),
             "translate_nbest": (
-                translate_nbest,
+                self.translate_nbest,
                 {"text": text, "beam_size": number, "length_penalty": real, "max_length": number},
             ),
             "score": (self.score, {"source": text, "target": text}),
@@ -93,9 +84,9 @@ class TranslationGraph:
     def translate_nbest(
         self,
         text: tf.Tensor,
-        beam_size: tf.Tensor,
-        length_penalty: tf.Tensor,
-        max_length: tf.Tensor,
+        beam_size: tf.Tensor = UNSET,
+        length_penalty: tf.Tensor = UNSET_FLOAT,
+        max_length: tf.Tensor = UNSET,
     ) -> dict[str, tf.Tensor]:
         """Returns all hypotheses of each text.
 

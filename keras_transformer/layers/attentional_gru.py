@@ -56,13 +56,6 @@ class AttentionalGRU(ConfiguredLayer):
         self.cell.build((None, x_shape[-1] + memory_shape[-1]))
         self.built = True
 
-    def _output_spec(self, x: Any, memory: Any, return_attention_weights: bool, **_: Any) -> Any:
-        width = self.units + memory.shape[-1]
-        output = keras.KerasTensor((*x.shape[:2], width), self.compute_dtype)
-        if not return_attention_weights:
-            return output
-        return output, keras.KerasTensor((*x.shape[:2], memory.shape[1]), self.compute_dtype)
-
     def call(
         self,
         x: Any,

@@ -76,12 +76,6 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         self.query_projection.build(x_shape)
         self.output_projection.build((*x_shape[:-1], self.d_embedding))
 
-    def _output_spec(self, x: Any, key: Any, return_attention_weights: bool, **_: Any) -> Any:
-        output = super()._output_spec(x)
-        if not return_attention_weights:
-            return output
-        return output, keras.KerasTensor((*x.shape[:2], key.shape[1]), self.compute_dtype)
-
     @checkpointable
     def call(
         self,

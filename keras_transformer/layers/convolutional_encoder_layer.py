@@ -64,9 +64,6 @@ class ConvolutionalEncoderLayer(ConfiguredLayer):
         self.convolution.build((*x_shape[:-1], self.kernel_size * self.d_model))
         self.built = True
 
-    def _output_spec(self, x: Any, **_: Any) -> Any:
-        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
-
     @checkpointable
     def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
         padding_mask = mask if padding_mask is None else padding_mask

@@ -181,7 +181,7 @@ class Decoder(DecodingStep, Encoder):
         d_ff: int = 2048,
         **options: Unpack[DecoderOptions],
     ) -> None:
-        super().__init__(num_layers, d_model, num_heads, d_ff, **options)
+        super().__init__(num_layers, d_model, num_heads, d_ff, **options)  # type: ignore[misc]
 
     def build(self, x_shape: Any, memory_shape: Any = None) -> None:
         for layer in self.layers:

@@ -89,7 +89,7 @@ class EncoderLayer(ConfiguredLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.d_model = d_model
+        self.d_model: Any = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
         self.d_k = d_k

@@ -241,7 +241,7 @@ class Backend:
 
     def __init__(self, name: str, child: dict[str, Any]) -> None:
         paths = [str(Path(__file__).parents[2]), *(path or os.getcwd() for path in sys.path)]
-        paths = {"KERAS_BACKEND": name, "PYTHONPATH": os.pathsep.join(paths)}
+        own = {"KERAS_BACKEND": name, "PYTHONPATH": os.pathsep.join(paths)}
         self._errors = child["folder"] / f"{name}.stderr"
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
@@ -249,7 +249,7 @@ class Backend:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, **_ENVIRONMENT, **paths},
+                env={**os.environ, **_ENVIRONMENT, **own},
             )
         self._send(child)
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from keras_transformer.errors import RecipeError, UserError
+from keras_transformer.errors import UserError
 from keras_transformer.recipe.run_folders import find_run
 from keras_transformer.recipe.schema import all_keys
 from keras_transformer.recipe.settings import Recipe, TokenizerSettings
@@ -34,8 +34,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
 
     Raises:
         UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
-        UserError: If `overrides` contain an unknown key or a value out of range.
-        RecipeError: If the file contains YAML aliases, an unknown key or a value out of range.
+        UserError: If the file contains YAML aliases. If the file or `overrides` contain an unknown
+            key or a value out of range.
     """
     path = find_recipe(path_or_name)
     try:
@@ -56,10 +56,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         problems = "; ".join(_explain(details) for details in error.errors())
         keys = [".".join(map(str, (*details["loc"], ""))) for details in error.errors()]
         given = [x for x in overrides if f"{x.partition('=')[0]}.".startswith(tuple(keys))]
-        if given:
-            message = f"{path} with `overrides` {', '.join(given)}: {problems}"
-            raise UserError(message) from None
-        raise RecipeError(f"{path}: {problems}") from None
+        source = f"{path} with `overrides` {', '.join(given)}" if given else f"{path}"
+        raise UserError(f"{source}: {problems}") from None
     return _with_tokenizer_of_initial_run(recipe)
 
 

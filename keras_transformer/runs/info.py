@@ -197,7 +197,7 @@ def _scores(run: Run) -> list[dict[str, Any]]:
 
     def is_current(entry: dict[str, Any]) -> bool:
         is_known = "checkpoint" in entry or not can_change
-        return is_known or entry["checkpoint_sha256"] == model.get("checkpoint_sha256")
+        return is_known or entry.get("checkpoint_sha256") == model.get("checkpoint_sha256", "")
 
     return [{**entry, "is_current": is_current(entry)} for entry in scores]
 

@@ -118,12 +118,12 @@ class Run:
         if self.recipe_path.exists():
             raise UserError(
                 f"{self.directory} already holds a run: continue it ({self.resume_command}), "
-                "remove it, or choose another folder (`directory`)"
+                "remove it, or choose another folder"
             )
         if found := [path.name for path in self._places() if os.path.lexists(path)]:
             raise UserError(
                 f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
-                "would replace these files: move them, or choose another folder (`directory`)"
+                "would replace these files: move them, or choose another folder"
             )
 
     def _places(self) -> list[Path]:
@@ -167,11 +167,6 @@ class Run:
             except Exception:
                 self._remove_new_files()
                 raise
-
-    def discard(self) -> None:
-        """Removes the files of a run that `create` made, if it has no checkpoint."""
-        with training_lock(self.directory):
-            self._remove_new_files()
 
     def _remove_new_files(self) -> None:
         if self._older is None or self.checkpoints():
@@ -339,7 +334,7 @@ class Run:
             return self.checkpoint(checkpoint)
         if not self.model_path.is_file():
             raise self.unfinished()
-        if is_keras_file(self.model_path) and not self.has_current_model():
+        if not self.has_current_model() and is_keras_file(self.model_path):
             step = checkpoint_step(self.checkpoints()[-1])
             warnings.warn(
                 f"{self.model_path} is older than the newest checkpoint, step {step:,}. Commands "
@@ -418,14 +413,8 @@ class Run:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores.
 
         A process that acquires the lock waits until no other process has the lock.
-
-        Raises:
-            UserError: If a folder has the name of the lock file.
         """
-        path = self.directory / ".write.lock"
-        if path.is_dir():
-            raise UserError(f"{path} must be a file: remove the folder")
-        return FileLock(path)
+        return FileLock(self.directory / ".write.lock")
 
 
 @contextmanager

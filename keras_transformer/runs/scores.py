@@ -139,12 +139,9 @@ class RunScores:
     def check(self) -> None:
         """Raises `UserError` if scores.json is damaged, or if it or hypotheses/ is not writable."""
         self.entries()
-        self._run.writing()
         for folder in (self._run.directory, self._run.hypotheses_dir):
             if folder.exists() and not os.access(folder, os.W_OK):
                 raise UserError(f"{folder} is read-only, so the results cannot be written")
-        if os.path.lexists(self._run.hypotheses_dir) and not self._run.hypotheses_dir.is_dir():
-            raise UserError(f"{self._run.hypotheses_dir} must be a folder: remove the file")
 
 
 def _sha256_of_lines(lines: Iterable[str]) -> str:

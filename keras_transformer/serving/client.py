@@ -10,25 +10,24 @@ from keras_transformer.data.corpus import available_chunks
 from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY
 from keras_transformer.errors import UserError, check_is_list, check_sizes
 from keras_transformer.serving.endpoint import (
-    Endpoint,
     GrpcEndpoint,
     NotFoundError,
     RestEndpoint,
     TemporaryError,
-    UnreachableError,
     Values,
 )
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
-_HINT = (
-    ". Start a server, for example with `docker compose up` in the folder of the exported "
-    "SavedModel, or give the `address` of one"
-)
-_PATIENCE = ". Wait and try again, or set `retries` to a larger number"
 _LONGEST_TIMEOUT = 24 * 60 * 60  # seconds
+_ENDPOINTS: dict[str, Any] = {"rest": RestEndpoint, "grpc": GrpcEndpoint}
+_HINT = (
+    "Start a server, for example with `docker compose up` in the folder of the exported SavedModel;"
+    " give the `address` of one, usually with port 8501 for REST and 8500 for gRPC; or set "
+    "`retries` to a larger number"
+)
 
 
-class Translation(NamedTuple):
+class ServedTranslation(NamedTuple):
     """A translation and its score.
 
     The score is the log-probability in nats divided by the length penalty, plus the coverage
@@ -60,29 +59,25 @@ def connect(
             Defaults to None, which means `localhost:8501` for REST and `localhost:8500` for gRPC.
         protocol: `"rest"` or `"grpc"`. gRPC needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None, which means the newest version.
-        timeout: Maximum duration of a request in seconds, including connection and answer. The
-            highest allowed value is one day.
+        timeout: Longest wait for a connection, and for an answer, in seconds. The highest allowed
+            value is one day.
         retries: How many times a request is repeated if the server is unreachable, slow, overloaded
             or still loading the model.
 
     Raises:
         UserError: If `timeout` is out of range, if `model` is not valid Unicode, or if `protocol`
             is `"grpc"` but tensorflow-serving-api is not installed.
-        ValueError: If `protocol` is unknown.
+        ValueError: If `protocol` is unknown, or if `retries` is negative.
     """
-    endpoints: dict[str, type] = {"rest": RestEndpoint, "grpc": GrpcEndpoint}
-    if protocol not in endpoints:
+    if protocol not in _ENDPOINTS:
         raise ValueError(f"`protocol` must be 'rest' or 'grpc'. Received: protocol={protocol!r}")
     if not 0 < timeout <= _LONGEST_TIMEOUT:
         raise UserError(
             f"timeout must be above 0 and at most {_LONGEST_TIMEOUT:,} s. Received: {timeout}"
         )
-    if not _is_unicode(model):
+    if model.encode("utf-8", "ignore").decode() != model:  # an argument that is not UTF-8
         raise UserError(f"the name of a model must be UTF-8. Received: {model!r}")
-    settings: dict[str, Any] = {"version": version, "timeout": timeout}
-    if address:
-        settings["address"] = address
-    return ServingClient(endpoints[protocol](model, **settings), retries)
+    return ServingClient(_ENDPOINTS[protocol](model, address, version, timeout), retries)
 
 
 class ServingClient:
@@ -96,13 +91,12 @@ class ServingClient:
         retries: How many times a request is repeated after temporary errors.
     """
 
-    def __init__(self, endpoint: Endpoint, retries: int = 5) -> None:
+    def __init__(self, endpoint: RestEndpoint | GrpcEndpoint, retries: int = 5) -> None:
         if retries < 0:
             raise ValueError(f"`retries` must be at least 0. Received: retries={retries}")
-        self._endpoint = endpoint
-        self._retries = retries
+        self._endpoint, self._retries = endpoint, retries
 
-    def translate(self, texts: Sequence[str | bytes]) -> list[Translation]:
+    def translate(self, texts: Sequence[str | bytes]) -> list[ServedTranslation]:
         """Sends one request and returns the best translation of each sentence.
 
         The server uses the exported search options.
@@ -116,11 +110,9 @@ class ServingClient:
                 request, or does not answer with one translation per sentence.
         """
         check_is_list(texts=texts)
-        if not texts:
-            return []
-        outputs = self._predict("serving_default", {"text": texts})
-        translations, scores = self._columns(outputs, ("translation", "score"), len(texts))
-        return [self._translation(*row) for row in zip(translations, scores, strict=True)]
+        names = ("translation", "score")
+        rows = self._rows("serving_default", {"text": texts}, names) if texts else []
+        return self._translations(rows)
 
     def translate_nbest(
         self,
@@ -130,7 +122,7 @@ class ServingClient:
         beam_size: int | None = None,
         length_penalty: float | None = None,
         max_length: int | None = None,
-    ) -> list[list[Translation]]:
+    ) -> list[list[ServedTranslation]]:
         """Sends one request and returns several translations of each sentence, best first.
 
         Args:
@@ -156,8 +148,7 @@ class ServingClient:
                 f"`length_penalty` must be from 0 to {LARGEST_LENGTH_PENALTY:g}. "
                 f"Received: length_penalty={length_penalty}"
             )
-        if not texts:
-            return []
+        # The server takes -1 as the exported value.
         inputs: dict[str, Values] = {
             "text": texts,
             "beam_size": [-1 if beam_size is None else beam_size] * len(texts),
@@ -165,13 +156,21 @@ class ServingClient:
             * len(texts),
             "max_length": [-1 if max_length is None else max_length] * len(texts),
         }
-        outputs = self._predict("translate_nbest", inputs)
-        rows = zip(*self._columns(outputs, ("translations", "scores"), len(texts)), strict=True)
-        return [self._best(texts, scores, n_best, beam_size or 1) for texts, scores in rows]
+        names = ("translations", "scores")
+        rows = self._rows("translate_nbest", inputs, names) if texts else []
+        found = [self._translations(self._columns(row)) for row in rows]
+        beams = min(map(len, found), default=n_best)
+        if beams < max(n_best, beam_size or 1):
+            raise UserError(
+                f"the number of beams on {self._endpoint.address} is {beams}. Received: "
+                f"n_best={n_best}, beam_size={beam_size}"
+            )
+        # A sentence with fewer translations is padded with scores of minus infinity.
+        return [[x for x in best[:n_best] if x.score > float("-inf")] for best in found]
 
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
-    ) -> Iterator[list[list[Translation]]]:
+    ) -> Iterator[list[list[ServedTranslation]]]:
         """Translates lines as they arrive. Each request contains the lines that are available.
 
         Args:
@@ -191,69 +190,51 @@ class ServingClient:
             else:
                 yield self.translate_nbest(chunk, n_best, **search)
 
+    def _rows(
+        self, signature: str, inputs: Mapping[str, Values], names: tuple[str, str]
+    ) -> list[Any]:
+        """Returns one tuple for each sentence, with the values of the named outputs."""
+        outputs = self._predict(signature, inputs)
+        try:
+            rows = self._columns([outputs[name] for name in names])
+        except (KeyError, TypeError, IndexError):
+            rows = []
+        if len(rows) != (count := len(inputs["text"])):
+            raise self._unexpected(f"{count} values of {' and '.join(names)}", outputs)
+        return rows
+
+    def _columns(self, columns: Sequence[Any]) -> list[tuple[Any, Any]]:
+        if not all(isinstance(x, list) for x in columns) or len({len(x) for x in columns}) != 1:
+            raise self._unexpected("as many translations as scores", columns)
+        return list(zip(*columns, strict=True))
+
+    def _translations(self, rows: Iterable[tuple[Any, Any]]) -> list[ServedTranslation]:
+        for row in rows:
+            if not isinstance(row[0], str) or not isinstance(row[1], int | float):
+                raise self._unexpected("a text and a score per sentence", row)
+        return [ServedTranslation(*row) for row in rows]
+
+    def _unexpected(self, expected: str, received: Any) -> UserError:
+        text = f"{self._endpoint.address} must answer with {expected}. Received: {received}"
+        return UserError(text[:300])
+
     def _predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
-        wait, hint = _FIRST_WAIT, ""
+        """Sends a request, again and again after temporary errors."""
+        wait = _FIRST_WAIT
         for attempt in range(self._retries + 1):
             try:
                 return self._endpoint.predict(signature, inputs)
             except NotFoundError as error:
-                trouble, hint = self._why_not_found(str(error)), _PATIENCE
+                trouble = self._why_not_found(str(error))
             except TemporaryError as error:
                 trouble = str(error)
-                hint = _HINT if isinstance(error, UnreachableError) else ""
             if attempt < self._retries:
                 pause = wait * random.uniform(0.5, 1)
                 warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
                 time.sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT)
-        attempts = "1 attempt" if self._retries == 0 else f"{self._retries + 1} attempts"
-        raise UserError(f"{trouble} (after {attempts}){hint}")
-
-    def _columns(
-        self, outputs: dict[str, list[Any]], names: Sequence[str], count: int
-    ) -> list[list[Any]]:
-        """Returns the named outputs. Checks that each has `count` values, one per sentence."""
-        if not isinstance(outputs, dict):
-            outputs = {}
-        for name in names:
-            values = outputs.get(name)
-            if not isinstance(values, list) or len(values) != count:
-                number = len(values) if isinstance(values, list) else "no"
-                raise UserError(
-                    f"{self._endpoint.address} must answer {count} sentences with {count} values "
-                    f"of {name!r}. Received: {number} values"
-                )
-        return [outputs[name] for name in names]
-
-    def _translation(self, text: Any, score: Any) -> Translation:
-        if not isinstance(text, str) or not isinstance(score, int | float):
-            raise UserError(
-                f"{self._endpoint.address} must answer with a text and a score per sentence. "
-                f"Received: {text!r:.100} and {score!r:.100}"
-            )
-        return Translation(text, score)
-
-    def _best(self, texts: Any, scores: Any, n_best: int, beam_size: int) -> list[Translation]:
-        """Returns the first `n_best` translations. Drops padding, whose score is minus infinity."""
-        if not isinstance(texts, list) or not isinstance(scores, list):
-            texts, scores = [texts], [scores]
-        if len(texts) != len(scores):
-            raise UserError(
-                f"{self._endpoint.address} must answer with as many scores as translations. "
-                f"Received: {len(scores)} scores and {len(texts)} translations"
-            )
-        if len(texts) < beam_size:
-            raise UserError(
-                f"the model on {self._endpoint.address} allows a beam size of at most "
-                f"{len(texts)}. Received: beam_size={beam_size}"
-            )
-        if len(texts) < n_best:
-            raise UserError(
-                f"n_best must be at most the number of beams, which is {len(texts)}. "
-                f"Received: n_best={n_best}; ask for a larger beam size"
-            )
-        best = [self._translation(*row) for row in zip(texts, scores, strict=True)][:n_best]
-        return [translation for translation in best if translation.score > float("-inf")]
+        attempts = f"{attempt + 1} attempt{'s' * (attempt > 0)}"
+        raise UserError(f"{trouble} (after {attempts}). {_HINT}")
 
     def _why_not_found(self, message: str) -> str:
         """Returns the reason why the model is not available yet.
@@ -261,10 +242,10 @@ class ServingClient:
         Raises:
             UserError: If the server does not have the model or version, or could not load it.
         """
-        model, address = self._endpoint.model, self._endpoint.address
-        version = self._endpoint.version
+        server = self._endpoint
+        address, model, version = server.address, server.model, server.version
         try:
-            states = self._endpoint.states()
+            states = server.states()
         except TemporaryError as error:
             return str(error)
         except NotFoundError:
@@ -279,11 +260,3 @@ class ServingClient:
         served = ", ".join(str(state.version) for state in states if state.state == "AVAILABLE")
         only = f", only {served}" if served else ""
         raise UserError(f"{address} does not serve {which} of {model!r}{only}")
-
-
-def _is_unicode(text: str) -> bool:
-    """Returns whether a text is valid Unicode, without surrogates.
-
-    Python decodes command-line arguments that are not UTF-8 to text with surrogates.
-    """
-    return text.encode("utf-8", "ignore").decode() == text

@@ -2,11 +2,8 @@
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from http.client import BadStatusLine
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -17,8 +14,6 @@ from keras_transformer.errors import UserError
 REST_ADDRESS, GRPC_ADDRESS = "http://localhost:8501", "localhost:8500"
 # HTTP status: too many requests, bad gateway, service unavailable, gateway timeout.
 _TEMPORARY = (429, 502, 503, 504)
-# What gRPC says of a server that answers in HTTP/1.
-_NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2")
 # By default, gRPC refuses messages over 4 MiB and makes ever longer pauses before it reconnects.
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -34,12 +29,8 @@ class TemporaryError(Exception):
     """The server is unreachable, overloaded or slow, so the same request may succeed later."""
 
 
-class UnreachableError(TemporaryError):
-    """There is no connection to the server."""
-
-
 class NotFoundError(Exception):
-    """The server does not serve this model or version now. `Endpoint.states` tells why."""
+    """The server does not serve this model or version now. `states` tells why."""
 
 
 class VersionState(NamedTuple):
@@ -50,16 +41,27 @@ class VersionState(NamedTuple):
     error: str  # "" if there is none
 
 
-class Endpoint(Protocol):
-    """A connection to one model on one server.
+class RestEndpoint:
+    """Sends requests over HTTP or HTTPS. An address without a scheme gets `http://`.
 
-    The constructor of each implementation takes the arguments `model`, `address`, `version` and
-    `timeout` of `connect`.
+    The methods raise `TemporaryError`, `NotFoundError`, or `UserError` if the server refuses the
+    request for another reason.
+
+    Source: https://www.tensorflow.org/tfx/serving/api_rest
     """
 
-    address: str
-    model: str
-    version: int | None
+    def __init__(
+        self,
+        model: str,
+        address: str | None = None,
+        version: int | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        address = address or REST_ADDRESS
+        self.address = address if "://" in address else f"http://{address}"
+        self.model, self.version, self._timeout = model, version, timeout
+        self._url = f"{self.address.rstrip('/')}/v1/models/{quote(model, safe='')}"
+        self._session = requests.Session()
 
     def predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
         """Runs a signature of the model.
@@ -72,150 +74,66 @@ class Endpoint(Protocol):
         Returns:
             A dict that maps the name of each output to a nested list. Bytes that are not UTF-8
             become the character U+FFFD.
-
-        Raises:
-            TemporaryError: If the same request may succeed later.
-            NotFoundError: If the server does not serve this model or version now.
-            UserError: If the server refuses the request for another reason.
         """
-        ...
-
-    def states(self) -> list[VersionState]:
-        """Returns the states of all model versions. Raises the same errors as `predict`."""
-        ...
-
-
-class RestEndpoint:
-    """Sends requests over HTTP and reuses connections. The address may also start with `https://`.
-
-    An address without a scheme gets `http://`.
-
-    Source: https://www.tensorflow.org/tfx/serving/api_rest
-    """
-
-    def __init__(
-        self,
-        model: str,
-        address: str = REST_ADDRESS,
-        version: int | None = None,
-        timeout: float = 60.0,
-    ) -> None:
-        if "://" not in address:
-            address = f"http://{address}"
-        self.model, self.address, self.version = model, address, version
-        self._timeout = timeout
-        self._model_url = f"{address.rstrip('/')}/v1/models/{quote(model, safe='')}"
-        self._session = requests.Session()
-
-    def predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
         version = "" if self.version is None else f"/versions/{self.version}"
-        body = {
-            "signature_name": signature,
-            "inputs": {name: _json_values(values) for name, values in inputs.items()},
-        }
-        answer = self._ask("POST", f"{self._model_url}{version}:predict", body)
-        if "outputs" not in answer:
-            raise UserError(f"{self.address} answers without 'outputs': {str(answer)[:200]}")
-        return answer["outputs"]
+        columns = {name: [_json_value(x) for x in values] for name, values in inputs.items()}
+        body = {"signature_name": signature, "inputs": columns}
+        return self._ask("POST", f"{self._url}{version}:predict", body, "outputs")
 
     def states(self) -> list[VersionState]:
-        answer = self._ask("GET", self._model_url)
+        """Returns the states of all model versions."""
+        states = self._ask("GET", self._url, None, "model_version_status")
         try:
-            states = answer.get("model_version_status", ())
-            errors = [entry.get("status", {}).get("error_message", "") for entry in states]
             return [
-                VersionState(int(entry["version"]), entry["state"], error)
-                for entry, error in zip(states, errors, strict=True)
+                VersionState(int(x["version"]), x["state"], x["status"].get("error_message", ""))
+                for x in states
             ]
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            message = f"{self.address} answers without a list of versions: {str(answer)[:200]}"
-            raise UserError(message) from None
+            text = str(states)[:200]
+            raise UserError(f"{self.address} answers without a list of versions: {text}") from None
 
-    def _ask(self, method: str, url: str, body: Any = None) -> dict[str, Any]:
+    def _ask(self, method: str, url: str, body: Any, key: str) -> Any:
+        """Returns the value of `key` in the answer."""
         try:
-            response = self._request(method, url, body)
-        except (requests.Timeout, TimeoutError):
+            response = self._session.request(method, url, json=body, timeout=self._timeout)
+        except requests.Timeout:
             message = f"{self.address} gave no answer within {self._timeout:g} s"
             raise TemporaryError(message) from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            if _is_not_http(error):
-                raise UserError(
-                    f"{self.address} does not answer in HTTP. If this is the port of gRPC, use the "
-                    "protocol grpc, or give the port of REST"
-                ) from None
-            raise UnreachableError(f"{self.address} cannot be reached: {_reason(error)}") from None
+            reason = getattr(error.args[0] if error.args else error, "reason", error)
+            reason = str(reason).rsplit(": ", 1)[-1]
+            raise TemporaryError(f"{self.address} cannot be reached: {reason}") from None
         except ValueError as error:  # raised by requests for an invalid address
             raise UserError(
                 f"the address must look like {REST_ADDRESS}. Received: {self.address} ({error})"
             ) from None
-        return self._read(response)
-
-    def _request(self, method: str, url: str, body: Any) -> requests.Response:
-        """Sends a request and waits for the whole answer, at most `timeout` seconds.
-
-        The time-out of the package `requests` restarts with every received byte. Therefore, a
-        daemon thread waits for the answer. This method waits at most `timeout` seconds for the
-        thread.
-        """
-        answer: Future[requests.Response] = Future()
-        session = self._session
-
-        def wait() -> None:
-            try:
-                answer.set_result(session.request(method, url, json=body, timeout=self._timeout))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=wait, daemon=True).start()
-        try:
-            return answer.result(self._timeout)
-        except TimeoutError:
-            self._session = requests.Session()  # the thread still uses the old session
-            raise
-
-    def _read(self, response: requests.Response) -> dict[str, Any]:
         text = response.content.decode("utf-8", errors="replace")
         try:
             answer = json.loads(text)  # the server also writes NaN and -Infinity
-        except (ValueError, RecursionError):  # also too many digits or levels
-            answer = None
-        message = answer.get("error") if isinstance(answer, dict) else text[:200]
+            if response.status_code == 200:
+                return answer[key]
+            message = answer["error"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            message = text[:200]
         if response.status_code == 404:
             raise NotFoundError(message)
-        if response.status_code in _TEMPORARY:
-            raise TemporaryError(f"{self.address} answers {response.status_code}: {message}")
-        if response.status_code != 200 or not isinstance(answer, dict):
-            raise UserError(f"{self.address} answers {response.status_code}: {message}")
-        return answer
+        is_temporary = response.status_code in _TEMPORARY
+        error_class = TemporaryError if is_temporary else UserError
+        raise error_class(f"{self.address} answers {response.status_code}: {message}")
 
 
-def _json_values(values: Values) -> Sequence[Any]:
-    return [_json_text(value) if isinstance(value, bytes) else value for value in values]
-
-
-def _json_text(value: bytes) -> str | dict[str, str]:
+def _json_value(value: Any) -> Any:
     """Decodes UTF-8 bytes to a string. Encodes other bytes as base64, because JSON is text."""
+    if not isinstance(value, bytes):
+        return value
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def _reason(error: Exception) -> str:
-    """Returns the last part of the innermost error's message."""
-    inner = error.args[0] if error.args else error
-    return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1]
-
-
-def _is_not_http(error: Exception) -> bool:
-    """Returns whether the server answered in another protocol than HTTP/1."""
-    inner = error.args[0] if error.args else None
-    causes = getattr(inner, "args", ())
-    return any(type(cause) is BadStatusLine for cause in causes)  # subclasses have no answer
-
-
 class GrpcEndpoint:
-    """Sends requests over gRPC, without encryption. This class imports TensorFlow.
+    """Does the same as `RestEndpoint` over gRPC, without encryption. Imports TensorFlow.
 
     Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
@@ -223,11 +141,13 @@ class GrpcEndpoint:
     def __init__(
         self,
         model: str,
-        address: str = GRPC_ADDRESS,
+        address: str | None = None,
         version: int | None = None,
         timeout: float = 60.0,
     ) -> None:
-        if address.startswith(("http://", "https://")):
+        self.model, self.version, self._timeout = model, version, timeout
+        self.address = address or GRPC_ADDRESS
+        if "://" in self.address:
             raise UserError(
                 f"the address of gRPC must look like {GRPC_ADDRESS}, without http://. "
                 f"Received: {address}"
@@ -246,10 +166,8 @@ class GrpcEndpoint:
                 "gRPC needs tensorflow-serving-api: pip install 'keras3-transformer[serving]' "
                 f"({error})"
             ) from None
-        self.model, self.address, self.version = model, address, version
-        self._timeout = timeout
         self._grpc, self._tf = grpc, tf
-        channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+        channel = grpc.insecure_channel(self.address, _CHANNEL_OPTIONS)
         self._predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         self._models = model_service_pb2_grpc.ModelServiceStub(channel)
         self._predict_request = predict_pb2.PredictRequest
@@ -285,19 +203,10 @@ class GrpcEndpoint:
         except self._grpc.RpcError as error:
             if error.code() == code.NOT_FOUND:
                 raise NotFoundError(error.details()) from None
-            details = error.details() or ""
-            if any(text in details for text in _NOT_GRPC):
-                raise UserError(
-                    f"{self.address} does not answer in gRPC. If this is the port of REST, use the "
-                    "protocol rest, or give the port of gRPC"
-                ) from None
-            kinds = {
-                code.UNAVAILABLE: UnreachableError,
-                code.RESOURCE_EXHAUSTED: TemporaryError,
-                code.DEADLINE_EXCEEDED: TemporaryError,
-            }
+            temporary = (code.UNAVAILABLE, code.RESOURCE_EXHAUSTED, code.DEADLINE_EXCEEDED)
+            error_class = TemporaryError if error.code() in temporary else UserError
             message = f"{self.address} answers {error.code().name}: {error.details()}"
-            raise kinds.get(error.code(), UserError)(message) from None
+            raise error_class(message) from None
 
 
 def _array(values: Values) -> np.ndarray:

@@ -16,6 +16,7 @@ from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+from keras_transformer.runs.run import training_lock
 from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
@@ -154,7 +155,8 @@ def fit(
     use_compilation_cache()
     folder = Path(directory) / "checkpoints"
     with ExitStack() as stack:
-        stack.enter_context(distribution.training_lock(Path(directory)))
+        if distribution.is_chief:
+            stack.enter_context(training_lock(Path(directory)))
         step, history = _begin(model, folder, resume, distribution)
         if step > steps:
             raise UserError(

@@ -65,7 +65,8 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
                 "Exactly one of `d_model` and `peak` must be given. "
                 f"Received: d_model={d_model}, peak={peak}"
             )
-        self._highest = scale * ((d_model * warmup_steps) ** -0.5 if peak is None else peak)
+        highest: Any = peak if d_model is None else (d_model * warmup_steps) ** -0.5
+        self._highest = scale * highest
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.peak = peak

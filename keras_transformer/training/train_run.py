@@ -2,6 +2,7 @@
 
 import math
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
-from keras_transformer.training.token_budget import available_mebibytes
+from keras_transformer.training.token_budget import available_mebibytes, longest_lengths
 from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
 
@@ -89,7 +90,7 @@ def train(
             full.
     """
     distribution = distribution or start(run.recipe)
-    with distribution.training_lock(run.directory):
+    with run.training() if distribution.is_chief else nullcontext():
         _train(run, resume, callbacks or [], distribution)
 
 
@@ -183,8 +184,7 @@ def _new_trainer(
 
 def _check_positions(recipe: Recipe, model: Any) -> None:
     """Raises `ValueError` if the model has too few positions for the longest sentence."""
-    multiple = recipe.training.length_multiple
-    length = -(-(recipe.data.max_length + 1) // multiple) * multiple
+    length, _ = longest_lengths(recipe)
     most = getattr(getattr(model, "positions", None), "max_length", length)
     if length > most:
         raise ValueError(

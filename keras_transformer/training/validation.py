@@ -36,6 +36,8 @@ class TranslationValidation:
         self.settings = run.recipe.evaluation
         count = run.recipe.training.validation_bleu_sentences
         self.pairs = list(itertools.islice(run.text.pairs("validation"), count))
+        if self.pairs:
+            bleu(["a"], ["a"], self.settings)  # raises `UserError` if its tokenizer is missing
         self._evaluate = evaluation_of(batches)
         self._translator: Translator | None = None
 

@@ -78,9 +78,8 @@ class BaseTranslator(ABC):
             TypeError: If `sentences` is a single string.
             ConstraintError: If the search cannot meet the constraints of a sentence.
         """
-        constraints = {"prefixes": prefixes, "forbidden": forbidden, "required": required}
         options = self.options.replace(n_best=1)
-        found = self._translate(sentences, options, constraints, progress)
+        found = self._translate(options, sentences, prefixes, required, forbidden, False, progress)
         return [hypotheses[0].text for hypotheses in found]
 
     def translate_nbest(
@@ -95,7 +94,7 @@ class BaseTranslator(ABC):
         """Returns the `options.n_best` best translations of each sentence, with their scores.
 
         Args:
-            sentences: Any number of strings, of any lengths.
+            sentences: As in `translate`, as are the errors.
             prefixes: As in `translate`.
             required: As in `translate`.
             forbidden: As in `translate`.
@@ -109,30 +108,29 @@ class BaseTranslator(ABC):
             translations that meet the constraints, the others are empty and have the score -inf.
             The best hypothesis of a blank sentence is empty and has the score 0.
         """
-        constraints = {"prefixes": prefixes, "forbidden": forbidden, "required": required}
-        return self._translate(sentences, self.options, constraints, progress, alignments)
+        given = (sentences, prefixes, required, forbidden, alignments, progress)
+        return self._translate(self.options, *given)
 
     def _translate(
         self,
-        sentences: Sequence[str],
         options: SearchOptions,
-        constraints: dict[str, Any],
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None,
+        required: Words | None,
+        forbidden: Words | None,
+        alignments: bool,
         progress: Progress,
-        alignments: bool = False,
     ) -> list[list[Hypothesis]]:
-        parts = self._parts(sentences)
-        longest = options.max_length or self.max_length
-        of_targets = TargetConstraints(
-            self.tokenizer, parts, len(sentences), **constraints, max_length=longest
-        )
-        found = self._search_parts(parts, len(sentences), options, of_targets, progress)
-        found = of_targets.met(parts, found)
+        parts, count = self._parts(sentences), len(sentences)
+        constraints = TargetConstraints(self.tokenizer, parts, count, prefixes, forbidden, required)
+        found = self._search_parts(parts, count, options, constraints, progress)
+        found = constraints.met(parts, found)
         if alignments:
             found = self._align(parts, found)
         alignment = () if alignments else None
         best = Hypothesis("", (), 0.0, 0.0, 0, alignment=alignment)
         others = [replace(NO_HYPOTHESIS, alignment=alignment)] * (options.n_best - 1)
-        return whole_sentences(parts, found, [best, *others], len(sentences))
+        return whole_sentences(parts, found, [best, *others], count)
 
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.

@@ -73,24 +73,22 @@ def compare_translations(
         identical += rows[0][0][0] == hypotheses[0][0]
         for row in rows:
             scored = row if sentence.strip() else row[:1]  # a blank text has one translation
-            for best, found in zip(hypotheses, scored, strict=False):
-                is_near = _difference(best, found) <= tolerance
+            for own, found in zip(hypotheses, scored, strict=False):
+                is_near = _difference(own, found) <= tolerance
                 if compares_scores:
                     is_right = is_near and _is_among(hypotheses, found, tolerance)
                 else:
-                    is_right = is_near or found[0] == best[0]
+                    is_right = is_near or found[0] == own[0]
                 if is_exact and not is_right:
                     raise UserError(
                         f"the {format} translates {sentence!r} to {found[0]!r} with score "
-                        f"{found[1]:.4f}, but the model translates it to {best[0]!r} with score "
-                        f"{best[1]:.4f}; nothing was written"
+                        f"{found[1]:.4f}, but the model translates it to {own[0]!r} with score "
+                        f"{own[1]:.4f}; nothing was written"
                     )
-                if found[0] == best[0]:
-                    differences.append(_difference(best, found))
-    texts = [
-        row[0][0] for sentence, row in zip(sentences, expected, strict=True) if sentence.strip()
-    ]
-    are_same = len(set(texts)) == 1 and (len(texts) > 1 or texts == [""])
+                if found[0] == own[0]:
+                    differences.append(_difference(own, found))
+    best = {text: row[0][0] for text, row in zip(sentences, expected, strict=True) if text.strip()}
+    are_same = len(set(best.values())) == 1 and (len(best) > 1 or "" in best.values())
     return Agreement(len(sentences), identical, max(differences), are_same)
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,24 @@ from keras_transformer.translation.ctranslate2_translator import (
     CTranslate2Translator,
     import_ctranslate2,
 )
+from keras_transformer.translation.open_run import open_model
 
 FOLDER = ".ctranslate2"
 # File of the conversion with the sizes and times of all files. Raise the version if the conversion
 # changes.
-STAMPS, VERSION = "stamps.json", 2
+STAMPS, VERSION = "stamps.json", 1
 SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
 
 
-def converted(run: Run, open_model: Callable[[Run], Any]) -> Path:
+def converted(run: Run) -> Path:
     """Converts a run's model for CTranslate2 if needed, and returns the folder of the result.
 
     The model is converted if there is no such folder, or if a file in it, the model or the
     tokenizer has another size or time of its last change than after the conversion.
 
-    Args:
-        run: The run.
-        open_model: Loads the model of the run. It is called only if the model is converted, so a
-            translator that finds a conversion needs no Keras.
+    A translator that finds a conversion needs no Keras.
 
     Raises:
         UserError: If the run has no model, CTranslate2 does not support the model, or the folder
@@ -58,7 +56,7 @@ def converted(run: Run, open_model: Callable[[Run], Any]) -> Path:
             )
         with run.writing():
             if not _is_current(run, folder):  # Another process may have converted the model.
-                _convert(run, folder, open_model)
+                _convert(run, folder)
     return folder
 
 
@@ -99,7 +97,7 @@ def compare_ctranslate2(
     )
 
 
-def _convert(run: Run, folder: Path, open_model: Callable[[Run], Any]) -> None:
+def _convert(run: Run, folder: Path) -> None:
     from keras_transformer.exchange.ctranslate2 import write_ctranslate2
     from keras_transformer.models.base import in_float32
 

@@ -15,12 +15,9 @@ from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.long_sentences import Overlong, SourcePart
 from keras_transformer.translation.target_constraints import TargetConstraints
 
-# CTranslate2 applies these rules to logits, before the softmax, or does not have them. With the
-# coverage penalty, CTranslate2 does not return log-probabilities.
-REFUSED_OPTIONS = (
-    *("min_length", "repetition_penalty", "no_repeat_ngram_size", "coverage_penalty"),
-    *("num_beam_groups", "diversity_penalty"),
-)
+# CTranslate2 applies the rules of other options to logits, before the softmax, or lacks them. With
+# the coverage penalty, CTranslate2 does not return log-probabilities.
+SUPPORTED = ("beam_size", "n_best", "length_penalty", "length_penalty_form", "max_length")
 # Sentences that CTranslate2 translates together.
 BATCH_SIZE = 32
 # Batches that CTranslate2 translates at the same time, each with one thread. This is faster than
@@ -51,7 +48,7 @@ class CTranslate2Translator(BaseTranslator):
 
     Args:
         directory: Folder that `export_ctranslate2` wrote.
-        options: As for `Translator`. The options in `REFUSED_OPTIONS` must have their default
+        options: As for `Translator`. Options other than `SUPPORTED` must have their default
             values. If `n_best` is above 1, `length_penalty_form` must be `"power"`, or
             `length_penalty` must be 0. Defaults to `SearchOptions()`.
         overlong: As for `Translator`. Defaults to `"split"`.
@@ -228,15 +225,11 @@ def import_ctranslate2() -> Any:
 
 def check_options(options: SearchOptions) -> None:
     """Raises a UserError if CTranslate2 does not support the values of the options."""
-    defaults = SearchOptions()
-    refused = {
-        name: (getattr(options, name), getattr(defaults, name))
-        for name in REFUSED_OPTIONS
-        if getattr(options, name) != getattr(defaults, name)
-    }
-    if refused:
-        needed = ", ".join(f"{name}={default}" for name, (_, default) in refused.items())
-        received = ", ".join(f"{name}={value}" for name, (value, _) in refused.items())
+    defaults = dict(SearchOptions())
+    others = {name: x for name, x in options if name not in SUPPORTED and x != defaults[name]}
+    if others:
+        needed = ", ".join(f"{name}={defaults[name]}" for name in others)
+        received = ", ".join(f"{name}={value}" for name, value in others.items())
         raise UserError(
             "CTranslate2 does not have these options, or defines them in another way: set "
             f"{needed}, or use the engine keras. Received: {received}"

@@ -6,7 +6,6 @@ from typing import Any
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.translation.long_sentences import Overlong
-from keras_transformer.translation.open_run import open_model
 
 
 def open_translator(
@@ -27,22 +26,20 @@ def open_translator(
     >>> translator.translate(["twenty-six"])
 
     Args:
-        runs: The run. Several runs translate as an ensemble; their tokenizers must be equal.
-        options: The options of beam search. Defaults to None, which means the search options of
-            the (first) run's recipe.
-        overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
+        runs: A `Run`. For the engine `"keras"`, also several runs, which translate as an ensemble.
+        options: As in `Translator.from_run`.
+        overlong: As in `Translator.from_run`.
         engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
             `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
             support all options. The first call with `"ctranslate2"` converts the model and keeps
             the conversion in the run's folder. Defaults to `"keras"`.
-        use_shortlist: Whether to translate with `open_shortlist(run)`, which makes the engine
-            `"keras"` faster. Defaults to False.
-        checkpoint: As in `open_model`. Only for the engine `"keras"`. Defaults to None.
-        tokens_per_batch: As for `Translator`. Only for the engine `"keras"`. Defaults to None.
+        use_shortlist: As in `Translator.from_run`. Only for the engine `"keras"`.
+        checkpoint: As in `Translator.from_run`. Only for the engine `"keras"`.
+        tokens_per_batch: As in `Translator.from_run`. Only for the engine `"keras"`.
 
     Raises:
-        UserError: If a model is missing, if the tokenizers of the runs differ, or if the engine
-            does not support the model or an option.
+        UserError: As by `Translator.from_run`, and if the engine does not support the model or an
+            option.
     """
     if engine == "keras":
         from keras_transformer.translation.translator import Translator
@@ -70,4 +67,4 @@ def open_translator(
 
     ctranslate2.import_ctranslate2()  # Raises errors before the slow conversion.
     ctranslate2.check_options(options)
-    return ctranslate2.CTranslate2Translator(converted(run, open_model), options, overlong)
+    return ctranslate2.CTranslate2Translator(converted(run), options, overlong)

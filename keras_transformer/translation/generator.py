@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer._progress import Bar, compiling
-from keras_transformer.decoding.options import DecodingOptions, SamplingOptions
+from keras_transformer.decoding.buckets import LengthBatch
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import NO_ID
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.buckets import LengthBatch
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.list_search import ListSearch
 
@@ -64,7 +64,7 @@ class Generator:
     def generate(
         self,
         prompts: Sequence[str],
-        options: DecodingOptions | None = None,
+        options: SearchOptions | SamplingOptions | None = None,
         seed: int = 0,
         progress: bool = False,
     ) -> list[list[Hypothesis]]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding.batch_search import BatchSearch
-from keras_transformer.decoding.options import DecodingOptions
+from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.search import Strategy, make_strategy
 from keras_transformer.decoding.steps import Request
-from keras_transformer.translation.buckets import LengthBatch, length_batches, padded
 from keras_transformer.translation.hypothesis import Hypothesis, hypotheses
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
@@ -35,13 +35,13 @@ class ListSearch:
         decode: Callable[[list[list[int]]], list[str]],
     ) -> None:
         self.model = model
-        self._ids = {"bos_id": bos_id, "eos_id": eos_id}
+        self._bos_id, self._eos_id = bos_id, eos_id
         self._decode = decode
         self.batch_search = BatchSearch(model)
 
-    def strategy(self, options: DecodingOptions) -> Strategy:
+    def strategy(self, options: SearchOptions | SamplingOptions) -> Strategy:
         """Returns the beam search or sampling for `options`."""
-        return make_strategy(self.model, options, **self._ids)
+        return make_strategy(self.model, options, bos_id=self._bos_id, eos_id=self._eos_id)
 
     def request(
         self, sources: Sequence[Sequence[int]], rows: int, width: int, limit: Callable[[int], int]
@@ -57,12 +57,12 @@ class ListSearch:
 
     def hypotheses(self, result: Any, row: int) -> list[Hypothesis]:
         """Returns the hypotheses in one row of a `SearchResult`."""
-        return hypotheses(result, row, self._ids["eos_id"], self._decode)
+        return hypotheses(result, row, self._eos_id, self._decode)
 
     def __call__(
         self,
         sources: Sequence[Sequence[int]],
-        options: DecodingOptions,
+        options: SearchOptions | SamplingOptions,
         *,
         limit: Callable[[int], int],
         longest: int,

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.runs.model_file import load_checkpoint_model, load_model
+from keras_transformer.runs.model_file import (
+    TOKENIZER_MEMBER,
+    load_checkpoint_model,
+    load_model,
+    read_member,
+)
 from keras_transformer.runs.run import Checkpoint, Run
 
 if TYPE_CHECKING:
@@ -69,7 +74,8 @@ def _check_tokenizer(run: Run, model: Any, path: Path, tokenizer: Tokenizer) -> 
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     size = getattr(model, "vocabulary_size", found[0])
     needed = (size, getattr(model, "target_vocabulary_size", found[1]) or size)
-    if found != needed or run.tokenizer_fingerprint() != tokenizer.fingerprint:
+    trained_with = read_member(run.model_path, TOKENIZER_MEMBER) or tokenizer.fingerprint
+    if found != needed or trained_with != tokenizer.fingerprint:
         raise UserError(
             f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.buckets import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
-from keras_transformer.translation.buckets import padded, smallest_power
+from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.long_sentences import SourcePart
 
@@ -39,12 +40,11 @@ class TargetConstraints:
     sentences, which were split into `parts`.
 
     Raises:
-        TypeError: If a prefix is no string, or the words of a sentence are no list of strings.
+        TypeError: If a string is given in place of a list of strings.
         ValueError: If `prefixes`, `forbidden` or `required` does not have `count` entries.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
-            know, contains a forbidden word, belongs to a blank sentence, or is too long for a
-            translation of `max_length` tokens. Also if a sentence with required words is so long
-            that it is split, because it is unknown which part must contain the words.
+            know, contains a forbidden word or belongs to a blank sentence. Also if a sentence with
+            required words is split, because it is unknown which part must contain the words.
     """
 
     def __init__(
@@ -55,54 +55,33 @@ class TargetConstraints:
         prefixes: Sequence[str] | None = None,
         forbidden: Words | None = None,
         required: Words | None = None,
-        max_length: int | None = None,
     ) -> None:
         self._pad_id = tokenizer.pad_id
+        prefixes = [""] * count if prefixes is None else prefixes
+        forbidden = [[]] * count if forbidden is None else forbidden
+        required = [[]] * count if required is None else required
+        self._given = {"prefix": prefixes, "required": required, "forbidden": forbidden}
         _check("prefixes", prefixes, count)
         _check("forbidden", forbidden, count)
         _check("required", required, count)
-        self._given = {
-            "prefix": [""] * count if prefixes is None else prefixes,
-            "required": [[]] * count if required is None else required,
-            "forbidden": [[]] * count if forbidden is None else forbidden,
-        }
-        for sentence in range(count):
-            self._check_characters(tokenizer, sentence)
-        self._prefixes = tokenizer.encode_target(self._given["prefix"])
-        self._forbidden = _encode_words(tokenizer, self._given["forbidden"])
-        self._required = _encode_words(tokenizer, self._given["required"])
+        self._prefixes = tokenizer.encode_target(prefixes)
+        self._forbidden = _encode_words(tokenizer, forbidden)
+        self._required = _encode_words(tokenizer, required)
+        # A forbidden word with unknown characters has no effect.
+        unk_id = tokenizer.unk_id
+        self._forbidden = [[ids for ids in words if unk_id not in ids] for words in self._forbidden]
         num_parts = Counter(part.sentence for part in parts)
         for sentence in range(count):
-            self._check_sentence(sentence, num_parts[sentence], max_length)
+            self._check_sentence(sentence, num_parts[sentence], unk_id)
 
-    def _check_characters(self, tokenizer: Any, sentence: int) -> None:
-        prefix, required = self._given["prefix"][sentence], self._given["required"][sentence]
-        for kind, words in (("prefix", [prefix]), ("required word", required)):
-            for word in words:
-                if word and tokenizer.unk_id in tokenizer.encode_target([word])[0]:
-                    raise ConstraintError(
-                        sentence,
-                        f"A {kind} must have only characters that the tokenizer knows. "
-                        f"Received: {word!r}",
-                    )
-
-    def _check_sentence(self, sentence: int, num_parts: int, max_length: int | None) -> None:
+    def _check_sentence(self, sentence: int, num_parts: int, unk_id: int) -> None:
         prefix, required = self._prefixes[sentence], self._required[sentence]
-        longest = max(map(len, required), default=0)
-        if (prefix or required) and not num_parts:
+        if any(unk_id in ids for ids in (prefix, *required)):
+            rule = "Prefix and required words must have only characters that the tokenizer knows."
+        elif (prefix or required) and not num_parts:
             rule = "A blank sentence must have no prefix and no required words."
         elif required and num_parts > 1:
             rule = "A sentence with required words must not be longer than the model accepts."
-        elif max_length is not None and longest >= max_length:
-            rule = (
-                "A required word must have fewer tokens than the maximum length of a translation, "
-                f"{max_length}."
-            )
-        elif max_length is not None and len(prefix) > max_length:
-            rule = (
-                f"A prefix must have at most {max_length} tokens, the maximum length of a "
-                "translation."
-            )
         elif any(_contains(x, y) for x in (prefix, *required) for y in self._forbidden[sentence]):
             rule = "A prefix or required word must not contain a forbidden word."
         else:
@@ -133,11 +112,11 @@ class TargetConstraints:
 
     def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
         prefix, ids = self.prefix(part), list(hypothesis.ids)
-        required, forbidden = self._required[part.sentence], self._forbidden[part.sentence]
         # If the forbidden words leave no token to choose, the score is `IMPOSSIBLE`.
-        has_tokens = not forbidden or hypothesis.score != IMPOSSIBLE
-        is_complete = ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
-        return has_tokens and is_complete
+        if self._forbidden[part.sentence] and hypothesis.score == IMPOSSIBLE:
+            return False
+        required = self._required[part.sentence]
+        return ids[: len(prefix)] == prefix and all(_contains(ids, x) for x in required)
 
     def _error(self, sentence: int, rule: str) -> ConstraintError:
         given = {name: values[sentence] for name, values in self._given.items()}
@@ -160,17 +139,15 @@ class TargetConstraints:
         `rows` are powers of two. These sizes are the same in all batches, so that the search is
         compiled for few shapes.
         """
+        prefix_ids = None
+        if any(self._prefixes):
+            width = smallest_power(2, max(map(len, self._prefixes)))
+            prefix_ids = padded([*map(self.prefix, parts)], rows, width, self._pad_id)
         return {
-            "prefix_ids": self._prefix_ids(parts, rows),
+            "prefix_ids": prefix_ids,
             "forbidden_ids": self._sequences(self._forbidden, parts, rows),
             "required_ids": self._sequences(self._required, parts, rows),
         }
-
-    def _prefix_ids(self, parts: Sequence[SourcePart], rows: int) -> np.ndarray | None:
-        if not any(self._prefixes):
-            return None
-        width = smallest_power(2, max(map(len, self._prefixes)))
-        return padded(list(map(self.prefix, parts)), rows, width, self._pad_id)
 
     def _sequences(
         self, words: list[list[list[int]]], parts: Sequence[SourcePart], rows: int
@@ -185,24 +162,14 @@ class TargetConstraints:
         return array
 
 
-def _check(name: str, given: Sequence[Any] | None, count: int) -> None:
-    if given is None:
-        return
-    if isinstance(given, str):
-        raise TypeError(f"`{name}` must be a list. Received: {given!r:.200}")
+def _check(name: str, given: Sequence[Any], count: int) -> None:
+    check_is_list(**{name: given})
     if len(given) != count:
         raise ValueError(
             f"`{name}` must have one entry for each of {count} sentences. Received: {len(given)}"
         )
-    if name == "prefixes":
-        if not all(isinstance(prefix, str) for prefix in given):
-            raise TypeError(f"`prefixes` must have a string for each sentence. Received: {given}")
-    elif not all(map(_is_list_of_words, given)):
+    if name != "prefixes" and any(isinstance(words, str) for words in given):
         raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
-
-
-def _is_list_of_words(words: Any) -> bool:
-    return isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
 
 
 def _contains(ids: list[int], sequence: list[int]) -> bool:
@@ -211,11 +178,6 @@ def _contains(ids: list[int], sequence: list[int]) -> bool:
 
 
 def _encode_words(tokenizer: Any, words: Words) -> list[list[list[int]]]:
-    """Returns the ids of each sentence's words, without repeated words.
-
-    Words without ids and words with unknown characters are also omitted.
-    """
+    """Returns the ids of each sentence's words, without repeated words and words without ids."""
     encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words]
-    return [
-        [ids for ids in sequences if ids and tokenizer.unk_id not in ids] for sequences in encoded
-    ]
+    return [[ids for ids in sequences if ids] for sequences in encoded]

@@ -10,12 +10,13 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.tokenizer import check_utf8
-from keras_transformer.decoding.options import (
-    IMPOSSIBLE,
-    DecodingOptions,
-    SamplingOptions,
-    SearchOptions,
+from keras_transformer.decoding.buckets import (
+    LengthBatch,
+    padded,
+    pair_batches,
+    smallest_power,
 )
+from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
@@ -27,12 +28,6 @@ from keras_transformer.translation.base_translator import (
     whole_sentences,
 )
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
-from keras_transformer.translation.buckets import (
-    LengthBatch,
-    padded,
-    pair_batches,
-    smallest_power,
-)
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     align_words,
@@ -273,7 +268,7 @@ class Translator(BaseTranslator):
         self,
         parts: list[SourcePart],
         count: int,
-        options: DecodingOptions,
+        options: SearchOptions | SamplingOptions,
         fields: Callable[[LengthBatch, int], dict[str, Any]],
         progress: Progress,
     ) -> list[list[Hypothesis]]:
@@ -337,8 +332,8 @@ def _check_vocabularies(model: Any, tokenizer: Any) -> None:
     TensorFlow would take another token for such an id, and JAX would compute NaN.
     """
     size = getattr(model, "vocabulary_size", math.inf)
-    sizes = {"source": size, "target": getattr(model, "target_vocabulary_size", None) or size}
-    for side, of_model in sizes.items():
+    target_size = getattr(model, "target_vocabulary_size", None) or size
+    for side, of_model in (("source", size), ("target", target_size)):
         of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
         if of_tokenizer > of_model:
             raise ValueError(

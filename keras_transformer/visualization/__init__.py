@@ -4,15 +4,15 @@ from keras_transformer.visualization.attention_example import (
     AttentionExample,
     translation_attention,
 )
-from keras_transformer.visualization.attention_maps import (
+from keras_transformer.visualization.attention_html import attention_page
+from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg
+from keras_transformer.visualization.attention_weights import (
     AttentionMap,
     attention_maps,
     attention_rollout,
     head_entropy,
 )
-from keras_transformer.visualization.attention_page import attention_page
-from keras_transformer.visualization.attention_picture import attention_svg
-from keras_transformer.visualization.beam_tree import beam_page
+from keras_transformer.visualization.beam import beam_page
 from keras_transformer.visualization.report import run_report
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "attention_svg",
     "beam_page",
     "head_entropy",
+    "png_from_svg",
     "run_report",
     "translation_attention",
 ]

@@ -16,7 +16,7 @@ from keras_transformer.translation.hypothesis import (
     source_word_indices,
     target_word_indices,
 )
-from keras_transformer.visualization.attention_maps import AttentionMap, attention_maps
+from keras_transformer.visualization.attention_weights import AttentionMap, attention_maps
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,18 @@ from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
-from keras_transformer.visualization.report_charts import bar_chart, line_chart
-from keras_transformer.visualization.report_page import (
-    Html,
-    details,
-    element,
-    note,
-    page,
-    table,
-    tokens_html,
-)
+from keras_transformer.visualization.charts import bar_chart, line_chart
+from keras_transformer.visualization.pages import render
 from keras_transformer.visualization.report_sentences import (
     System,
-    attention_html,
+    attention_of_sentences,
     best_and_worst,
     most_changed,
     sentence_chrf,
-    sentences_html,
+    shown_sentences,
 )
 
+Note = tuple[str, str | None]  # a remark, and the command that mends what it tells
 # Title, unit and name of each curve.
 CURVES = (
     ("Training loss", "nats per target token, with the terms of the recipe", "loss"),
@@ -97,18 +90,15 @@ def run_report(run: Run, other: Run | None = None) -> str:
         _Reported(name, one, run_info(one.directory), _scalars(one))
         for name, one in zip(names, given, strict=True)
     ]
-    sections: dict[str, list[Html]] = {
-        "Overview": _overview(runs),
-        "Training": _training(runs),
-        "Scores": _scores(runs),
+    return render(
+        "report.html",
+        title=" and ".join(names),
+        names=names,
+        overview=_overview(runs),
+        training=_training(runs),
+        scores=_scores(runs),
         **_on_test_text(runs),
-    }
-    title = " and ".join(names)
-    links = (element("a", name, href=f"#{_anchor(name)}") for name in sections)
-    parts: list[str] = [element("h1", title, dir="auto"), element("nav", *links)]
-    for name, content in sections.items():
-        parts += [element("h2", name, id=_anchor(name)), *content]
-    return page(title, parts)
+    )
 
 
 def _scalars(run: Run) -> dict[str, dict[int, float]]:
@@ -118,35 +108,23 @@ def _scalars(run: Run) -> dict[str, dict[int, float]]:
         return {}
 
 
-def _anchor(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
-def _overview(runs: Sequence[_Reported]) -> list[Html]:
-    rows = []
-    for label, text in _FACTS.items():
-        texts = [text(one.info) for one in runs]
-        if any(texts):
-            rows.append([label, *texts])
-    parts = [table(["", *(one.name for one in runs)], rows)]
+def _overview(runs: Sequence[_Reported]) -> dict[str, Any]:
+    facts = [[label, *(text(one.info) for one in runs)] for label, text in _FACTS.items()]
+    notes: list[Note] = []
     for one in runs:
-        parts += [note(problem) for problem in one.info["problems"]]
+        notes += [(problem, None) for problem in one.info["problems"]]
         if one.is_running:
-            parts.append(note(f"Another process trains {one.name} now."))
+            notes.append((f"Another process trains {one.name} now.", None))
         elif not one.is_finished:
-            command = one.command("train --resume")
-            parts.append(
-                note(f"The training of {one.name} has not finished. Continue it:", command)
-            )
-    if len(runs) == 2:
-        changes = runs[0].run.recipe.differences(runs[1].run.recipe)
-        if rows := [[key, *map(_setting, values)] for key, values in changes.items()]:
-            heads = ["setting", *(one.name for one in runs)]
-            parts += [element("h3", "Different settings"), table(heads, rows)]
-    for one in runs:
-        recipe = element("pre", one.run.recipe.to_yaml(), tabindex="0", dir="ltr")
-        parts.append(details(f"Recipe of {one.name}", recipe))
-    return parts
+            text = f"The training of {one.name} has not finished. Continue it:"
+            notes.append((text, one.command("train --resume")))
+    changes = runs[0].run.recipe.differences(runs[-1].run.recipe)
+    return {
+        "facts": [row for row in facts if any(row[1:])],
+        "notes": notes,
+        "changes": [[key, *map(_setting, values)] for key, values in changes.items()],
+        "recipes": [(one.name, one.run.recipe.to_yaml()) for one in runs],
+    }
 
 
 def _setting(value: object) -> str:
@@ -177,23 +155,22 @@ _FACTS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _training(runs: Sequence[_Reported]) -> list[Html]:
-    charts = []
+def _training(runs: Sequence[_Reported]) -> dict[str, Any]:
+    charts, notes, validations = [], list[Note](), []
     for title, unit, name in CURVES:
         lines = {one.name: _finite(one.scalars.get(name, {})) for one in runs}
         if any(lines.values()):
             charts.append(line_chart(title, unit, lines, is_logarithmic=unit == "logarithmic"))
-    parts = [element("div", *charts, class_="charts")] if charts else []
     for one in runs:
         if not one.scalars:
-            text = f"{one.name} has no logs. Only a training writes logs"
             can_resume = not (one.is_finished or one.is_running)
-            command = one.command("train --resume") if can_resume else None
-            parts.append(note(f"{text}{':' if command else '.'}", command))
+            text = (
+                f"{one.name} has no logs. Only a training writes logs{':' if can_resume else '.'}"
+            )
+            notes.append((text, one.command("train --resume") if can_resume else None))
         elif rows := _validation_rows(one):
-            heads = ["step", *(name for name in _validations(one))]
-            parts.append(details(f"Validation results of {one.name}", table(heads, rows)))
-    return parts
+            validations.append((one.name, ["step", *_validations(one)], rows))
+    return {"charts": charts, "notes": notes, "validations": validations}
 
 
 def _finite(points: dict[int, float]) -> dict[int, float]:
@@ -218,72 +195,75 @@ def _validation_rows(one: _Reported) -> list[list[Any]]:
     ]
 
 
-def _scores(runs: Sequence[_Reported]) -> list[Html]:
-    rows: list[list[Any]] = []
-    parts = []
+def _scores(runs: Sequence[_Reported]) -> dict[str, Any]:
+    rows, notes = list[list[Any]](), list[Note]()
     for one in runs:
         scores = one.info["scores"] or []
         is_scored = any(x.get("split") == "test" and x["is_current"] for x in scores)
         if one.is_finished and not is_scored:
             text = f"{one.name} has no scores of the test text. Translate and score it:"
-            parts.append(note(text, one.command("evaluate")))
+            notes.append((text, one.command("evaluate")))
         for score in scores:
             text = score.get("split") or f"{score.get('source')}, {score.get('reference')}"
             model = score.get("checkpoint") or ("current" if score["is_current"] else "earlier")
             search = f"beam {score.get('beam_size')}, length penalty {score.get('length_penalty')}"
             value = (one.name, text, score.get("metric"), float(score["score"]), model, search)
-            rows.append([*value, element("code", score.get("signature"))])
-    if rows:
-        heads = ("run", "text", "metric", "score", "model", "search", "signature")
-        parts.insert(0, table(heads, rows))
-    return parts
+            rows.append([*value, score.get("signature")])
+    return {"rows": rows, "notes": notes}
 
 
-def _on_test_text(runs: Sequence[_Reported]) -> dict[str, list[Html]]:
+def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
     """Returns the sections that need the test text and its kept translations."""
     evaluator: Evaluator | None = None
     systems: list[System] = []
-    missing: list[Html] = []
+    missing: list[Note] = []
     for one in runs:
         try:
             hypotheses = one.run.scores.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
             scorer = Scorer(open_model(one.run, for_inference=True), one.run.tokenizer())
         except UserError as error:
-            missing.append(note(f"{error}"))
+            missing.append((str(error), None))
             continue
         evaluator = evaluator or own
         if (own.sources, own.references) != (evaluator.sources, evaluator.references):
-            missing.append(note(f"{one.name} has another test text, so it is not compared."))
+            missing.append((f"{one.name} has another test text, so it is not compared.", None))
             continue
         chrf = sentence_chrf(hypotheses, own.references)
         systems.append(System(one.name, hypotheses, chrf, scorer))
-    if evaluator is None:
-        return {"Sentences": missing}
-    parts = {"Sentence length": [*missing, *_lengths(evaluator, systems)]}
-    if len(systems) == 2:
-        parts["Difference"] = _difference(evaluator, *systems)
-    parts["Sentences"] = _sentences(evaluator, systems)
-    parts["Attention"] = [x for system in systems for x in _attention(evaluator, system)]
-    return parts
+    parts: dict[str, Any] = dict.fromkeys(("lengths", "difference", "ranked", "attention"))
+    if evaluator is not None:
+        sources = evaluator.sources or ()
+        best_worst = best_and_worst(systems[0].chrf, evaluator.references)
+        best, worst = (
+            shown_sentences(x, sources, evaluator.references, systems) for x in best_worst
+        )
+        parts["lengths"] = _lengths(evaluator, systems)
+        parts["ranked"] = {"name": systems[0].name, "best": best, "worst": worst}
+        parts["attention"] = [(x.name, _attention(x, sources)) for x in systems]
+        if len(systems) == 2:
+            parts["difference"] = _difference(evaluator, *systems)
+    return {"missing": missing, **parts}
 
 
-def _lengths(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
+def _lengths(evaluator: Evaluator, systems: Sequence[System]) -> dict[str, Any]:
     buckets = {x.name: evaluator.length_buckets(x.hypotheses) for x in systems}
     first = next(iter(buckets.values()))
-    words = [bucket.words for bucket in first]
     metric = next(iter(first[0].scores))
     bars = {name: [x.scores[metric] for x in found] for name, found in buckets.items()}
-    rows = [
-        [x.words, x.sentences, *(values[index] for values in bars.values())]
-        for index, x in enumerate(first)
-    ]
-    heads = ["words", "sentences", *(f"{metric}, {name}" for name in bars)]
-    chart = bar_chart(f"{metric} by source length", "test text", words, bars)
-    return [element("div", chart, table(heads, rows), class_="charts")]
+    return {
+        "chart": bar_chart(
+            f"{metric} by source length", "test text", [x.words for x in first], bars
+        ),
+        "heads": ["words", "sentences", *(f"{metric}, {name}" for name in bars)],
+        "rows": [
+            [x.words, x.sentences, *(values[index] for values in bars.values())]
+            for index, x in enumerate(first)
+        ],
+    }
 
 
-def _difference(evaluator: Evaluator, first: System, second: System) -> list[Html]:
+def _difference(evaluator: Evaluator, first: System, second: System) -> dict[str, Any]:
     differences = evaluator.differences(second.hypotheses, first.hypotheses)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -296,60 +276,24 @@ def _difference(evaluator: Evaluator, first: System, second: System) -> list[Htm
             f"{x.difference:+.2f}",
             f"{x.low:+.2f} to {x.high:+.2f}",
             f"{test.p_value:.4f}",
-            element("code", test.signature),
+            test.signature,
         )
         for x, test in zip(differences, tests, strict=True)
     ]
-    heads = ("metric", first.name, second.name, "difference", "95 % interval", "p-value")
-    text = (
-        f"Paired bootstrap with {differences[0].samples:,} samples of the sentences. If the "
-        "interval contains 0, the test text is too small to tell the runs apart."
-    )
     changed = most_changed(first, second)
-    shown = sentences_html(changed, evaluator.sources or (), evaluator.references, [first, second])
+    sources, references = evaluator.sources or (), evaluator.references
     better = sum(b > a for a, b in zip(first.chrf, second.chrf, strict=True))
     worse = sum(b < a for a, b in zip(first.chrf, second.chrf, strict=True))
-    count = (
-        f"By sentence chrF, {second.name} is better on {better:,} sentences, worse on {worse:,} "
-        f"and equal on {len(first.chrf) - better - worse:,}."
-    )
-    title = element("h3", "Sentences that changed most")
-    return [
-        table((*heads, "signature"), rows),
-        element("p", text, class_="muted"),
-        *(note(str(warning.message)) for warning in told),
-        title,
-        element("p", count),
-        shown,
-    ]
+    return {
+        "rows": rows,
+        "samples": differences[0].samples,
+        "notes": [(str(warning.message), None) for warning in told],
+        "count": f"By sentence chrF, {second.name} is better on {better:,} sentences, worse on "
+        f"{worse:,} and equal on {len(first.chrf) - better - worse:,}.",
+        "changed": shown_sentences(changed, sources, references, [first, second]),
+    }
 
 
-def _sentences(evaluator: Evaluator, systems: Sequence[System]) -> list[Html]:
-    sources, references = evaluator.sources or (), evaluator.references
-    best, worst = best_and_worst(systems[0].chrf, references)
-    legend = element(
-        "p",
-        "The stronger the colour of a token, the less probable the model found it: ",
-        tokens_html([(f"▁{p}", p) for p in (0.99, 0.5, 0.1)]),
-        ". The mouse shows the probability. References are shaded by the model of "
-        f"{systems[0].name}. Sentences are ranked by the sentence chrF of {systems[0].name}.",
-        class_="muted",
-    )
-    return [
-        legend,
-        element("h3", f"{len(best)} best of {systems[0].name}"),
-        sentences_html(best, sources, references, systems),
-        element("h3", f"{len(worst)} worst of {systems[0].name}"),
-        sentences_html(worst, sources, references, systems),
-    ]
-
-
-def _attention(evaluator: Evaluator, system: System) -> list[Html]:
-    if not hasattr(system.scorer.model, "source_attention"):
-        return [note(f"The model of {system.name} has no attention from target to source.")]
-    text = (
-        "Rows are the tokens of the translation, columns those of the source. Each row shows where "
-        "the step that predicted the token looked: the stronger the colour, the more attention."
-    )
-    maps = attention_html(system, evaluator.sources or ())
-    return [element("h3", system.name), element("p", text, class_="muted"), maps]
+def _attention(system: System, sources: Sequence[str]) -> list[dict[str, Any]] | None:
+    has_attention = hasattr(system.scorer.model, "source_attention")
+    return attention_of_sentences(system, sources) if has_attention else None

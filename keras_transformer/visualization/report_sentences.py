@@ -1,7 +1,7 @@
-"""Shows single sentences in a report: the best, the worst, the most changed, and attention."""
+"""Chooses single sentences for a report: the best, the worst, the most changed, and attention."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -9,8 +9,6 @@ from sacrebleu.metrics import CHRF
 
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.translation.scoring import Scorer
-from keras_transformer.visualization.report_charts import heat_map
-from keras_transformer.visualization.report_page import Html, element, scrollable, tokens_html
 
 # Number of sentences in each list.
 COUNT = 5
@@ -52,57 +50,46 @@ def most_changed(first: System, second: System) -> list[int]:
     return [int(index) for index in order if changes[index] > 0]
 
 
-def sentences_html(
+def shown_sentences(
     indices: Sequence[int],
     sources: Sequence[str],
     references: Sequence[str],
     systems: Sequence[System],
-) -> Html:
-    """Returns each sentence with its reference and its translations.
+) -> list[dict[str, Any]]:
+    """Returns the source of each sentence, and its reference and translations as texts.
 
-    The tokens of a translation are shaded by their probability under the model that made it, and
-    those of the reference by their probability under the model of the first system.
+    A text is a tuple of a label, the text, its tokens with their probabilities, and whether the
+    model knows all its words. The probabilities of a translation are those of the model that made
+    it, and those of the reference are of the first model. A text too long for the model has no
+    tokens.
     """
+    found: list[dict[str, Any]] = [{"source": sources[i], "texts": []} for i in indices]
     chosen = [sources[index] for index in indices]
-    shown = [("reference", "", _shaded(systems[0], chosen, [references[i] for i in indices]))]
+    for row, text in enumerate(_with_tokens(systems[0], chosen, [references[i] for i in indices])):
+        found[row]["texts"].append(("reference", *text))
     for system in systems:
-        own = _shaded(system, chosen, [system.hypotheses[index] for index in indices])
-        shown.append((system.name, "chrF {:.1f}", own))
-    blocks = []
-    for row, index in enumerate(indices):
-        lines = [element("dt", "source"), element("dd", sources[index], dir="auto")]
-        chrf = [0.0, *(system.chrf[index] for system in systems)]
-        for (name, score, texts), value in zip(shown, chrf, strict=True):
-            label = f"{name} {score.format(value)}".strip()
-            lines += [element("dt", label), element("dd", texts[row], dir="auto")]
-        blocks.append(element("div", element("dl", *lines), class_="sentence"))
-    return Html("".join(blocks))
+        hypotheses = [system.hypotheses[index] for index in indices]
+        for row, text in enumerate(_with_tokens(system, chosen, hypotheses)):
+            label = f"{system.name} chrF {system.chrf[indices[row]]:.1f}"
+            found[row]["texts"].append((label, *text))
+    return found
 
 
-def _shaded(system: System, sources: Sequence[str], texts: Sequence[str]) -> list[Html]:
-    """Returns the texts with shaded tokens. Texts too long for the model have no shades.
-
-    A text with words that the model does not know also stands there as it is.
-    """
-    shown = [element("bdi", text) for text in texts]
+def _with_tokens(
+    system: System, sources: Sequence[str], texts: Sequence[str]
+) -> list[tuple[str, list[tuple[str, float]], bool]]:
     tokenizer = system.scorer.tokenizer
+    pieces, unk_id = tokenizer.target_pieces, tokenizer.unk_id
     encoded = tokenizer.encode_target([text.strip() for text in texts])
     short = _that_fit(system, range(len(texts)), sources, texts)
-    pairs = [sources[i] for i in short], [texts[i] for i in short]
-    found = system.scorer.token_log_probabilities(*pairs)
-    pieces, unk_id = tokenizer.target_pieces, tokenizer.unk_id
-    for index, log_probabilities in zip(short, found, strict=True):
+    scored = system.scorer.token_log_probabilities(
+        [sources[i] for i in short], [texts[i] for i in short]
+    )
+    tokens: list[list[tuple[str, float]]] = [[] for _ in texts]
+    for index, log_probabilities in zip(short, scored, strict=True):
         names = ["▁<unk>" if id == unk_id else pieces[id] for id in encoded[index]]
-        tokens = tokens_html(list(zip(names, np.exp(log_probabilities), strict=False)))
-        is_known = unk_id not in encoded[index]
-        shown[index] = (
-            tokens
-            if is_known
-            else element(
-                "div", element("div", tokens), element("div", shown[index], class_="muted")
-            )
-        )
-    return shown
+        tokens[index] = list(zip(names, np.exp(log_probabilities).tolist(), strict=False))
+    return [(text, tokens[index], unk_id not in encoded[index]) for index, text in enumerate(texts)]
 
 
 def _that_fit(
@@ -116,38 +103,35 @@ def _that_fit(
     return [index for index, a, b in pairs if fits(a, longest) and fits(b, longest)]
 
 
-def attention_html(system: System, sources: Sequence[str]) -> Html:
-    """Returns heat maps of the attention from the translations to the sources, for 3 sentences.
+def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the attention from the translations to the sources, for 3 sentences.
 
     The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
     the longer half of the sentences with at most `MOST_CHARACTERS` characters. Sentences with too
-    many tokens for the model are left out.
+    many tokens for the model are left out. Each row of a map has the weights of the step that
+    predicts a target piece. Rows and columns end with eos.
     """
     short = [index for index, text in enumerate(sources) if 0 < len(text) <= MOST_CHARACTERS]
     short = _that_fit(system, short, sources, system.hypotheses)
     short.sort(key=lambda index: len(sources[index]))
     ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
     chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []
+    tokenizer, model = system.scorer.tokenizer, system.scorer.model
     maps = []
     for index in dict.fromkeys(chosen):
-        rows, columns, weights = attention_of(system, sources[index], system.hypotheses[index])
-        label = f"Attention of sentence {index + 1}"
-        chart = scrollable(heat_map(label, rows, columns, weights), label)
-        caption = f"Sentence {index + 1}, chrF {system.chrf[index]:.1f}"
-        maps.append(element("figure", element("figcaption", caption), chart))
-    return element("div", *maps, class_="charts")
-
-
-def attention_of(system: System, source: str, text: str) -> tuple[list[str], list[str], np.ndarray]:
-    """Returns the target pieces, the source pieces and the attention weights between them.
-
-    Both lists end with eos. Row t has the weights of the step that predicts target piece t.
-    """
-    tokenizer, model = system.scorer.tokenizer, system.scorer.model
-    (source_ids,) = (tokenizer.frame_source(x) for x in tokenizer.encode_source([source.strip()]))
-    (pieces,) = tokenizer.encode_target([text.strip()])
-    target_ids, labels = tokenizer.frame_target(pieces)
-    attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
-    weights = ops.convert_to_numpy(attention)[0, 0]
-    rows = [tokenizer.target_pieces[id] for id in labels]
-    return rows, [tokenizer.source_pieces[id] for id in source_ids], weights
+        (source,) = tokenizer.encode_source([sources[index].strip()])
+        (target,) = tokenizer.encode_target([system.hypotheses[index].strip()])
+        source_ids = tokenizer.frame_source(source)
+        target_ids, labels = tokenizer.frame_target(target)
+        attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
+        keys = [tokenizer.source_pieces[id] for id in source_ids]
+        rows = [
+            (tokenizer.target_pieces[id], list(zip(keys, weights, strict=True)))
+            for id, weights in zip(
+                labels, ops.convert_to_numpy(attention)[0, 0].tolist(), strict=True
+            )
+        ]
+        maps.append(
+            {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
+        )
+    return maps

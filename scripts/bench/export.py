@@ -264,15 +264,16 @@ def load_ctranslate2(folder: Path, beam_size: int) -> Translate:
 
 
 def load_onnx(folder: Path, beam_size: int) -> Translate:
-    from keras_transformer.export import OnnxTranslator
+    from keras_transformer.export.onnx_program import StandaloneTranslator
 
-    return OnnxTranslator(
+    translator = StandaloneTranslator(
         folder,
         beam_size=beam_size,
         length_penalty=0.0,
         tokens_per_batch=TOKENS_PER_BATCH,
         num_threads=THREADS,
-    ).translate
+    )
+    return lambda texts: [text for text, _ in translator.translate(texts)]
 
 
 LOADERS = {

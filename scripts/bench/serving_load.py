@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.serving import Translation, connect
+from keras_transformer.serving import ServedTranslation, connect
 
 MODEL_NAME = "model"
 TIE, SCORE_TOLERANCE = 1e-4, 1e-3  # of scores, nats over the length penalty
@@ -47,8 +47,8 @@ FORMATS = {
     **dict.fromkeys(OUTCOMES, ",d"),
 }
 EXAMPLES = """examples:
-  scripts/bench/serving_load.py runs/quickstart saved_models/quickstart test.en
-  scripts/bench/serving_load.py runs/multi30k_en_de saved_models/multi30k_en_de \\
+  scripts/bench/serving_load.py runs/quickstart exports/quickstart test.en
+  scripts/bench/serving_load.py runs/multi30k_en_de exports/multi30k_en_de \\
       test_2016_flickr.lc.norm.tok.en.gz --clients 1 4 16 --seconds 60 --json serving_load.json
 """
 
@@ -111,7 +111,7 @@ def running_server(base_path: Path, batching: Path | None) -> Iterator[Server]:
             process.wait()
 
 
-def outcome(answer: Translation, expected: Expected) -> str:
+def outcome(answer: ServedTranslation, expected: Expected) -> str:
     """Whether an answer is what the sentence must get."""
     best_score = expected[0][1]
     for text, score in expected:

@@ -8,12 +8,10 @@ from support.contract import to_numpy
 from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
-from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import (
     custom_gradient,
     fused_attention,
     global_norm,
-    known_values,
     of_unknown_shape,
     scalar,
     scale_and_shift,
@@ -35,52 +33,6 @@ def test_an_error_in_a_custom_gradient_is_raised_and_nothing_runs_twice(error):
     with pytest.raises(error, match="stop"):
         custom_gradient(function)(ops.ones((2,)))
     assert len(runs) == 1
-
-
-def test_a_second_derivative_is_refused_where_it_would_be_wrong():
-    @custom_gradient
-    def cube(x):
-        square = x * x
-
-        def gradient(*arguments, upstream=None):
-            upstream = arguments[-1] if upstream is None else upstream
-            return (upstream * 3.0 * square,)
-
-        return square * x, gradient
-
-    x = np.array([1.0, 2.0], "float32")
-    _, first = gradients_of(lambda x: ops.sum(cube(x)), x)
-    np.testing.assert_allclose(first, 3 * x**2)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        np.testing.assert_allclose(jax.grad(total(jax.grad(total(cube))))(x), 6 * x)
-        return
-    with pytest.raises((LookupError, NotImplementedError), match="(?i)gradient"):
-        second_derivative(total(cube), x)
-
-
-def total(function):
-    return lambda x: ops.sum(function(x))
-
-
-def second_derivative(function, x):
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        x = tf.constant(x)
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                value = function(x)
-            gradient = inner.gradient(value, x)
-        return outer.gradient(gradient, x)
-    import torch
-
-    x = torch.tensor(x, requires_grad=True)
-    (gradient,) = torch.autograd.grad(function(x), x, create_graph=True)
-    return torch.autograd.grad(gradient.sum(), x)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -153,17 +105,3 @@ def test_the_norm_is_of_all_tensors():
     parts = [np.array([3.0, 0.0]), np.array([[4.0], [12.0]])]
     norm = global_norm([ops.convert_to_tensor(x, "float32") for x in parts])
     np.testing.assert_allclose(to_numpy(norm), 13.0, rtol=1e-6)
-
-
-def test_values_are_known_outside_of_a_compiled_program():
-    seen = []
-
-    def negative(model, x):
-        seen.append(known_values(x))
-        return -x
-
-    assert known_values(None) is None
-    assert known_values(ops.convert_to_tensor([1, 2])).tolist() == [1, 2]
-    compiled = compile_function(negative, keras.Sequential())
-    assert to_numpy(compiled(np.array([3, 4]))).tolist() == [-3, -4]
-    assert seen[0] is None or ON_PYTORCH

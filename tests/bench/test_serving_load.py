@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.serving import Translation
+from keras_transformer.serving import ServedTranslation
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
@@ -29,11 +29,11 @@ SERVER = Server("http://localhost:1", "localhost:2")
     ],
 )
 def test_an_answer_must_be_the_models_own_or_tie_with_it(text, score, kind):
-    assert outcome(Translation(text, score), EXPECTED) == kind
+    assert outcome(ServedTranslation(text, score), EXPECTED) == kind
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"), [(Translation("ein Hund", -1.0), "identical"), (None, "failed")]
+    ("answer", "kind"), [(ServedTranslation("ein Hund", -1.0), "identical"), (None, "failed")]
 )
 def test_every_answer_of_every_client_is_counted(monkeypatch, answer, kind):
     asked = []
@@ -56,7 +56,7 @@ def test_every_answer_of_every_client_is_counted(monkeypatch, answer, kind):
 def test_mixed_up_answers_are_wrong(monkeypatch):
     class Client:
         def translate(self, sentences):
-            return [Translation("ein Hund", -1.0)]
+            return [ServedTranslation("ein Hund", -1.0)]
 
     monkeypatch.setattr(serving_load, "connect", lambda *_, **__: Client())
     load, _ = put_under_load(SERVER, "rest", [("a cat", [("eine Katze", -1.0)])], 1, 0.01)

@@ -50,10 +50,9 @@ def test_json_has_null_for_what_is_not_a_number(run):
 
 
 def test_scores_and_problems_are_shown(run):
-    score = {"split": "test", "metric": "BLEU", "score": 12.345, "signature": "nrefs:1"}
-    (run / "scores.json").write_text(json.dumps([score]))
-    shown = succeeds("info", run)
-    assert "test: BLEU 12.35  nrefs:1" in shown or "test: BLEU 12.34  nrefs:1" in shown
+    score = {"split": "test", "metric": "BLEU", "score": 12.5, "signature": "nrefs:1"}
+    (run / "scores.json").write_text(json.dumps([{**score, "checkpoint": "step-00000004"}]))
+    assert "step-00000004, test: BLEU 12.50  nrefs:1" in succeeds("info", run)
     (run / "scores.json").write_text("[")
     assert "scores.json cannot be read" in succeeds("info", run)
     (run / "recipe.yaml").write_text("name: [")

@@ -110,8 +110,8 @@ def test_an_existing_file_is_not_overwritten(folder):
     assert (folder / "my_en_de.yaml").read_text() == "mine"
 
 
-@pytest.mark.parametrize("output", ["my.corpus.en/a.yaml", "x" * 300])
-def test_an_unwritable_place_is_refused_before_the_text_is_read(folder, output):
+def test_an_unwritable_place_is_refused_before_the_text_is_read(folder):
+    output = "my.corpus.en/a.yaml"
     (folder / "my.corpus.de").write_bytes(b"\xff\n")
     message = fails("init", "my.corpus.en", "my.corpus.de", "--output", output)
     assert message.startswith(f"{output} cannot be written: ")

@@ -38,10 +38,7 @@ def test_training_into_an_existing_run_needs_resume_and_the_same_recipe(finished
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
     message = fails(*train)
     assert message.endswith(
-        "continue it with --resume, remove it, or choose another folder (--run)"
-    )
-    assert "another run, and its recipe differs in seed (1 and 5)" in fails(
-        *train, "--set", "seed=5"
+        f"continue it (keras-transformer train {run} --resume), remove it, or choose another folder"
     )
     changed = fails(*train, "--resume", "--set", "seed=5")
     assert "differ in seed (1 and 5)" in changed
@@ -120,7 +117,7 @@ def test_a_signal_during_validation_waits_for_the_checkpoint(train, tmp_path, mo
 
 @pytest.mark.parametrize(("distribution", "signals"), [("none", 2), ("data_parallel", 1)])
 def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, signals):
-    def train_and_send(run, callbacks, **options):
+    def train_and_send(run, resume, callbacks, distribution):
         for callback in callbacks:
             callback.on_train_begin()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -157,7 +154,7 @@ def test_vocabulary_too_large_for_the_text(train):
 
 def test_unknown_recipe_key(train):
     message = fails(*train, "--set", "training.warmup=3")
-    assert "with --set training.warmup=3: unknown key training.warmup; did you mean" in message
+    assert "training.warmup=3: unknown key training.warmup; did you mean" in message
 
 
 def test_missing_file(train, data, tmp_path):
@@ -191,6 +188,5 @@ def test_a_run_in_use_is_refused_and_left_alone(finished, run):
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     with locked_by_another_process(run):
-        for options in ([], ["--resume"]):
-            assert f"another process is training in {run}" in fails(*train, *options)
+        assert f"another process is training in {run}" in fails(*train, "--resume")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before

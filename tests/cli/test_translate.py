@@ -145,8 +145,8 @@ def test_unknown_characters_of_prefixes_and_words_are_refused(run, tmp_path):
     source, words = tmp_path / "in", tmp_path / "words"
     source.write_text("one\ntwo\n")
     words.write_text("\nzwei\tz☃ei\n", "utf-8")
-    assert "Received: 'z☃ei'" in fails("translate", run, source, "--required", words)
-    assert r"Received: 'zwei\tz☃ei'" in fails("translate", run, source, "--prefix", words)
+    assert "'z☃ei'" in fails("translate", run, source, "--required", words)
+    assert r"prefix='zwei\tz☃ei'" in fails("translate", run, source, "--prefix", words)
 
 
 @pytest.mark.parametrize("value", ["worst", "-1", "1.5", "", "9" * 9])
@@ -260,9 +260,8 @@ def test_words_required_of_an_overlong_line(run, tmp_path):
 
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
     missing = tmp_path / "no run"
-    for output in (tmp_path, tmp_path / ("x" * 300)):
-        message = fails("translate", missing, "--output", output, input="one\n")
-        assert message.startswith(f"{output} cannot be written: ")
+    message = fails("translate", missing, "--output", tmp_path, input="one\n")
+    assert message.startswith(f"{tmp_path} cannot be written: ")
 
 
 class Echo:

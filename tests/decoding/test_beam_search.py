@@ -253,20 +253,6 @@ def test_each_sentence_is_cut_at_its_own_maximum_length():
     np.testing.assert_allclose(result.scores[:, 0], expected, rtol=1e-5)
 
 
-def test_a_sentence_does_not_depend_on_its_batch():
-    together = search(PREFIX_MODEL, SOURCES, **OPTIONS)
-    alone = [
-        search(PREFIX_MODEL, np.repeat(source[None], len(SOURCES), axis=0), **OPTIONS)
-        for source in SOURCES
-    ]
-    # Some sentences are closed while others go on.
-    assert len({int(result.steps) for result in alone}) > 1
-    assert together.steps == max(result.steps for result in alone)
-    for row, result in enumerate(alone):
-        np.testing.assert_array_equal(result.ids[0], together.ids[row])
-        np.testing.assert_allclose(result.scores[0], together.scores[row], rtol=1e-6)
-
-
 def test_each_sentence_has_its_own_beam_size_and_length_penalty():
     """Against searches with these by plain Python; a closed sentence may have found more."""
     beam_sizes = np.array([1, 2, 3, 1, 2], "int32")
@@ -291,33 +277,6 @@ def test_padding_and_bos_are_never_chosen():
     result = search(model, SOURCES[:1], max_length=4, beam_size=2)
     assert trimmed(result.ids[0, 0]) == [A, EOS]
     np.testing.assert_allclose(result.log_probabilities, [[np.log(0.2 * 0.1)]], rtol=1e-5)
-
-
-def test_forced_prefix_begins_every_hypothesis():
-    prefix_ids = np.array([[5, 7], [6, PAD], [PAD, PAD], [8, 8], [4, 5]], "int32")
-    result = search(PREFIX_MODEL, SOURCES, prefix_ids=prefix_ids, **OPTIONS)
-    for row, prefix in enumerate(map(trimmed, prefix_ids)):
-        for hypothesis in map(trimmed, result.ids[row]):
-            assert hypothesis[: len(prefix)] == prefix
-    free = search(PREFIX_MODEL, SOURCES, **OPTIONS)
-    np.testing.assert_array_equal(result.ids[2], free.ids[2])
-
-
-def test_required_tokens_appear_and_cost_no_more_than_they_must():
-    """As good as the best of all hypotheses that have them, in exhaustive search."""
-    required_ids = np.array([[[7, PAD]], [[5, 8]], [[PAD, PAD]], [[6, 6]], [[8, PAD]]], "int32")
-    model, options = PrefixModel(9), {"max_length": 4, "beam_size": 60, "length_penalty": 0.6}
-    result = search(model, SOURCES, required_ids=required_ids, **options)
-    for row, source in enumerate(SOURCES):
-        words = trimmed(required_ids[row, 0])
-        allowed = [
-            (score, ids)
-            for score, ids in all_hypotheses(model, source, 4, 0.6)
-            if has(ids, words) and (ids[-1] == EOS or len(ids) == 4)
-        ]
-        score, ids = allowed[0]
-        assert trimmed(result.ids[row, 0]) == list(ids)
-        np.testing.assert_allclose(result.scores[row, 0], score, atol=1e-4)
 
 
 def test_required_words_of_one_sentence_leave_the_others_as_they_are():
@@ -350,14 +309,6 @@ def test_requiring_what_the_best_translation_has_finds_it():
 def has(ids, words):
     starts = range(len(ids) - len(words) + 1)
     return any(list(ids[start : start + len(words)]) == words for start in starts)
-
-
-def test_forbidden_tokens_do_not_appear():
-    free = search(PREFIX_MODEL, SOURCES, **OPTIONS)
-    forbidden_ids = free.ids[:, 0, :1, None]
-    result = search(PREFIX_MODEL, SOURCES, forbidden_ids=forbidden_ids, **OPTIONS)
-    for row, forbidden in enumerate(forbidden_ids[:, 0, 0]):
-        assert forbidden not in result.ids[row]
 
 
 @pytest.mark.slow

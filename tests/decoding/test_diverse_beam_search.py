@@ -8,8 +8,6 @@ from support.fake_models import BOS, EOS, BigramModel, PrefixModel
 from support.hugging_face_groups import FIXTURE, LONGEST, SEARCHES, eager_to_end, sources
 from support.searching import beam_search
 
-from keras_transformer import SearchOptions
-
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3]], "int32")
 
@@ -68,28 +66,3 @@ def test_the_first_group_finds_what_a_search_of_its_size_finds():
     )
     for own, of_groups in zip(alone.ids, groups.ids, strict=True):
         assert {tuple(ids) for ids in own} <= {tuple(ids) for ids in of_groups}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"beam_size": 5, "num_beam_groups": 2, "diversity_penalty": 1.0},
-        {"beam_size": 4, "num_beam_groups": 2},
-        {"diversity_penalty": 1.0},
-    ],
-)
-def test_groups_must_divide_the_beams_and_have_a_penalty(options):
-    with pytest.raises(ValueError, match="`beam_size` must be a multiple of `num_beam_groups`"):
-        SearchOptions(**options)
-
-
-def test_each_sentence_has_the_beam_size_of_the_options():
-    with pytest.raises(ValueError, match="num_beam_groups"):
-        beam_search(
-            PrefixModel(V),
-            SOURCES,
-            beam_sizes=np.array([1, 2, 2]),
-            max_length=4,
-            num_beam_groups=2,
-            diversity_penalty=1.0,
-        )

@@ -4,6 +4,8 @@ import pytest
 
 from keras_transformer import SamplingOptions, SearchOptions
 
+pytestmark = pytest.mark.once
+
 
 def test_equal_options_are_one_key():
     """A compiled search is kept by its options."""
@@ -53,3 +55,16 @@ def test_options_are_frozen_and_replaced_ones_are_validated():
 def test_unknown_options_and_values_out_of_range_are_refused(kind, name, value):
     with pytest.raises(ValueError, match=name):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 5, "num_beam_groups": 2, "diversity_penalty": 1.0},
+        {"beam_size": 4, "num_beam_groups": 2},
+        {"diversity_penalty": 1.0},
+    ],
+)
+def test_groups_must_divide_the_beams_and_have_a_penalty(options):
+    with pytest.raises(ValueError, match="`beam_size` must be a multiple of `num_beam_groups`"):
+        SearchOptions(**options)

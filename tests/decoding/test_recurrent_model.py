@@ -7,11 +7,12 @@ import pytest
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD
 from support.recurrent_model import RecurrentModel
-from support.searching import beam_search, sample
+from support.searching import beam_search
 
-from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer, Translator
-from keras_transformer.decoding import Request, random_numbers
-from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
+from keras_transformer import SamplingOptions, SearchOptions, Tokenizer, Translator
+from keras_transformer.decoding import Request
+from keras_transformer.decoding.batch_search import BatchSearch
+from keras_transformer.decoding.buckets import MANY_SHAPES
 from keras_transformer.decoding.search import make_strategy
 
 V, LONGEST = 11, 20
@@ -54,18 +55,6 @@ def test_stages_and_smaller_batches_change_nothing(options):
     found = BatchSearch(model())(Request(SOURCES, limits), strategy, LONGEST, MANY_SHAPES)
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
-
-
-def test_samples_depend_on_their_numbers_alone():
-    numbers = random_numbers(3, range(18), 2, LONGEST)
-    together = sample(model(), SOURCES, numbers, max_length=LONGEST, num_samples=2)
-    alone = sample(model(), SOURCES[4:6], numbers[4:6], max_length=LONGEST, num_samples=2)
-    np.testing.assert_array_equal(together.ids[4:6], alone.ids)
-
-
-def test_an_ensemble_of_recurrent_models_is_searched():
-    found = beam_search(Ensemble([model(), model(1)]), SOURCES[:2], max_length=LONGEST, beam_size=2)
-    assert np.isfinite(found.scores).all()
 
 
 class Digits:

@@ -11,7 +11,6 @@ from keras_transformer.decoding.required_words import (
     banks_of,
     constrained_candidates,
     next_required_tokens,
-    num_required_tokens,
 )
 
 INF = np.inf
@@ -34,7 +33,6 @@ def test_wants_what_comes_next_of_each_sequence():
 def test_counts_what_is_met_and_the_longest_in_progress():
     ids = ids_of([[5, 7], [7, 8], [9, 7]], [[5, 4], [4, 4], [6, 6]])
     np.testing.assert_array_equal(to_numpy(banks_of(ids, 2, REQUIRED, PAD)), [[1, 2, 2], [1, 2, 0]])
-    np.testing.assert_array_equal(to_numpy(num_required_tokens(REQUIRED, PAD)), [3, 2])
 
 
 def test_best_of_each_bank_goes_before_the_second_of_any():
@@ -51,7 +49,9 @@ def test_eos_must_wait_and_required_tokens_are_candidates_however_improbable():
     next_tokens = np.full((2, 1, 12), -20.0, "float32")
     next_tokens[:, :, EOS], next_tokens[:, :, 5], next_tokens[:, :, 6] = -0.1, -1.0, -2.0
     live = map(ops.convert_to_tensor, (ids, np.zeros((2, 1), "float32"), next_tokens))
-    found = constrained_candidates(*live, 1, REQUIRED, eos_id=EOS, pad_id=PAD)
+    found = constrained_candidates(
+        *live, 1, ops.convert_to_tensor(REQUIRED), eos_id=EOS, pad_id=PAD
+    )
     tokens = to_numpy(found.ids)[:, :, 2]
     is_real = to_numpy(found.log_probabilities) > -INF
     assert [sorted(tokens[row][is_real[row]]) for row in (0, 1)] == [[5, 6, 8, 9], [4, 5, 6]]

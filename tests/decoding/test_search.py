@@ -14,15 +14,13 @@ from support.small_models import new_model, small_model
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
 from keras_transformer.decoding.batch_search import (
-    FEW_SHAPES,
     FEW_SHAPES_SENTENCES,
     GRAPH_SENTENCES,
-    IN_GRAPH,
-    MANY_SHAPES,
     BatchSearch,
     batch_sizes,
     stage_lengths,
 )
+from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import make_strategy, search, stages
 from keras_transformer.decoding.steps import Request
@@ -105,22 +103,6 @@ def test_finds_what_search_finds_in_fewer_rows(kind, shapes, compiled):
     assert_equal(found, expected)
 
 
-def test_every_sentence_keeps_what_it_asked_for():
-    generator = np.random.default_rng(4)
-    words = generator.integers(4, V, (2, BATCH, 1, 2)).astype("int32")
-    request = {
-        "max_lengths": limits(),
-        "prefix_ids": words[0, :, 0],
-        "forbidden_ids": words[1],
-        "beam_sizes": generator.integers(1, 4, BATCH).astype("int32"),
-        "length_penalties": generator.random(BATCH).astype("float32"),
-    }
-    model = GrowingModel()
-    expected = beam_search(model, sources(), max_length=MAX_LENGTH, beam_size=3, **request)
-    found = staged(model, Request(sources(), **request), SearchOptions(beam_size=3))
-    assert_equal(found, expected)
-
-
 @pytest.mark.slow
 def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
     model, options = FixedModel(), SearchOptions(beam_size=3, n_best=2, no_repeat_ngram_size=2)
@@ -163,14 +145,6 @@ def test_more_sentences_are_worth_more_programs():
         "torch": [many] * 3,
     }
     assert found == expected[keras.config.backend()]
-
-
-def test_samples_are_the_same_in_stages():
-    model, options = GrowingModel(), SamplingOptions(num_samples=2)
-    numbers = random_numbers(1, range(BATCH), 2, MAX_LENGTH)
-    request = Request(sources(), limits(), random_numbers=numbers)
-    expected = search(model, request, max_length=MAX_LENGTH, options=options)
-    assert_equal(staged(model, request, options), expected)
 
 
 @pytest.mark.parametrize("ensemble", [False, True])
@@ -285,6 +259,11 @@ WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")
         (SearchOptions(), {"random_numbers": NUMBERS}, "random_numbers"),
         (SearchOptions(), {"required_ids": WORDS, "beam_sizes": [1, 2]}, "beam_sizes"),
         (SearchOptions(coverage_penalty=0.2), {}, "needs a model with attention"),
+        (
+            SearchOptions(num_beam_groups=2, diversity_penalty=1.0),
+            {"beam_sizes": [1, 2]},
+            "can't be combined with `num_beam_groups`",
+        ),
         (SamplingOptions(), {"random_numbers": NUMBERS, "required_ids": WORDS}, "required_ids"),
         (SamplingOptions(), {}, "random_numbers.shape=None, num_samples=1"),
     ],

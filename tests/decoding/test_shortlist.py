@@ -159,14 +159,6 @@ def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
         Shortlist.load(tmp_path / "other.npz")
 
 
-def test_a_translation_does_not_depend_on_its_batch(tokenizer, shortlist, model):
-    sentences = [source for source, _ in SENTENCES] + ["", "a dog ."]
-    translator = Translator(model, tokenizer, shortlist=shortlist)
-    together = translator.translate(sentences)
-    assert together == [translator.translate([sentence])[0] for sentence in sentences]
-    assert together != Translator(model, tokenizer).translate(sentences)
-
-
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
     sentences = [source for source, _ in SENTENCES[:3]]

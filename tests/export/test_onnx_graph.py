@@ -56,22 +56,17 @@ def assert_same_logits(model):
 
 
 REFUSED = ("local_attention", "strided_attention", "fixed_attention", "alibi", "t5")
-QUICK = (
-    "sinusoidal",
-    "learned",
-    "rotary",
-    "index_concatenated",
-    "pre_norm",
-    "unscaled",
-    "batch_normalization",
-    "all_at_once",
-)
+EACH = ("sinusoidal", "all_at_once")  # on each backend; the others need the same operations
+QUICK = ("learned", "rotary", "index_concatenated", "pre_norm", "unscaled", "batch_normalization")
+SLOW = (pytest.mark.slow, pytest.mark.once)
 
 
 @pytest.mark.parametrize(
     "variant",
     [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        name
+        if name in EACH
+        else pytest.param(name, marks=pytest.mark.once if name in QUICK else SLOW)
         for name in VARIANTS
         if name not in REFUSED
     ],
@@ -80,12 +75,14 @@ def test_forced_logits_are_those_of_the_model(variant):
     assert_same_logits(small_model(variant))
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_activations_are_those_of_keras():
     for activation in ACTIVATIONS:
         assert_same_logits(new_model(num_layers=1, activation=activation))
 
 
+@pytest.mark.once
 def test_witness_notices_another_epsilon():
     model = new_model(num_layers=1)
     model.decoder.layers[0].feed_forward_residual.norm.epsilon = 1e-3
@@ -99,6 +96,7 @@ def test_witness_notices_another_epsilon():
     np.testing.assert_allclose(epsilons, [1e-6, 1e-6, 1e-3], rtol=1e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("graph_of", [encoder_graph, lambda model: step_graph(model, BOS_ID)])
 def test_graphs_are_valid_and_without_control_flow(graph_of):
     graph = graph_of(small_model("all_at_once"))
@@ -107,6 +105,7 @@ def test_graphs_are_valid_and_without_control_flow(graph_of):
     assert {entry.domain for entry in graph.opset_import} == {""}
 
 
+@pytest.mark.once
 def test_axes_that_vary_have_names():
     def shapes(values):
         return {
@@ -125,6 +124,7 @@ def test_axes_that_vary_have_names():
     assert outputs["key_1"] == ["batch", "beams", 3, "length", 4]
 
 
+@pytest.mark.once
 def test_positions_end_with_the_model():
     model = small_model()
     source_ids = inputs_of(model)["source_ids"].astype("int64")

@@ -13,6 +13,8 @@ from keras_transformer.export.serving_files import (
     write_serving_files,
 )
 
+pytestmark = pytest.mark.once
+
 
 def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):
     write_serving_files(tmp_path, "quickstart")

@@ -22,7 +22,7 @@ from keras_transformer.layers.base import (
     Conv2D,
     Dense,
     LayerNormalization,
-    initializer_config,
+    config_of,
     int8_matmul,
 )
 
@@ -175,7 +175,7 @@ def test_quantized_model_decodes_from_the_cache_what_it_computes_at_once():
 
 def test_layers_that_share_an_initializer_draw_their_own_numbers():
     initializer = keras.initializers.RandomNormal(stddev=0.1)
-    config = initializer_config(initializer)
+    config = config_of(initializer)
     layers = [Dense(4, kernel_initializer=config) for _ in range(2)]
     for layer in layers:
         layer.build(X.shape)

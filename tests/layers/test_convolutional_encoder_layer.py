@@ -52,8 +52,3 @@ def test_dropout_acts_in_training_only(x):
     inference = to_numpy(layer(x))
     np.testing.assert_array_equal(to_numpy(layer(x)), inference)
     assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
-
-
-def test_sizes_are_checked():
-    with pytest.raises(ValueError, match="Received: kernel_size=0"):
-        ConvolutionalEncoderLayer(D, kernel_size=0)

@@ -8,12 +8,8 @@ from support.contract import assert_layer_contract, randomize, to_numpy, weights
 
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.layers import Decoder, DecoderLayer, RotaryPositionalEncoding
-from keras_transformer.layers.positions.positional_encoding import (
-    POSITION_ENCODINGS,
-    new_position_encoding,
-)
 
-B, N, S, T, H, D, F = 2, 2, 7, 5, 3, 12, 11
+B, S, T, H, D, F = 2, 7, 5, 3, 12, 11
 
 
 @pytest.fixture
@@ -83,36 +79,6 @@ def test_padding_changes_nothing(x, memory, memory_padding_mask):
     np.testing.assert_allclose(changed[real], whole[real], atol=1e-5)
 
 
-@pytest.mark.parametrize("rotary", [False, True])
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_cached_equals_full_decoding(memory, memory_padding_mask, norm_first, rotary):
-    layer = make_layer(norm_first, rotary)
-    x = np.random.default_rng(2).normal(size=(B, N, T, D)).astype("float32")
-    beams = range(N)
-    full = [
-        to_numpy(layer(x[:, n], memory=memory, memory_padding_mask=memory_padding_mask))
-        for n in beams
-    ]
-    cache = layer.self_attention.init_cache(B, beam_size=N, max_length=T)
-    projections = layer.self_attention.fuse_projections()
-    projected = layer.cross_attention.project_memory(memory, memory)
-    for position in range(T):
-        is_own = np.eye(N, dtype=bool)[:, None] & (np.arange(T) <= position)[None, :, None]
-        output, cache, weights = layer.step(
-            x[:, :, position].reshape(B * N, D),
-            cache,
-            projections,
-            np.broadcast_to(is_own.reshape(N, T * N), (B * H, N, T * N)),
-            projected,
-            memory_padding_mask,
-            position,
-        )
-        assert weights.shape == (B, H, N, S)
-        for n in beams:
-            found = to_numpy(output).reshape(B, N, D)[:, n]
-            np.testing.assert_allclose(found, full[n][:, position], atol=1e-5)
-
-
 def test_attention_weights_are_those_of_the_source(x, memory, memory_padding_mask):
     """They add up to 1 over the real tokens, and with one token in sight it gets all."""
     layer = make_layer()
@@ -145,38 +111,6 @@ def test_contract_of_the_stack(x, memory, memory_padding_mask, use_memory, tmp_p
     assert_layer_contract(Decoder, arguments, inputs, (B, T, D), tmp_path)
 
 
-@pytest.mark.parametrize("name", POSITION_ENCODINGS)
-def test_a_decoder_without_memory_decodes_step_by_step_what_it_computes_at_once(name):
-    """Hypotheses change places after each step; the last two steps have a longer cache."""
-    encoding = new_position_encoding(name, {"max_length": T, "num_heads": H}).for_decoder()
-    encoding.build((None, None, D))
-    decoder = Decoder(2, D, H, F, use_memory=False, norm_first=True, position_encoding=encoding)
-    decoder.build((None, None, D))
-    randomize(decoder)
-    generator = np.random.default_rng(2)
-    tokens = generator.normal(size=(B, N, T, D)).astype("float32")
-    moves = generator.permuted(np.tile(np.arange(N), (T, B, 1)), axis=-1).astype("int32")
-    cache, path = decoder.init_cache(B, N, T - 2), np.zeros((B, N, 0, D), "float32")
-    for position in range(T):
-        if position == T - 2:
-            cache = decoder.extend_cache(cache, T)
-        path = np.concatenate([path, tokens[:, :, position, None]], axis=2)
-        expected = to_numpy(decoder(path.reshape(B * N, -1, D)))[:, -1]
-        output, cache, weights = decoder.step(path[:, :, -1].reshape(-1, D), cache, position)
-        assert weights is None
-        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
-        cache = cache.reorder(keras.ops.convert_to_tensor(moves[position]))
-        path = np.take_along_axis(path, moves[position][:, :, None, None], axis=1)
-
-
-def test_only_a_decoder_without_memory_reads_prompts(x, memory):
-    decoder = Decoder(1, D, H, F)
-    decoder.build(x.shape, memory.shape)
-    cache = decoder.init_cache(B, N, T, memory)
-    with pytest.raises(ValueError, match="Received: use_memory=True"):
-        decoder.prefill(cache, x, np.ones((B, T), "bool"))
-
-
 def test_memories_that_carry_a_mask_hide_padding(x, memory, memory_padding_mask):
     stack, masking = Decoder(2, D, H, F), keras.layers.Masking()
     memory[~memory_padding_mask] = 0
@@ -201,28 +135,60 @@ def test_masks_that_tensors_carry_outlive_gradient_checkpointing(x, memory, memo
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_memory_is_there_where_it_is_used_and_nowhere_else(x, memory):
-    with pytest.raises(ValueError, match="Received: use_memory=True, memory=None"):
-        DecoderLayer(D, H, F)(x)
-    without = Decoder(1, D, H, F, use_memory=False)
-    with pytest.raises(ValueError, match="Received: use_memory=False"):
-        without(x, memory=memory)
-    with pytest.raises(ValueError, match="Received: use_memory=False"):
-        without.init_cache(B, N, T, memory)
-    with pytest.raises(ValueError, match="Received: use_memory=False"):
-        without(x, return_attention_weights=True)
+@pytest.mark.once
+@pytest.mark.parametrize("use_memory", [False, True])
+def test_memory_is_given_where_it_is_used_and_nowhere_else(x, memory, use_memory):
+    given = None if use_memory else memory
+    for decoder in (
+        DecoderLayer(D, H, F, use_memory=use_memory),
+        Decoder(1, D, H, F, use_memory=use_memory),
+    ):
+        with pytest.raises(ValueError, match=f"Received: use_memory={use_memory}"):
+            decoder(x, memory=given)
 
 
-def test_only_a_causal_decoder_has_a_cache(x, memory):
+def test_attention_masks_hold_for_both_attentions(x, memory, memory_padding_mask):
+    layer, generator = make_layer(), np.random.default_rng(3)
+    attention_mask, memory_attention_mask = (generator.random((B, T, n)) < 0.7 for n in (T, S))
+    attention_mask[..., 0] = memory_attention_mask[..., 0] = True
+    masks = {
+        "memory_padding_mask": memory_padding_mask,
+        "attention_mask": attention_mask,
+        "memory_attention_mask": memory_attention_mask,
+    }
+    output, weights = layer(x, memory=memory, **masks, return_attention_weights=True)
+    allowed = (memory_padding_mask[:, None] & memory_attention_mask)[:, None]
+    np.testing.assert_array_equal(to_numpy(weights) > 0, np.broadcast_to(allowed, (B, H, T, S)))
+    x[:, 1] += 1  # changes the tokens that may attend to the second one, and no other
+    changed = to_numpy(layer(x, memory=memory, **masks)) - to_numpy(output)
+    attends = (attention_mask & reference.causal_mask(T))[..., 1]
+    attends[:, 1] = True
+    np.testing.assert_array_equal(np.abs(changed).max(-1) > 1e-6, attends)
+
+
+def test_weights_without_memory_are_those_of_self_attention(x):
+    decoder = Decoder(2, D, H, F, use_memory=False)
+    output, weights = decoder(x, return_attention_weights=True)
+    np.testing.assert_array_equal(to_numpy(output), to_numpy(decoder(x)))
+    expected = np.broadcast_to(reference.causal_mask(T), (B, H, T, T))
+    np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
+
+
+def test_a_decoder_without_causal_mask_sees_the_future(x, memory):
     stack = Decoder(1, D, H, F, use_causal_mask=False)
     last = x.copy()
     last[:, -1] += 1
     changed = to_numpy(stack(last, memory=memory)) - to_numpy(stack(x, memory=memory))
     assert np.abs(changed[:, 0]).max() > 1e-4
-    with pytest.raises(ValueError, match="use_causal_mask=False"):
-        stack.init_cache(B, N, T, memory)
 
 
 def test_memory_may_have_a_width_of_its_own(x):
     wide = np.ones((B, S, 17), "float32")
     assert Decoder(1, D, H, F)(x, memory=wide).shape == (B, T, D)
+
+
+@pytest.mark.parametrize("kind", [DecoderLayer, Decoder])
+def test_the_width_is_that_of_the_input_unless_given(x, memory, kind, tmp_path):
+    arguments = {"num_heads": H, "d_ff": F, "dropout_rate": 0.0}
+    inputs = {"x": x, "memory": memory}
+    assert_layer_contract(kind, arguments, inputs, (B, T, D), tmp_path)

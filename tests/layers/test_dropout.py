@@ -42,12 +42,6 @@ def test_nothing_is_dropped_at_inference_or_at_rate_zero():
     np.testing.assert_array_equal(to_numpy(Dropout(0.0)(x, training=True)), x)
 
 
-@pytest.mark.parametrize("arguments", [{"rate": 1.0}, {"rate": 0.5, "noise_shape": (2, 1)}])
-def test_arguments_without_effect_or_result_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"Received: rate=(1.0|0.5, noise_shape=\(2, 1\))"):
-        Dropout(**arguments)
-
-
 def test_masks_are_those_of_numpy_on_every_backend():
     layer = Dropout(0.3, seed=1_999_999_937)
     for counter in range(3):

@@ -64,8 +64,9 @@ def test_padding_changes_nothing(x, padding_mask):
     np.testing.assert_allclose(changed[padding_mask], whole[padding_mask], atol=1e-5)
 
 
-def test_dropout_acts_in_training_only(x):
-    layer = make_layer(dropout_rate=0.5)
+@pytest.mark.parametrize("name", ["dropout_rate", "attention_dropout_rate"])
+def test_dropout_acts_in_training_only(x, name):
+    layer = make_layer(**{"dropout_rate": 0.0, name: 0.5})
     inference = to_numpy(layer(x))
     np.testing.assert_array_equal(to_numpy(layer(x)), inference)
     assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
@@ -80,6 +81,9 @@ OPTIONS = {
     "norm_first": True,
     "norm_epsilon": 1e-3,
     "kernel_initializer": "he_normal",
+    "bias_initializer": "ones",
+    "kernel_regularizer": "l2",
+    "bias_regularizer": "l1",
     "position_encoding": RotaryPositionalEncoding(),
     "use_causal_mask": True,
 }
@@ -117,41 +121,79 @@ def test_every_option_reaches_every_layer():
         assert layer.feed_forward_residual.norm.epsilon == stack.norm.epsilon == 1e-3
         for dense in (layer.self_attention.query_projection, layer.feed_forward.inner):
             assert type(dense.kernel_initializer) is keras.initializers.HeNormal
-    with pytest.raises((TypeError, ValueError), match="no_such_option"):
-        Encoder(1, D, H, F, no_such_option=1)
+            assert type(dense.bias_initializer) is keras.initializers.Ones
+            assert type(dense.kernel_regularizer) is keras.regularizers.L2
+            assert type(dense.bias_regularizer) is keras.regularizers.L1
 
 
-@pytest.mark.parametrize("shape", [(None, D - 1), (D,)], ids=["other_width", "one_axis"])
-def test_inputs_of_another_shape_are_refused(shape):
-    for layer in (EncoderLayer(D, H, F), DecoderLayer(D, H, F, use_memory=False), make_layer()):
-        with pytest.raises(ValueError, match="incompatible with the layer"):
-            layer(keras.Input(shape))
-
-
+@pytest.mark.once
 @pytest.mark.parametrize(
-    "sizes", [{"num_heads": 0}, {"num_heads": -2}, {"d_model": 0}, {"d_ff": 2.5}], ids=str
+    "use, message",
+    [
+        (lambda: EncoderLayer(D, H, F)(keras.Input((None, D - 1))), "incompatible with the layer"),
+        (lambda: make_layer()(keras.Input((D,))), "incompatible with the layer"),
+        (lambda: EncoderLayer(D, 5, F), "must divide `d_model`.*Received: num_heads=5"),
+        (lambda: Encoder(1, D, H, F, no_such_option=1), "no_such_option"),
+    ],
 )
-def test_sizes_that_cannot_be_are_refused(sizes):
-    (name, size), *_ = sizes.items()
-    with pytest.raises(ValueError, match=f"`{name}` must be an integer.*Received: {name}={size}"):
-        EncoderLayer(**{"d_model": D, "num_heads": H, "d_ff": F, **sizes})
+def test_refusals(use, message):
+    with pytest.raises(ValueError, match=message):
+        use()
 
 
-def test_heads_of_values_must_fill_the_width():
-    with pytest.raises(ValueError, match="must divide `d_model`. Received: num_heads=5"):
-        EncoderLayer(D, 5, F, d_k=4)
+@pytest.mark.parametrize("make", [EncoderLayer, Encoder])
+def test_the_width_is_that_of_the_input_unless_given(x, make, tmp_path):
+    arguments = {"num_heads": H, "d_ff": F, "dropout_rate": 0.0}
+    assert_layer_contract(make, arguments, {"x": x}, (B, S, D), tmp_path)
+    layer = make(**arguments)
+    layer(x)
+    assert layer.d_model == D
+    assert layer.get_config()["d_model"] == D
 
 
-def test_a_stack_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="Received: num_layers=0"):
-        Encoder(0, D, H, F)
+def test_initializers_and_regularizers_may_be_objects(x):
+    layer = EncoderLayer(
+        D,
+        H,
+        F,
+        kernel_initializer=keras.initializers.RandomNormal(stddev=1e-3),
+        kernel_regularizer=keras.regularizers.L2(0.5),
+    )
+    layer(x)
+    clone = EncoderLayer.from_config(layer.get_config())
+    kernels = [w for w in layer.weights if w.path.endswith("kernel")]
+    assert len(kernels) == len(layer.losses) == 6
+    assert all(0 < np.abs(to_numpy(kernel)).max() < 0.01 for kernel in kernels)
+    assert clone.feed_forward.outer.kernel_regularizer.l2 == 0.5
 
 
-def test_attention_dropout_acts_in_training_only(x):
-    layer = make_layer(dropout_rate=0.0, attention_dropout_rate=0.5)
-    inference = to_numpy(layer(x))
-    np.testing.assert_array_equal(to_numpy(layer(x)), inference)
-    assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
+@pytest.mark.parametrize("make", [EncoderLayer, partial(Encoder, 2)], ids=["layer", "stack"])
+def test_an_attention_mask_holds_beside_the_padding_mask(x, padding_mask, make):
+    layer = make(d_model=D, num_heads=H, d_ff=F)
+    attention_mask = np.random.default_rng(3).random((B, S, S)) < 0.7
+    attention_mask[..., 0] = True
+    masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
+    output, weights = layer(x, **masks, return_attention_weights=True)
+    allowed = (padding_mask[:, None] & attention_mask)[:, None]
+    np.testing.assert_array_equal(to_numpy(weights) > 0, np.broadcast_to(allowed, (B, H, S, S)))
+    together = layer(x, attention_mask=padding_mask[:, None] & attention_mask)
+    np.testing.assert_allclose(to_numpy(output), to_numpy(together), atol=1e-5)
+    inputs = {"x": x, **masks}
+    symbolic = {
+        name: keras.KerasTensor((None, *array.shape[1:]), str(array.dtype))
+        for name, array in inputs.items()
+    }
+    outputs = layer(**symbolic, return_attention_weights=True)
+    assert [y.shape for y in outputs] == [(None, S, D), (None, H, S, S)]
+
+
+def test_a_keras_mask_holds_beside_an_attention_mask(x, padding_mask):
+    layer, everything = make_layer(), np.ones((B, S, S), bool)
+    x[~padding_mask] = 0
+    masked = keras.layers.Masking()(x)
+    found = to_numpy(layer(masked, attention_mask=everything))
+    expected = to_numpy(layer(x, padding_mask=padding_mask))
+    np.testing.assert_allclose(found[padding_mask], expected[padding_mask], atol=1e-5)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -206,8 +248,3 @@ def test_a_padding_mask_is_not_handed_on_as_a_keras_mask(x, padding_mask, norm_f
         encoder = Encoder(1, **sizes, normalization=normalization)
         output = encoder(x, padding_mask=padding_mask)
         assert keras.src.backend.get_keras_mask(output) is None
-
-
-def test_refuses_an_empty_list_of_patterns():
-    with pytest.raises(ValueError, match="attention_pattern"):
-        Encoder(1, D, H, F, attention_pattern=[])

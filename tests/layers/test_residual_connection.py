@@ -44,11 +44,6 @@ def test_batch_statistics_are_those_of_real_tokens(inputs):
         np.testing.assert_allclose(to_numpy(output)[is_real].mean(0), 0, atol=1e-5)
 
 
-def test_unknown_normalization_is_refused():
-    with pytest.raises(ValueError, match=r"\['layer', 'batch'\]. Received: normalization='group'"):
-        ResidualConnection(0.0, normalization="group")
-
-
 def test_dropout_acts_on_the_sublayer_and_not_on_the_residual(inputs):
     layer = ResidualConnection(dropout_rate=0.5, norm_first=True)
     x, output = inputs["x"], inputs["output"]

@@ -49,18 +49,6 @@ def test_damaged_scores_are_refused(run, content):
     assert run.scores_path.read_bytes() == content
 
 
-def test_a_folder_in_place_of_the_lock_is_refused_before_scoring(run):
-    (run.directory / ".write.lock").mkdir()
-    with pytest.raises(UserError, match=r"\.write\.lock must be a file"):
-        run.scores.check()
-
-
-def test_a_file_in_place_of_the_translations_is_refused_before_scoring(run):
-    run.hypotheses_dir.touch()
-    with pytest.raises(UserError, match="hypotheses must be a folder"):
-        run.scores.check()
-
-
 def test_a_read_only_run_is_refused_before_scoring(run, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(UserError, match=f"{run.directory} is read-only"):

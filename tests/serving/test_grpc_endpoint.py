@@ -9,6 +9,7 @@ import pytest
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import GrpcEndpoint
 
+pytestmark = pytest.mark.once
 ASK = """
 import json, sys
 from keras_transformer.errors import UserError
@@ -88,7 +89,8 @@ def test_states_name_the_version(outcomes):
         ("model", "NotFoundError", "Servable not found for request: Latest(other)"),
         ("other", "NotFoundError", "Could not find any versions of model other"),
         ("version", "NotFoundError", "Servable not found for request: Specific(model, 7)"),
-        ("away", "UnreachableError", "localhost:1 answers UNAVAILABLE: "),
+        ("away", "TemporaryError", "localhost:1 answers UNAVAILABLE: "),
+        ("rest", "TemporaryError", "answers UNAVAILABLE: "),
         ("late", "TemporaryError", "answers DEADLINE_EXCEEDED"),
     ],
 )
@@ -101,12 +103,6 @@ def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UserError, match=r"^gRPC needs tensorflow-serving-api: pip install "):
         GrpcEndpoint("model")
-
-
-def test_the_port_of_rest_is_told_from_a_server_that_is_away(outcomes):
-    kind, message = outcomes["rest"]
-    assert kind == "UserError"
-    assert "does not answer in gRPC. If this is the port of REST" in message
 
 
 def test_an_address_of_http_is_refused_before_any_request():

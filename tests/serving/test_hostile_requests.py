@@ -12,7 +12,7 @@ from support.hostile_text import TEXT, lines_of
 
 from keras_transformer.serving import connect
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 TIE = 1e-4
 HOSTILE = {
@@ -75,27 +75,25 @@ def test_a_thousand_sentences_of_all_lengths_get_what_they_get_alone(client):
 def test_rows_of_other_searches_do_not_disturb_each_other(exporting_server):
     """Each row with settings of its own, in a batch and alone."""
     url = f"{exporting_server.rest}/v1/models/model:predict"
-    rows = [
-        {"text": text, "beam_size": beams, "length_penalty": penalty, "max_length": length}
-        for text, beams, penalty, length in (
-            ("bad cab", 1, 0.0, 5),
-            ("bad cab", -1, -1.0, -1),
-            ("", 5, 1.0, 3),
-            ("fed", 4, 0.6, 1000),
-            ("xyz", 1_000_000, 0.0, 1),
-            ("deaf", 0, 0.0, 0),
-        )
-    ]
-    body = {"signature_name": "translate_nbest", "instances": rows}
-    together = requests.post(url, json=body).json()["predictions"]
-    for row, found in zip(rows, together, strict=True):
-        body["instances"] = [row]
-        (alone,) = requests.post(url, json=body).json()["predictions"]
-        count = len(alone["scores"])
-        assert found["scores"][count:] == [-math.inf] * (len(found["scores"]) - count)
-        for i, score in enumerate(alone["scores"]):
-            assert found["scores"][i] == pytest.approx(score, abs=TIE) or score == -math.inf
-        assert found["translations"][0] == alone["translations"][0]
+    rows = {
+        "text": ["bad cab", "bad cab", "", "fed", "xyz", "deaf"],
+        "beam_size": [1, -1, 5, 4, 1_000_000, 0],
+        "length_penalty": [0.0, -1.0, 1.0, 0.6, 0.0, 0.0],
+        "max_length": [5, -1, 3, 1000, 1, 0],
+    }
+
+    def ask(inputs):
+        body = {"signature_name": "translate_nbest", "inputs": inputs}
+        return requests.post(url, json=body).json()["outputs"]
+
+    together = ask(rows)
+    for row in range(6):
+        alone = ask({name: values[row : row + 1] for name, values in rows.items()})
+        scores, found = alone["scores"][0], together["scores"][row]
+        assert found[len(scores) :] == [-math.inf] * (len(found) - len(scores))
+        for i, score in enumerate(scores):
+            assert found[i] == pytest.approx(score, abs=TIE) or score == -math.inf
+        assert together["translations"][row][0] == alone["translations"][0][0]
 
 
 def test_a_request_of_no_sentences_gets_no_translations(exporting_server):

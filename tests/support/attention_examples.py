@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_transformer.visualization.attention_example import AttentionExample
-from keras_transformer.visualization.attention_maps import AttentionMap
+from keras_transformer.visualization.attention_weights import AttentionMap
 from support.reference import softmax
 
 SOURCE = ["▁나는", "▁<script>", "alert(1)", "</script>", "▁&amp;", "</s>"]

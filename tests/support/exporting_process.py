@@ -7,9 +7,9 @@ FOLDER/answers.json. tests/ must be in PYTHONPATH.
 
 import json
 import random
-import resource
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -131,51 +131,52 @@ def growing_answers(model):
 
 def failing_answers(model, tokenizer, folder):
     """What is left and said where the SavedModel would translate otherwise than the model."""
-    run, saved_model.run_signatures = saved_model.run_signatures, wrong_translations
-    save, saved_model._save = saved_model._save, save_nothing
+    wrong = {"score": [0.5], "translation": ["nonsense"]}
+    nbest = {"scores": [[0.5] * 4], "translations": [["nonsense"] * 4]}
+    with (
+        patch.object(saved_model, "run_signatures", lambda *_: [wrong, nbest]),
+        patch.object(saved_model, "_save", lambda _, version: version.mkdir() or ([], 0)),
+    ):
+        message = error_of(
+            saved_model.export_saved_model, model, tokenizer, folder / "model", sentences=["a"]
+        )
+    return {"error": message, "left": [path.name for path in (folder / "model").iterdir()]}
+
+
+def error_of(function, *arguments, **options):
+    """The message of the error, or None."""
     try:
-        saved_model.export_saved_model(model, tokenizer, folder / "model", sentences=["a bad cab"])
-    except UserError as error:
-        return {"error": str(error), "left": [path.name for path in (folder / "model").iterdir()]}
-    finally:
-        saved_model.run_signatures, saved_model._save = run, save
+        function(*arguments, **options)
+    except (UserError, tf.errors.InvalidArgumentError) as error:
+        return getattr(error, "message", str(error))
 
 
-def full_disk_answers(model, tokenizer, folder):
-    """What is left and said if the disk is full. A limit on the size of files does the same."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    save, saved_model._save = saved_model._save, save_weights
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        saved_model.export_saved_model(model, tokenizer, folder / "full", sentences=["a bad cab"])
-    except UserError as error:
-        return {"error": str(error), "left": [path.name for path in (folder / "full").iterdir()]}
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        saved_model._save = save
+def other_answers(tokenizer, folder):
+    """What an export gives that is made of all that the first one has not.
 
-
-def mixed_answers(tokenizer, folder):
-    """Logits of a model in mixed precision, by its export and by the model in float32."""
-    model = Transformer(40, **SIZES, dtype="mixed_bfloat16")
-    randomize(model)
-    exported = saved_model.export_saved_model(model, tokenizer, folder / "mixed")
-    ids = {"source_ids": [[5, 6, 3]], "target_ids": [[2, 7]]}
-    (found,) = run_signatures(exported.directory, [("encode_tokens", ids)])
-    expected = in_float32(model)({name: tf.constant(rows) for name, rows in ids.items()})
-    return {"found": found["logits"], "expected": expected.numpy().tolist()}
-
-
-def separate_answers(tokenizer, folder):
-    """Translations with a vocabulary for each side, by the export without a session, and ours."""
+    The model has mixed precision, a vocabulary for each side, and a shortlist. The export compares
+    itself with the model. It is also loaded without a session, as in TensorFlow 2.
+    """
     sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
-    model = Transformer(*sizes, **SIZES)
+    model = Transformer(*sizes, **SIZES, dtype="mixed_bfloat16")
     randomize(model)
-    version = saved_model.export_saved_model(model, tokenizer, folder / "separate").directory
-    translate = tf.saved_model.load(str(version)).signatures["serving_default"]
-    found = translate(text=tf.constant(SENTENCES))["translation"].numpy().tolist()
-    expected = Translator(model, tokenizer).translate(SENTENCES)
-    return {"found": [text.decode() for text in found], "expected": expected}
+    shortlist = shortlist_of(tokenizer)
+    exported = saved_model.export_saved_model(
+        model, tokenizer, folder / "other", sentences=SENTENCES, shortlist=shortlist
+    )
+    signatures = tf.saved_model.load(str(exported.directory)).signatures
+    found = signatures["serving_default"](text=tf.constant(SENTENCES))["translation"]
+    exact = in_float32(model)
+    translator = Translator(exact, tokenizer, shortlist=shortlist)
+    ids = {"source_ids": tf.constant([[5, 6, 3]]), "target_ids": tf.constant([[2, 7]])}
+    return {
+        "comparison": exported.comparison,
+        "found": [text.decode() for text in found.numpy()],
+        "expected": translator.translate(SENTENCES),
+        "logits": signatures["encode_tokens"](**ids)["logits"].numpy().tolist(),
+        "expected logits": exact(ids).numpy().tolist(),
+        "shortlists": shortlist_answers(shortlist, tokenizer),
+    }
 
 
 def least_answers(model, tokenizer):
@@ -187,53 +188,18 @@ def least_answers(model, tokenizer):
     return {"found": [text.decode() for text in found[:, 0].numpy()], "expected": expected}
 
 
-def lacking_answers():
-    """What is said of operations, of which a server has only two."""
-    names = ["XlaDynamicUpdateSlice", "MatMul", "RoundRobinTrimmer", "SentencepieceOp"]
-    try:
-        check_operations(names)
-    except UserError as error:
-        return str(error)
-
-
 def refused_answers(version):
     """The messages of requests for logits that fail."""
-    loaded = tf.saved_model.load(str(version))
-    messages = []
-    for source_ids, target_ids in (
-        ([[5, 40, 3]], [[2, 6]]),
-        ([[5, -1, 3]], [[2, 6]]),
-        ([[5, 3]], [[2, 40]]),
-        ([[5] * (LONGEST + 1)], [[2, 6]]),
-        ([[5, 3]], [[2] * (LONGEST + 2)]),
-    ):
-        try:
-            loaded.signatures["encode_tokens"](
-                source_ids=tf.constant(source_ids), target_ids=tf.constant(target_ids)
-            )
-        except tf.errors.InvalidArgumentError as error:
-            messages.append(error.message)
-        else:
-            messages.append(None)
-    return messages
-
-
-def save_weights(graph, version):
-    tf.saved_model.save(graph.variables(), str(version))
-
-
-def save_nothing(graph, version):
-    version.mkdir()
-    (version / "saved_model.pb").touch()
-    return [], 0
-
-
-def wrong_translations(version, calls):
-    assert (version / "saved_model.pb").is_file()
-    nothing = [["nonsense"] * 4]
+    request = tf.saved_model.load(str(version)).signatures["encode_tokens"]
     return [
-        {"translation": ["nonsense"], "score": [0.5]},
-        {"translations": nothing, "scores": [[0.5] * 4]},
+        error_of(request, source_ids=tf.constant(source), target_ids=tf.constant(target))
+        for source, target in (
+            ([[5, 40, 3]], [[2, 6]]),
+            ([[5, -1, 3]], [[2, 6]]),
+            ([[5, 3]], [[2, 40]]),
+            ([[5] * (LONGEST + 1)], [[2, 6]]),
+            ([[5, 3]], [[2] * (LONGEST + 2)]),
+        )
     ]
 
 
@@ -253,13 +219,7 @@ def main(folder: Path) -> None:
         options=SearchOptions(beam_size=BEAM_SIZE),
         sentences=SENTENCES,
     )
-    shortlist = shortlist_of(joint)
-    limited = saved_model.export_saved_model(
-        model, joint, folder / "limited", sentences=SENTENCES, shortlist=shortlist
-    )
     answers = {
-        "limited": limited.comparison,
-        "shortlists": shortlist_answers(shortlist, joint),
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
@@ -269,11 +229,12 @@ def main(folder: Path) -> None:
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
         "failing": failing_answers(model, joint, folder),
-        "full disk": full_disk_answers(model, joint, folder),
         "refused": refused_answers(exported.directory),
-        "mixed precision": mixed_answers(joint, folder),
-        "two vocabularies": separate_answers(separate, folder),
-        "lacking": lacking_answers(),
+        "other": other_answers(separate, folder),
+        "lacking": error_of(
+            check_operations,
+            ["XlaDynamicUpdateSlice", "MatMul", "RoundRobinTrimmer", "SentencepieceOp"],
+        ),
         "least": least_answers(model, joint),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")

@@ -3,7 +3,7 @@
  *
  *     translate SAVED_MODEL KERNELS [FILE]
  *
- * SAVED_MODEL is the folder of one version, such as saved_models/quickstart/1. KERNELS is the
+ * SAVED_MODEL is the folder of one version, such as exports/quickstart/1. KERNELS is the
  * library of tensorflow-text with the SentencePiece operations, _sentencepiece_tokenizer.so. FILE,
  * or standard input, has one sentence per line. The program writes one line of output for each.
  * Every error is one line on standard error and exit status 2.

@@ -105,6 +105,7 @@ def test_labels_of_bytes_may_be_255(dtype):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", [(B, T, 1), (B, 1, 1), ()])
 def test_weights_with_other_axes_are_refused(labels, logits, shape):
     for made in (MaskedCrossentropy(), MaskedAccuracy(), Perplexity()):
@@ -112,7 +113,8 @@ def test_weights_with_other_axes_are_refused(labels, logits, shape):
             made(labels, logits, np.ones(shape, "float32"))
 
 
-@pytest.mark.parametrize("shape", [(B, 1), (1, T), (B, T, 1), (B,), (B, T - 1)])
+@pytest.mark.once
+@pytest.mark.parametrize("shape", [(B, 1), (B, T, 1), (B,), (B, T - 1)])
 def test_one_label_a_row_is_refused(labels, logits, shape):
     few = np.resize(labels, shape)
     for made in (MaskedCrossentropy(), MaskedAccuracy(), Perplexity()):
@@ -163,10 +165,6 @@ def test_no_reduction_keeps_one_value_a_token(labels, logits):
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
-def test_large_logits_stay_finite(labels, logits):
-    assert np.isfinite(value(MaskedCrossentropy(0.1), labels, logits * 1e4))
-
-
 def test_half_precision_logits_are_summed_in_float32(labels, logits):
     half = ops.cast(logits, "bfloat16")
     result = MaskedCrossentropy(0.1)(labels, half)
@@ -193,15 +191,13 @@ def test_config_round_trip():
     assert again.get_config() == loss.get_config()
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum_over_batch_size", "nonsense"])
-def test_refuses_reductions_that_count_padding(reduction):
-    with pytest.raises(ValueError, match=f"Received: reduction='{reduction}'"):
-        MaskedCrossentropy(reduction=reduction)
-
-
-def test_refuses_smoothing_outside_0_to_1():
-    with pytest.raises(ValueError, match="Received: label_smoothing=1.5"):
-        MaskedCrossentropy(label_smoothing=1.5)
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "arguments", [{"reduction": "mean"}, {"reduction": "nonsense"}, {"label_smoothing": 1.5}]
+)
+def test_refuses_what_would_count_padding_or_more_than_all(arguments):
+    with pytest.raises(ValueError, match=f"Received: {next(iter(arguments))}="):
+        MaskedCrossentropy(**arguments)
 
 
 TOKENS, D, SMOOTHING = 13, 5, 0.1
@@ -297,12 +293,6 @@ def test_label_outside_the_vocabulary_gives_nan_sums(label):
     assert np.isnan(float(sliced_crossentropy(states, embeddings, labels, weights, 2)[0]))
 
 
-def test_padding_alone_gives_zeros():
-    states, embeddings, labels, weights = map(ops.convert_to_tensor, problem())
-    found = sliced_crossentropy(states, embeddings, labels, ops.zeros_like(weights), 4)
-    np.testing.assert_array_equal(to_numpy(found), 0)
-
-
 def test_tiny_weights_leave_gradients_in_float16():
     states, embeddings, labels, weights = problem()
     d_states = by_hand(states, embeddings, labels, weights)[1]
@@ -349,6 +339,7 @@ def test_the_number_of_tokens_may_be_known_only_at_run_time(jit_compile):
         np.testing.assert_allclose(to_numpy(actual), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("tokens, expected", [(3, [3]), (8, [8]), (9, [5, 5]), (20, [7, 7, 7])])
 def test_slices_have_nearly_equal_sizes(monkeypatch, tokens, expected):
     sizes = []

@@ -18,8 +18,10 @@ from support.small_models import new_model
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer.decoding import Request
+from keras_transformer.decoding.batch_search import BatchSearch
+from keras_transformer.decoding.buckets import MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import StagedSearch, make_strategy
+from keras_transformer.decoding.search import make_strategy
 from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator
 
@@ -211,7 +213,7 @@ def check(case):
     event(type(case.options).__name__)
     with eagerly():
         kinds = [quick_search(model, whole, longest, case.options)]
-        kinds.append(StagedSearch(model)(whole, strategy, longest))
+        kinds.append(BatchSearch(model)(whole, strategy, longest, MANY_SHAPES))
         for row, sentence in enumerate(case.sentences):
             own = request_of(case, [sentence], sentence.max_length)
             alone = quick_search(model, own, sentence.max_length, case.options)

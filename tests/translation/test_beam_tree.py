@@ -31,9 +31,8 @@ def trimmed(ids):
 def tree_of(model, source, options, max_length=MAX_LENGTH):
     request = Request(np.array([source], "int32"))
     steps, result = record(model, request, max_length, make_strategy(model, options))
-    results = [trimmed(ids) for ids in result.ids[0]]
     limit = min(max_length, options.max_length or max_length)
-    return BeamTree("", nodes_of(steps, results, limit, options, PIECES), (), options), result
+    return BeamTree("", nodes_of(steps, result, limit, options, PIECES), (), options), result
 
 
 @pytest.mark.parametrize(

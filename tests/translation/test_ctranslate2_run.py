@@ -1,8 +1,6 @@
 """The conversion that a run keeps for the engine ctranslate2."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 from support.contract import randomize
@@ -47,7 +45,7 @@ def new_run(folder, seed=0):
 @pytest.fixture(scope="module")
 def converted_run(tmp_path_factory):
     run = new_run(tmp_path_factory.mktemp("runs") / "run")
-    conversion.converted(run, open_model)
+    conversion.converted(run)
     return run
 
 
@@ -58,10 +56,11 @@ def run(converted_run, tmp_path):
 
 
 def is_converted_again(run):
-    loaded = []
-    conversion.converted(run, lambda run: loaded.append(run) or open_model(run))
-    assert conversion._is_current(run, run.directory / conversion.FOLDER)
-    return bool(loaded)
+    folder = run.directory / conversion.FOLDER
+    is_needed = not conversion._is_current(run, folder)
+    conversion.converted(run)
+    assert conversion._is_current(run, folder)
+    return is_needed
 
 
 def test_a_model_is_converted_once(run):
@@ -120,26 +119,28 @@ def test_the_conversion_of_another_run_is_converted_again(run, tmp_path):
 def test_failures_leave_no_conversion(run, monkeypatch):
     save_model(run, seed=0, position_encoding="alibi")
     with pytest.raises(UserError, match="'alibi'; use the engine keras"):
-        conversion.converted(run, open_model)
+        conversion.converted(run)
     with monkeypatch.context() as patch:
         patch.setattr(conversion.os, "access", lambda *_: False)  # root may write everywhere
         with pytest.raises(UserError, match="must be writable.*use the engine keras"):
-            conversion.converted(run, open_model)
+            conversion.converted(run)
     run.model_path.unlink()
     with pytest.raises(UserError, match="no model"):
-        conversion.converted(run, open_model)
+        conversion.converted(run)
     assert not list(run.directory.glob(".partial*"))
 
 
-def test_a_model_replaced_while_it_is_converted_is_refused(run):
+def test_a_model_replaced_while_it_is_converted_is_refused(run, monkeypatch):
     def load_and_replace(run):
         model = open_model(run)
         save_model(run, seed=2)
         return model
 
     save_model(run, seed=1)
+    monkeypatch.setattr(conversion, "open_model", load_and_replace)
     with pytest.raises(UserError, match="changed while it was converted"):
-        conversion.converted(run, load_and_replace)
+        conversion.converted(run)
+    monkeypatch.undo()
     assert is_converted_again(run)
 
 
@@ -149,20 +150,5 @@ def test_a_conversion_that_translates_otherwise_is_not_kept(run, monkeypatch):
     save_model(run, seed=1)
     monkeypatch.setattr(writer, "_encodings", lambda model: 1 - writer.position_table(model))
     with pytest.raises(UserError, match="the CTranslate2 model translates "):
-        conversion.converted(run, open_model)
+        conversion.converted(run)
     assert not list(run.directory.glob(".partial*"))
-
-
-def test_the_second_time_no_backend_is_imported(run):
-    (run.directory / "in").write_text("".join(f"{text}\n" for text in TEXTS))
-    code = (
-        "import sys; from keras_transformer.cli import main\n"
-        f"main(['translate', {str(run.directory)!r}, {str(run.directory / 'in')!r}, '--engine', "
-        "'ctranslate2'], standalone_mode=False)\n"
-        "print({'keras', 'tensorflow', 'jax', 'torch', 'sacrebleu'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    *lines, imported = found.stdout.decode().splitlines()
-    assert len(lines) == len(TEXTS)
-    assert imported == "set()"
-    assert b"Converting" not in found.stderr

@@ -82,34 +82,6 @@ def test_constraints_are_those_of_the_search():
     assert any(pair == (8, 9) for pair in zip(ids[0], ids[0][1:], strict=False)) and 10 in ids[1]
 
 
-@pytest.mark.parametrize("count, text", [(0, ""), (20, "a" * 20)])
-def test_prompts_without_tokens_or_of_too_many_are_refused(generator, count, text):
-    options = SamplingOptions(max_length=LENGTH)  # 19 + 5 tokens are 1 more than the model reads
-    message = f"at most 24 tokens together. Received: prompt 1 with {count} tokens"
-    with pytest.raises(ValueError, match=message):
-        generator.generate(["a" * 19, text], options)
-
-
-def test_what_has_no_meaning_is_refused(generator):
-    model = generator.model
-    with pytest.raises(TypeError, match="Received: 'abc'"):
-        generator.generate("abc")
-    with pytest.raises(ValueError, match="coverage_penalty.*model=LanguageModel"):
-        generator.generate(PROMPTS, SearchOptions(coverage_penalty=0.2))
-    with pytest.raises(ValueError, match="`eos_id` must be None or from 0 to 28"):
-        Generator(model, Letters(), eos_id=29)
-    with pytest.raises(ValueError, match="`eos_id` must differ from the model's `pad_id`"):
-        Generator(small_model("padding_in_vocabulary"), Letters(), eos_id=0).generate(PROMPTS)
-    with pytest.raises(ValueError, match="use `Translator`. Received: model=Transformer"):
-        Generator(small_transformer(), Letters())
-    with pytest.raises(ValueError, match="use `Generator`. Received: model=Ensemble"):
-        Translator(Ensemble([model, model]), None)
-    with pytest.raises(ValueError, match=r"Received: \['LanguageModel', 'Transformer'\]"):
-        Ensemble([small_model("padding_in_vocabulary"), small_transformer()])
-    with pytest.raises(ValueError, match="use `Generator`. Received: model=LanguageModel"):
-        Translator(model, None)
-
-
 def test_a_large_vocabulary_without_padding_is_searched():
     """`top_k_tokens` divides it into blocks, and no block has the id -1."""
     model = LanguageModel(
@@ -129,26 +101,43 @@ def test_search_knows_no_bos_and_eos_of_a_language_model(generator):
     assert tuple(found.ids[0, 0].tolist()) == expected.ids
 
 
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "at most 24 tokens together, so a prompt at most 20. Received: prompt 1 with 0"),
+        ([5] * 21, "at most 24 tokens together.* Received: prompt 1 with 21 tokens"),
+        ([1, 29], "in the model's vocabulary, from 0 to 28. Received: prompt 1"),
+        ([-1, 2], "in the model's vocabulary, from 0 to 28. Received: prompt 1"),
+    ],
+)
+def test_prompts_that_the_model_cannot_read_are_refused(generator, ids, message):
+    tokenizer = SimpleNamespace(encode=lambda text: ids if text else [7], decode=str)
+    options = SamplingOptions(max_length=4)
+    with pytest.raises(ValueError, match=message):
+        Generator(generator.model, tokenizer).generate(["", "a"], options)
+
+
+@pytest.mark.once
 def test_a_prompt_with_the_id_of_padding_is_refused():
     model = LanguageModel(5, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9, pad_id=2)
-    with pytest.raises(ValueError, match="pad_id=-1. Received: prompt . with the id 2"):
+    with pytest.raises(ValueError, match="padding, 2. .* with pad_id=-1"):
         Generator(model, Letters()).generate(["ab", "abc"], SearchOptions(max_length=2))
 
 
-@pytest.mark.parametrize("ids", [[1, 29], [-1, 2]])
-def test_ids_of_another_vocabulary_are_refused(ids):
-    tokenizer = SimpleNamespace(encode=lambda text: ids, decode=str)
-    model = small_model("learned")
-    with pytest.raises(ValueError, match="from 0 to 28: .* prompt 0 with ids from"):
-        Generator(model, tokenizer).generate(["a"], SamplingOptions(max_length=2))
-
-
-def test_an_ensemble_has_an_end_of_its_vocabulary():
-    model = small_model("learned")
-    with pytest.raises(ValueError, match="`eos_id` must be None or from 0 to 28"):
-        Generator(Ensemble([model, model]), Letters(), eos_id=29)
-
-
-def test_batches_of_no_token_are_refused():
-    with pytest.raises(ValueError, match="`tokens_per_batch` must be at least 1. Received: 0"):
-        Generator(small_model("learned"), Letters(), tokens_per_batch=0)
+@pytest.mark.once
+def test_what_has_no_meaning_is_refused(generator):
+    model = generator.model
+    with pytest.raises(TypeError, match="Received: 'abc'"):
+        generator.generate("abc")
+    with pytest.raises(ValueError, match="coverage_penalty.*model=LanguageModel"):
+        generator.generate(PROMPTS, SearchOptions(coverage_penalty=0.2, max_length=2))
+    with pytest.raises(ValueError, match="`eos_id` must differ from the model's `pad_id`"):
+        ending = Generator(small_model("padding_in_vocabulary"), Letters(), eos_id=0)
+        ending.generate(["a"], SearchOptions(max_length=2))
+    with pytest.raises(ValueError, match="use `Translator`. Received: model=Transformer"):
+        Generator(small_transformer(), Letters())
+    with pytest.raises(ValueError, match="use `Generator`. Received: model=Ensemble"):
+        Translator(Ensemble([model, model]), None)
+    with pytest.raises(ValueError, match="same reads_prompt. Received: .False, True."):
+        Ensemble([small_model("padding_in_vocabulary"), small_transformer()])

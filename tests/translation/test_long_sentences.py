@@ -5,6 +5,8 @@ import pytest
 from keras_transformer import Tokenizer
 from keras_transformer.translation.long_sentences import source_parts, split_overlong
 
+pytestmark = pytest.mark.once
+
 
 class Words:
     """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""

@@ -98,12 +98,6 @@ def test_long_lists_go_in_batches_of_few_shapes():
     assert set(model.shapes) == ({(1, 32, 32)} if compiles_each_shape() else many)
 
 
-def test_sentences_longer_than_the_model_allows_are_truncated_with_a_warning():
-    translator = new_translator(Copier(), beam_size=1, overlong="truncate")
-    with pytest.warns(UserWarning, match="Only the first 31 of 40 pieces of '2222"):
-        assert translator.translate(["7", "2" * 40]) == ["7", "2" * 31]
-
-
 def test_sentences_longer_than_the_model_allows_are_split_and_joined():
     translator = new_translator(Copier(), beam_size=2)
     long = "1" * 20 + ". " + "2" * 10 + " " + "3" * 11 + " " + "4" * 12
@@ -145,13 +139,6 @@ def test_hypotheses_are_described():
     ]
 
 
-def test_best_of_n_best_is_the_translation():
-    translator = new_translator(PrefixModel(14), beam_size=3, max_length=6, n_best=3)
-    sentences = ["1", "22", "333"]
-    best = [hypotheses[0].text for hypotheses in translator.translate_nbest(sentences)]
-    assert translator.translate(sentences) == best
-
-
 def test_progress_counts_sentences(capsys, notebook):
     new_translator(Copier(), beam_size=1).translate(["1", "", "22"], progress=True)
     assert "3/3" in capsys.readouterr().err
@@ -173,29 +160,6 @@ def test_options_become_rules():
     assert translation(short) == [""]
     assert translation(short, min_length=2) == ["0"]
     assert translation(short, min_length=3)[0][:2] == "02"
-
-
-def test_the_form_of_the_length_penalty_is_used():
-    probabilities = {BOS: {A: 0.6, EOS: 0.4}, A: {EOS: 0.9, A: 0.1}}
-    translator = new_translator(
-        BigramModel(probabilities, 14), length_penalty=1.0, length_penalty_form="power"
-    )
-    ((best,),) = translator.translate_nbest(["5"])
-    np.testing.assert_allclose(best.score, np.log(0.6 * 0.9) / 2, rtol=1e-5)
-
-
-def test_translations_begin_with_their_prefixes():
-    translator = new_translator(PrefixModel(14), beam_size=2, max_length=6)
-    free = translator.translate(["1", "22", "333"])
-    forced = translator.translate(["1", "22", "333"], prefixes=["90", "", "8"])
-    assert forced[0].startswith("90") and forced[2].startswith("8")
-    assert forced[1] == free[1]
-
-
-def test_only_the_first_part_begins_with_the_prefix():
-    translator = new_translator(Copier(), beam_size=1)
-    (translation,) = translator.translate(["1" * 20 + " " + "2" * 20], prefixes=["9"])
-    assert translation == "9" + "1" * 19 + " " + "2" * 20
 
 
 def test_forbidden_words_do_not_appear():
@@ -234,12 +198,6 @@ def test_alignments_count_the_halves_of_a_split_word_as_one_word_of_the_source()
     assert found.text.split() == list("1234567890123")
     pairs = [(0, 0), *((1, target) for target in range(1, 11)), (2, 11), (3, 12)]
     assert found.alignment == tuple(pairs)
-
-
-def test_a_translation_can_be_as_long_as_it_must_be():
-    model = BigramModel({BOS: {A: 1.0}, A: {EOS: 1.0}}, 14)
-    ((found,),) = new_translator(model, beam_size=1, min_length=70).translate_nbest(["1"])
-    assert found.length == 70
 
 
 def test_samples_depend_on_seed_and_index_alone():
@@ -362,29 +320,6 @@ def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
     assert num_compiled(translator) - before <= most
 
 
-def test_mistakes_are_named():
-    with pytest.raises(TypeError, match="must be a list of strings. Received: '12'"):
-        new_translator(Copier()).translate("12")
-    with pytest.raises(ValueError, match="Received: max_length=33"):
-        new_translator(Copier(), max_length=33)
-    with pytest.raises(ValueError, match="Received: min_length=33"):
-        new_translator(Copier(), min_length=33)
-    with pytest.raises(ValueError, match="Received: tokens_per_batch=0"):
-        new_translator(Copier(), tokens_per_batch=0).translate(["1"])
-    with pytest.raises(ValueError, match="Received: n_best=5, beam_size=4"):
-        new_translator(Copier(), n_best=5)
-    with pytest.raises(ValueError, match="Received: overlong='drop'"):
-        new_translator(Copier(), overlong="drop")
-    with pytest.raises(ValueError, match="Received: 2"):
-        new_translator(Copier()).translate(["1"], prefixes=["1", "2"])
-    with pytest.raises(TypeError, match="`sentences` must be a list of strings"):
-        new_translator(Copier()).translate(iter(["1"]))
-    with pytest.raises(TypeError, match="`options` must be `SamplingOptions`"):
-        new_translator(Copier()).sample(["1"], SearchOptions())
-    with pytest.raises(ValueError, match="`first_index` must be at least 0"):
-        new_translator(Copier()).sample(["1"], first_index=-1)
-
-
 def test_a_search_that_cannot_meet_the_constraints_is_refused():
     translator = new_translator(PrefixModel(14), beam_size=4, max_length=3)
     assert {"1", "2"} <= set(translator.translate(["0"], required=[["1", "2"]])[0])
@@ -401,3 +336,20 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     tokenizer = SimpleNamespace(source_vocabulary_size=13, target_vocabulary_size=14)
     with pytest.raises(ValueError, match="more target tokens .* Received: 14 and 13 tokens"):
         Translator(small_model(), tokenizer)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({}, {"sentences": "12"}, "must be a list of strings. Received: '12'"),
+        ({}, {"sentences": iter(["1"])}, "`sentences` must be a list of strings"),
+        ({}, {"sentences": ["1"], "prefixes": ["1", "2"]}, "Received: 2"),
+        ({"max_length": 33}, {"sentences": ["1"]}, "Received: max_length=33"),
+        ({"min_length": 33}, {"sentences": ["1"]}, "Received: min_length=33"),
+        ({"n_best": 5}, {"sentences": ["1"]}, "Received: n_best=5, beam_size=4"),
+    ],
+)
+def test_mistakes_are_named(options, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        new_translator(Copier(), **options).translate(**arguments)

@@ -10,7 +10,7 @@ from keras_transformer.visualization.attention_example import (
     AttentionExample,
     translation_attention,
 )
-from keras_transformer.visualization.attention_maps import AttentionMap, attention_maps
+from keras_transformer.visualization.attention_weights import AttentionMap, attention_maps
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.attention_examples import SOURCE, TARGET, attention_example
 
-from keras_transformer.visualization.attention_page import attention_page
+from keras_transformer.visualization.attention_html import attention_page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is an optional dependency"
 )
@@ -148,7 +148,7 @@ def test_the_keyboard_alone_reaches_everything(open_page):
 
 
 def test_rollout_is_that_of_python(open_page):
-    from keras_transformer.visualization.attention_maps import attention_rollout
+    from keras_transformer.visualization.attention_weights import attention_rollout
 
     example = attention_example()
     page = open_page(example)

@@ -18,6 +18,8 @@ from keras_transformer.visualization.attention_picture import (
     png_from_svg,
 )
 
+pytestmark = pytest.mark.once
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

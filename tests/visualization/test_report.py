@@ -15,6 +15,8 @@ from keras_transformer.evaluation import Evaluator
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import run_report
 
+pytestmark = pytest.mark.once
+
 
 def numbers(page, key):
     return [float(x) for x in page.values("circle", key)]
@@ -58,7 +60,8 @@ def test_attention_is_that_of_the_model(page, run):
     source_ids = np.array([tokenizer.frame_source(source)])
     target_ids = np.array([[tokenizer.frame_target(target)[0]]])
     weights = to_numpy(model.source_attention(source_ids, target_ids))[0, 0].ravel()
-    shown = np.array([float(x) for x in page.values("rect", "fill-opacity")])[: weights.size]
+    styles = [x for x in page.values("td", "style") if x.startswith("--weight: ")]
+    shown = np.array([float(x.removeprefix("--weight: ")) for x in styles])[: weights.size]
     np.testing.assert_allclose(shown, weights, atol=1 / 255)
 
 

@@ -2,17 +2,20 @@
 
 from types import SimpleNamespace
 
+import pytest
 from sacrebleu.metrics import CHRF
 
 from keras_transformer.visualization.report_sentences import (
     COUNT,
     System,
-    attention_html,
+    attention_of_sentences,
     best_and_worst,
     most_changed,
     sentence_chrf,
-    sentences_html,
+    shown_sentences,
 )
+
+pytestmark = pytest.mark.once
 
 REFERENCES = ["a b c d", "a b", "a", "x y", "x y z", "u v", "p q r"]
 
@@ -50,12 +53,13 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
         token_log_probabilities=lambda sources, texts: [[]] * len(texts),
     )
     long = system([1.0] * 7, "<run>")._replace(scorer=scorer)
-    shown = sentences_html([1], REFERENCES, REFERENCES, [long])
-    assert "&lt;run&gt; chrF 1.0" in shown and 'class="token"' not in shown
-    assert attention_html(long, REFERENCES) == '<div class="charts"></div>'
+    (shown,) = shown_sentences([1], REFERENCES, REFERENCES, [long])
+    assert [x[0] for x in shown["texts"]] == ["reference", "<run> chrF 1.0"]
+    assert not any(tokens for _, _, tokens, _ in shown["texts"])
+    assert attention_of_sentences(long, REFERENCES) == []
 
 
-def test_a_text_with_unknown_words_also_stands_there_as_it_is():
+def test_a_text_with_unknown_words_is_told():
     scorer = SimpleNamespace(
         model=SimpleNamespace(max_length=9),
         tokenizer=SimpleNamespace(
@@ -66,6 +70,8 @@ def test_a_text_with_unknown_words_also_stands_there_as_it_is():
         ),
         token_log_probabilities=lambda sources, texts: [[-1.0, -2.0]] * len(texts),
     )
-    shown = sentences_html([1], REFERENCES, REFERENCES, [system([1.0] * 7)._replace(scorer=scorer)])
-    assert ">a</span> <span" in shown and "&lt;unk&gt;</span>" in shown
-    assert '<div class="muted"><bdi>a b</bdi></div>' in shown
+    one = system([1.0] * 7)._replace(scorer=scorer)
+    (shown,) = shown_sentences([1], REFERENCES, REFERENCES, [one])
+    for _, text, tokens, is_known in shown["texts"]:
+        assert (text, [piece for piece, _ in tokens]) == ("a b", ["▁a", "▁<unk>"])
+        assert not is_known

@@ -10,7 +10,7 @@ import pytest
 
 from keras_transformer.training import TensorBoardWriter, write_projector
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is an optional dependency"
 )

@@ -97,17 +97,7 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         check_sizes(**self.get_config())
 
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
-        use_causal_mask: bool = False,
-        use_scale: bool = True,
-        dropout: Any = None,
-        training: bool = False,
-    ) -> Any:
+    def __call__(self, query: Any, key: Any, value: Any, **options: Any) -> Any:
         raise NotImplementedError
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -131,7 +121,7 @@ class BlockPattern(AttentionPattern):
     """Base class of sparse patterns for self-attention, which split the sequence into blocks.
 
     A subclass returns the scores of the keys that the queries of a block may attend to. One softmax
-    covers all scores of a query.
+    covers all scores of a query. The numbers of queries and keys must be equal.
     """
 
     needs_window = True
@@ -156,7 +146,7 @@ class BlockPattern(AttentionPattern):
             query = query * (1.0 / math.sqrt(query.shape[-1]))
         size = fitting_size(self.largest_block, ops.shape(key)[2])
         parts = (query, key, value, key_marks(key, padding_mask))
-        groups = self._groups(size, *(split_blocks(x, size) for x in parts), use_causal_mask)
+        groups = self._groups(size, use_causal_mask, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         weights = weights if dropout is None else dropout(weights, training=training)
@@ -172,17 +162,17 @@ class BlockPattern(AttentionPattern):
         raise NotImplementedError
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
 
         Args:
             size: Number b of positions of a block.
+            use_causal_mask: Whether position t attends only to positions up to t.
             queries: float tensor `(B, H, M, b, K)`.
             keys: float tensor `(B, H, M, b, K)`.
             values: float tensor `(B, H, M, b, K_v)`.
             marks: int32 tensor `(B, 1, M, b, 1)` (see `key_marks`).
-            use_causal_mask: Whether position t attends only to positions up to t.
 
         Returns:
             A list of tuples: the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
@@ -210,10 +200,6 @@ class LocalAttention(BlockPattern):
         window: Largest distance in tokens between query and key, at least 1 (r in the paper). The
             window covers earlier and later keys. A causal mask excludes all later keys.
 
-    Raises:
-        ValueError: If `window` is less than 1, or if a call has different numbers of queries and
-            keys.
-
     Source: Vaswani et al. 2017, §4, "restricted self-attention".
     """
 
@@ -224,7 +210,7 @@ class LocalAttention(BlockPattern):
         return max(self.window, SMALLEST_BLOCK)
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         keys, values, marks = (with_neighbours(x, use_causal_mask) for x in (keys, values, marks))
         distance = neighbour_distances(size, use_causal_mask)
@@ -256,10 +242,6 @@ class StridedAttention(BlockPattern):
     Args:
         stride: The stride l in tokens, at least 1.
 
-    Raises:
-        ValueError: If `stride` is less than 1, or if a call has different numbers of queries and
-            keys.
-
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
 
@@ -270,7 +252,7 @@ class StridedAttention(BlockPattern):
         return self.stride
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         near_keys, near_values, near_marks = (
             with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
@@ -333,10 +315,6 @@ class FixedAttention(BlockPattern):
         num_summaries: Number c of summary positions at the end of each block, from 1 to
             `block_size`. Defaults to `block_size // 16`, but at least 1.
 
-    Raises:
-        ValueError: If `block_size` is less than 1, if `num_summaries` is not from 1 to
-            `block_size`, or if a call has different numbers of queries and keys.
-
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
     """
 
@@ -344,8 +322,7 @@ class FixedAttention(BlockPattern):
     num_summaries: int | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(block_size=self.block_size)
-        check_sizes(num_summaries=self._summary_size)
+        check_sizes(block_size=self.block_size, num_summaries=self._summary_size)
         if self._summary_size > self.block_size:
             raise ValueError(
                 "`num_summaries` must be at most `block_size`. "
@@ -372,7 +349,7 @@ class FixedAttention(BlockPattern):
         return _rotate(super().__call__(query, key, value, padding_mask, **options), -start)
 
     def _groups(
-        self, size: Any, queries: Any, keys: Any, values: Any, marks: Any, use_causal_mask: bool
+        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         positions = ops.arange(ops.shape(keys)[3], dtype="int32")
         # If JAX does not know the length, the whole sequence is here (see `fitting_size`).
@@ -385,7 +362,7 @@ class FixedAttention(BlockPattern):
             return [near_group]
 
         def far_heads(weights: Any) -> Any:
-            heads = ops.matmul(_join(weights), self._summaries(values))
+            heads = ops.matmul(join_blocks(weights), self._summaries(values))
             return ops.reshape(heads, (*ops.shape(queries)[:4], values.shape[-1]))
 
         return [near_group, (self._far_scores(queries, keys, marks, use_causal_mask), far_heads)]
@@ -397,12 +374,12 @@ class FixedAttention(BlockPattern):
 
     def _summaries(self, blocks: Any) -> Any:
         """Joins the last c positions of the blocks `(B, H, M, l, K)`: `(B, H, M * c, K)`."""
-        return _join(blocks[:, :, :, self.block_size - self._summary_size :])
+        return join_blocks(blocks[:, :, :, self.block_size - self._summary_size :])
 
     def _far_scores(self, queries: Any, keys: Any, marks: Any, use_causal_mask: bool) -> Any:
         """Returns scores `(B, H, M, l, M * c)` of the summaries of other blocks."""
         keys, marks = self._summaries(keys), self._summaries(marks)
-        joined = _join(queries)
+        joined = join_blocks(queries)
         # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
         of_queries, of_keys = (
             ops.arange(ops.shape(x)[2], dtype="int32") // size
@@ -412,11 +389,6 @@ class FixedAttention(BlockPattern):
         is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
         scores = masked_scores(joined, keys, marks, is_other)
         return ops.reshape(scores, (*ops.shape(queries)[:4], ops.shape(keys)[2]))
-
-
-def _join(blocks: Any) -> Any:
-    """Joins the blocks `(B, H, M, b, K)`: `(B, H, M * b, K)`."""
-    return join_blocks(blocks, None)
 
 
 def _rotate(x: Any, start: Any) -> Any:
@@ -446,10 +418,10 @@ def split_blocks(x: Any, size: Any) -> Any:
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
-def join_blocks(blocks: Any, length: Any) -> Any:
+def join_blocks(blocks: Any, length: Any = None) -> Any:
     """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`.
 
-    If `length` is None, the sequence has all M b positions.
+    The length is M * b by default.
     """
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]

@@ -144,31 +144,33 @@ class DecodingStep:
         if isinstance(sentence["decoded"][0], GrowingKeyValues):
             slots = pad(slots, 2, 1, -1)
         slots, mask = take_slots(slots, position, self.num_heads)
-        tokens = NewTokens(position, mask)
+        tokens = NewTokens(position, mask, sentence["padding_mask"])
         if "prompt_mask" in sentence:
             tokens = tokens.after_prompt(sentence["prompt_mask"])
-        for layer, own, of_memory, projections in zip(
+        for layer, own, memory, projections in zip(
             self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
         ):
-            memory = (of_memory, sentence["padding_mask"])
-            x, own, weights = decoder_layer_step(layer, x, own, projections, tokens, *memory)
+            x, own, weights = decoder_layer_step(layer, x, own, projections, memory, tokens)
             decoded.append(own)
         cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
         return self.normalize(x), cache, weights  # type: ignore[attr-defined]
 
 
 class NewTokens(NamedTuple):
-    """Where the new tokens are, and what they attend to.
+    """Where the new tokens are, and what they may attend to.
 
     Attributes:
         position: Their position after the prompt, an int or a 0-d int tensor.
         mask: bool tensor `(B * H, N, P + L * N)`, the padding mask of the prompt and the mask that
             `take_slots` returns.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Not used without
+            cross-attention.
         prompt_length: Number P of tokens of the prompt. Defaults to 0.
     """
 
     position: Any
     mask: Any
+    memory_padding_mask: Any = None
     prompt_length: Any = 0
 
     def after_prompt(self, prompt_mask: Any) -> "NewTokens":
@@ -178,7 +180,7 @@ class NewTokens(NamedTuple):
         of_prompt = ops.repeat(prompt_mask[:, None], rows // batch, axis=0)
         of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
         mask = ops.concatenate([of_prompt, self.mask], axis=-1)
-        return NewTokens(self.position, mask, length)
+        return self._replace(mask=mask, prompt_length=length)
 
 
 def decoder_layer_step(
@@ -186,34 +188,23 @@ def decoder_layer_step(
     x: Any,
     cache: KeyValues,
     projections: dict[str, Any],
-    tokens: NewTokens,
     memory: Any,
-    memory_padding_mask: Any,
+    tokens: NewTokens,
 ) -> tuple[Any, KeyValues, Any]:
-    """Computes a `DecoderLayer` for one new token per hypothesis.
+    """Computes a `DecoderLayer` for one new token per hypothesis, `x` `(B * N, D)`.
 
-    Args:
-        layer: The decoder layer.
-        x: float tensor `(B * N, D)`, one vector per hypothesis.
-        cache: Keys and values of the earlier positions in self-attention.
-        projections: The result of `fuse_projections` for self-attention.
-        tokens: Position and mask of the new tokens.
-        memory: Keys and values of the memory in cross-attention. Not used without cross-attention.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token.
+    `cache` holds the self-attention keys and values of the earlier positions, `projections` is the
+    result of `fuse_projections`, and `memory` holds the cross-attention keys and values.
 
-    Returns:
-        A tuple of the output `(B * N, D)`, the updated cache, and the cross-attention weights,
-        float `(B, H, N, S)`. The weights are None without cross-attention.
+    Returns the output `(B * N, D)`, the updated cache, and the cross-attention weights
+    `(B, H, N, S)`. The weights are None without cross-attention.
     """
     query = layer.self_attention_residual.enter(x)
     attended, cache = self_attention_step(layer.self_attention, query, cache, projections, tokens)
     x, weights = layer.self_attention_residual(x, attended), None
     if layer.use_memory:
         query = layer.cross_attention_residual.enter(x)
-        beam_size = ops.shape(tokens.mask)[1]
-        attended, weights = cross_attention_step(
-            layer.cross_attention, query, memory, memory_padding_mask, beam_size
-        )
+        attended, weights = cross_attention_step(layer.cross_attention, query, memory, tokens)
         x = layer.cross_attention_residual(x, attended)
     return layer.transform(x), cache, weights
 
@@ -225,21 +216,14 @@ def self_attention_step(
     projections: dict[str, Any],
     tokens: NewTokens,
 ) -> tuple[Any, KeyValues]:
-    """Computes causal self-attention for one new token per hypothesis.
+    """Computes causal self-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
-    Args:
-        attention: The attention layer.
-        query: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
-        cache: Keys and values of the P tokens of the prompt, if any, and of the earlier positions.
-            Each position has N entries. The step writes the new key and value of hypothesis n to
-            entry n of the new position.
-        projections: The result of `fuse_projections`.
-        tokens: Position and mask of the new tokens.
+    `cache` holds the keys and values of the prompt and of the earlier positions. The step writes
+    the key and value of hypothesis n to slot n of the new position.
 
-    Returns:
-        A tuple of the output `(B * N, D)` and the cache with the new keys and values.
+    Returns the output `(B * N, D)` and the updated cache.
     """
-    position, mask, prompt_length = tokens
+    position, mask, prompt_length = tokens.position, tokens.mask, tokens.prompt_length
     beams, num_slots = ops.shape(mask)[1:]
     queries, keys, values = _project(attention, query, beams, projections, position)
     cache = cache.write(keys, values, prompt_length + position * beams)
@@ -257,26 +241,16 @@ def self_attention_step(
 
 
 def cross_attention_step(
-    attention: MultiHeadAttention,
-    query: Any,
-    memory: FixedKeyValues,
-    padding_mask: Any,
-    beam_size: int,
+    attention: MultiHeadAttention, query: Any, memory: FixedKeyValues, tokens: NewTokens
 ) -> tuple[Any, Any]:
-    """Computes cross-attention for one new token per hypothesis.
+    """Computes cross-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
-    Args:
-        attention: The attention layer.
-        query: float tensor `(B * N, D)`, one vector per hypothesis.
-        memory: Keys and values of the memory of B sentences.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token.
-        beam_size: Number of hypotheses N per sentence.
-
-    Returns:
-        A tuple of the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
+    Returns the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
     """
-    queries = _split_beams(attention, attention.query_projection(query), beam_size)
-    heads, weights = _attend(attention, queries, memory, padding_mask[:, None, None, :])
+    beams = ops.shape(tokens.mask)[1]
+    queries = _split_beams(attention, attention.query_projection(query), beams)
+    mask = tokens.memory_padding_mask[:, None, None, :]
+    heads, weights = _attend(attention, queries, memory, mask)
     return attention.output_projection(_join_beams(attention, heads)), weights
 
 
@@ -295,15 +269,17 @@ def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
     is_int8 = all(map(is_default_int8, configs)) and not any(x.lora_enabled for x in parts)
     if not is_int8 and any(configs):
         return {}
-    kernel = ops.concatenate([part.kernel for part in parts], axis=-1)
-    fused = {"kernel": kernel}
+
+    def joined(name: str) -> Any:
+        return ops.concatenate([getattr(part, name) for part in parts], axis=-1)
+
+    fused = {"kernel": joined("kernel")}
     if is_int8:
-        fused["scale"] = ops.concatenate([part.kernel_scale for part in parts], axis=-1)
+        fused["scale"] = joined("kernel_scale")
     else:
-        fused["kernel"] = ops.cast(kernel, attention.compute_dtype)
+        fused["kernel"] = ops.cast(fused["kernel"], attention.compute_dtype)
     if attention.use_bias:
-        bias = ops.concatenate([part.bias for part in parts], axis=-1)
-        fused["bias"] = ops.cast(bias, attention.compute_dtype)
+        fused["bias"] = ops.cast(joined("bias"), attention.compute_dtype)
     return fused
 
 
@@ -320,7 +296,7 @@ def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
 def _project(
     attention: MultiHeadAttention,
     query: Any,
-    beams: int,
+    beams: Any,
     projections: dict[str, Any],
     position: Any,
 ) -> tuple[Any, Any, Any]:
@@ -348,8 +324,7 @@ def _project_fused(
     if attention.use_bias:
         projected = projected + projections["bias"]
     width = attention.num_heads * attention.d_k
-    parts = (slice(width), slice(width, 2 * width), slice(2 * width, None))
-    return [projected[:, part] for part in parts]
+    return [projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]]
 
 
 def _attend(
@@ -366,7 +341,7 @@ def _attend(
     )
 
 
-def _split_beams(attention: MultiHeadAttention, x: Any, beams: int) -> Any:
+def _split_beams(attention: MultiHeadAttention, x: Any, beams: Any) -> Any:
     """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
     heads = attention.num_heads
     x = ops.reshape(x, (-1, beams, heads, x.shape[-1] // heads))

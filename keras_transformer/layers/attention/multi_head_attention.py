@@ -119,8 +119,8 @@ class MultiHeadAttention(ConfiguredLayer):
         self.supports_masking = True
         self.d_model = d_model
         self.num_heads = num_heads
-        self.d_k = d_k
-        self.d_v = d_v
+        self.d_k: Any = d_k
+        self.d_v: Any = d_v
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias
         self.use_scale = use_scale

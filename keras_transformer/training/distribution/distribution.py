@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.run import Run, training_lock
+from keras_transformer.runs.run import Run
 from keras_transformer.training.crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
@@ -91,13 +91,6 @@ class Distribution:
     def of_chief(self, flag: bool) -> bool:
         """Returns the chief's value of `flag` in every process. All processes must call this."""
         return flag
-
-    def training_lock(self, directory: Path) -> AbstractContextManager[Any]:
-        """Returns a context in which the chief locks a run folder (see `run.training_lock`).
-
-        In other processes, the context does nothing.
-        """
-        return training_lock(directory) if self.is_chief else nullcontext()
 
     def barrier(self) -> None:
         """Waits for the other processes."""

@@ -136,9 +136,8 @@ def test_cross_attention_of_a_step_is_that_of_the_sequence(memory, padding_mask)
     )
     keys, values = layer.project_key_value(memory, memory)
     projected = FixedKeyValues(np.swapaxes(to_numpy(keys), -1, -2), values)
-    flat, step_weights = cross_attention_step(
-        layer, query.reshape(B * N, D), projected, padding_mask, N
-    )
+    tokens = NewTokens(0, np.ones((B * H, N, N), bool), padding_mask)
+    flat, step_weights = cross_attention_step(layer, query.reshape(B * N, D), projected, tokens)
     np.testing.assert_allclose(to_numpy(flat).reshape(B, N, D), to_numpy(output), atol=1e-6)
     np.testing.assert_allclose(to_numpy(step_weights), to_numpy(weights), atol=1e-6)
 

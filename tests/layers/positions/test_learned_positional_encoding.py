@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
+from support.contract import randomize, to_numpy, weights_of
 
 from keras_transformer import compile_function
 from keras_transformer.layers import LearnedPositionalEncoding
@@ -13,12 +13,6 @@ B, T, D = 2, 5, 7
 @pytest.fixture
 def x():
     return np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
-
-
-def test_contract(x, tmp_path):
-    arguments = {"max_length": T}
-    inputs = {"embeddings": x}
-    assert_layer_contract(LearnedPositionalEncoding, arguments, inputs, (B, T, D), tmp_path)
 
 
 def test_adds_the_row_of_each_position(x):

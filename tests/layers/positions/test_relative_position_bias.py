@@ -65,8 +65,3 @@ def test_layers_that_share_a_table_share_it_when_loaded(tmp_path):
     assert len({id(layer.position_encoding) for layer in loaded.layers[1:]}) == 1
     x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
     np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
-
-
-def test_no_heads_are_refused():
-    with pytest.raises(ValueError, match="num_heads=0"):
-        RelativePositionBias(0)

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 from support import reference
-from support.contract import assert_layer_contract, to_numpy
+from support.contract import to_numpy
 
 from keras_transformer.layers import RotaryPositionalEncoding
-from keras_transformer.models import LanguageModel
 
 B, H, T, K = 2, 3, 5, 14
 
@@ -16,11 +15,6 @@ B, H, T, K = 2, 3, 5, 14
 @pytest.fixture
 def heads():
     return np.random.default_rng(0).normal(size=(B, H, T, K)).astype("float32")
-
-
-def test_contract(tmp_path):
-    x = np.random.default_rng(0).normal(size=(B, T, K)).astype("float32")
-    assert_layer_contract(RotaryPositionalEncoding, {}, {"embeddings": x}, (B, T, K), tmp_path)
 
 
 def test_agrees_with_reference(heads):
@@ -51,10 +45,3 @@ def test_positions_are_not_rounded_in_half_precision():
     heads = np.eye(2, 14, dtype="float32")
     turned = RotaryPositionalEncoding(dtype="mixed_bfloat16").rotate(heads, offset=1000)
     np.testing.assert_allclose(to_numpy(turned), reference.rotate(heads, 1000), atol=1e-3)
-
-
-def test_odd_width_is_refused():
-    with pytest.raises(ValueError, match="Received: d_k=7"):
-        RotaryPositionalEncoding().rotate(np.zeros((1, 1, 3, 7), "float32"))
-    with pytest.raises(ValueError, match="Received: d_k=3"):
-        LanguageModel(9, num_layers=1, d_model=6, num_heads=2, position_encoding="rotary")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 EXAMPLES = """examples:
   PYTHONPATH=tests python -m support.stand_in_server --model_name quickstart \\
-      --model_base_path saved_models/quickstart
+      --model_base_path exports/quickstart
   PYTHONPATH=tests python -m support.stand_in_server --model_name multi30k \\
-      --model_base_path saved_models/multi30k \\
-      --batching_parameters_file saved_models/multi30k/batching_parameters.txt
+      --model_base_path exports/multi30k \\
+      --batching_parameters_file exports/multi30k/batching_parameters.txt
 
 It prints its ports as one line of JSON once it listens. The model may still be loading then.
 """

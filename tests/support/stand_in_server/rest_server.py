@@ -39,8 +39,6 @@ _HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
     tf.errors.DEADLINE_EXCEEDED: 504,
 }
-_INTEGERS = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8)
-_FLOATS = (tf.float32, tf.float64)
 
 
 class RestServer(ThreadingHTTPServer):
@@ -129,11 +127,9 @@ def _post(model: Model, path: str, body: bytes) -> str:
     request.model_spec.signature_name = name
     if name and name not in servable.signatures:
         raise invalid(f'Serving signature name: "{name}" not found in signature def')
-    by_row, tensors = _tensors(document, servable.signature(name))
-    for key, value in tensors.items():
+    for key, value in _tensors(document, servable.signature(name)).items():
         request.inputs[key].CopyFrom(tf.make_tensor_proto(value, shape=value.shape))
-    outputs = servable.predict(request)
-    return _rows(outputs) if by_row else _columns(outputs)
+    return _columns(servable.predict(request))
 
 
 def _spec(match: re.Match[str]) -> dict[str, Any]:
@@ -155,84 +151,33 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 def _tensors(
     document: Mapping[str, Any], signature: meta_graph_pb2.SignatureDef
-) -> tuple[bool, dict[str, np.ndarray]]:
-    """Whether the request is by row, and its inputs."""
-    if ("instances" in document) == ("inputs" in document):
-        if "inputs" in document:
-            raise invalid("expecting only one of 'inputs' or 'instances' keys to exist")
+) -> dict[str, np.ndarray]:
+    """The inputs of a request in columns. This server takes no rows ("instances")."""
+    if "inputs" not in document:
         raise invalid("Missing 'inputs' or 'instances' key")
     types = {name: tf.as_dtype(info.dtype) for name, info in signature.inputs.items()}
-    by_row = "instances" in document
-    columns = (
-        _columns_of_rows(document["instances"], list(types))
-        if by_row
-        else _columns_of_inputs(document["inputs"], list(types))
-    )
-    return by_row, {name: _tensor(name, columns[name], types[name]) for name in types}
-
-
-def _columns_of_rows(instances: Any, names: list[str]) -> dict[str, list[Any]]:
-    if not isinstance(instances, list):
-        raise invalid("Excepting 'instances' to be an list/array")
-    if not instances:
-        raise invalid("No values in 'instances' array")
-    rows = [row if _is_object(row) else {names[0]: row} for row in instances]
-    if not _is_object(instances[0]) and len(names) > 1:
-        raise invalid("instances is a plain list, but expecting list of objects")
-    for number, row in enumerate(rows):
-        if set(row) != set(names):
-            raise invalid(
-                f"Failed to process element: {number} of 'instances' list. keys must be equal to: "
-                + ",".join(sorted(names))
-            )
-    return {name: [row[name] for row in rows] for name in names}
-
-
-def _columns_of_inputs(inputs: Any, names: list[str]) -> dict[str, Any]:
-    if not _is_object(inputs):
-        if len(names) > 1:
-            raise invalid("inputs is a plain value/list, but expecting an object")
-        return {names[0]: inputs}
-    for name in names:
-        if name not in inputs:
-            raise invalid(f"Missing named input: {name} in 'inputs' object.")
-    return inputs
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and not _is_base64(value)
-
-
-def _is_base64(value: Any) -> bool:
-    return isinstance(value, dict) and list(value) == ["b64"] and isinstance(value["b64"], str)
+    inputs = document["inputs"]
+    if not isinstance(inputs, dict) and len(types) == 1:
+        inputs = dict.fromkeys(types, inputs)
+    if missing := set(types) - set(inputs):
+        raise invalid(f"Missing named input: {min(missing)} in 'inputs' object.")
+    return {name: _tensor(name, inputs[name], dtype) for name, dtype in types.items()}
 
 
 def _tensor(name: str, values: Any, dtype: tf.DType) -> np.ndarray:
-    shape = []
-    inner = values
-    while isinstance(inner, list):
-        shape.append(len(inner))
-        inner = inner[0] if inner else None
-    flat = [_scalar(value, dtype) for value in _flat(name, values, shape)]
-    tensor = np.empty(len(flat), dtype.as_numpy_dtype)
-    tensor[:] = flat
-    return tensor.reshape(shape)
+    try:
+        tensor = np.array(_decoded(values, dtype), dtype.as_numpy_dtype)
+    except (ValueError, OverflowError):
+        raise invalid(f"{name}: the values are no tensor of {dtype.name}") from None
+    if any(isinstance(x, list) for x in tensor.flat):
+        raise invalid(f"{name}: Encountered list at unexpected level")
+    return tensor
 
 
-def _flat(name: str, values: Any, shape: list[int]) -> list[Any]:
-    """The innermost values, in order, if the lists form a tensor of that shape."""
-    if not shape:
-        if isinstance(values, list):
-            raise invalid(f"{name}: Encountered list at unexpected level")
-        return [values]
-    if not isinstance(values, list) or len(values) != shape[0]:
-        raise invalid(f"{name}: Encountered list at unexpected size, expected {shape[0]}")
-    return [flat for value in values for flat in _flat(name, value, shape[1:])]
-
-
-def _scalar(value: Any, dtype: tf.DType) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if dtype == tf.string and _is_base64(value):
+def _decoded(value: Any, dtype: tf.DType) -> Any:
+    if isinstance(value, list):
+        return [_decoded(x, dtype) for x in value]
+    if dtype == tf.string and isinstance(value, dict) and list(value) == ["b64"]:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except ValueError:
@@ -242,21 +187,10 @@ def _scalar(value: Any, dtype: tf.DType) -> Any:
             return value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             raise invalid("JSON Parse error: The surrogate pair in string is invalid.") from None
-    if dtype in _INTEGERS and isinstance(value, int) and is_number:
-        if dtype.min <= value <= dtype.max:
-            return value
-    elif dtype in _FLOATS and is_number or dtype == tf.bool and isinstance(value, bool):
-        return value
-    raise invalid(f"JSON Value: {json.dumps(value)} is not of expected type: {dtype.name}")
-
-
-def _rows(outputs: Tensors) -> str:
-    columns = {name: _values(name, value) for name, value in outputs.items()}
-    if len(columns) == 1:
-        (rows,) = columns.values()
-    else:
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return json.dumps({"predictions": rows}, ensure_ascii=False, indent=4)
+    kinds = {tf.string: (), tf.bool: bool}.get(dtype, int if dtype.is_integer else int | float)
+    if not isinstance(value, kinds):
+        raise invalid(f"JSON Value: {json.dumps(value)} is not of expected type: {dtype.name}")
+    return value
 
 
 def _columns(outputs: Tensors) -> str:

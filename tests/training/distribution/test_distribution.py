@@ -165,12 +165,6 @@ def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
 
 
 @pytest.mark.once
-def test_only_the_chief_locks_the_folder(tmp_path):
-    with Worker(0).training_lock(tmp_path), Worker(1).training_lock(tmp_path / "other"):
-        assert {path.name for path in tmp_path.iterdir()} == {".lock"}
-
-
-@pytest.mark.once
 def test_only_the_chief_acts():
     done = []
     for rank in (0, 1):

@@ -4,17 +4,23 @@ import numpy as np
 import pytest
 from support.html_page import Page
 
-from keras_transformer.visualization.report_charts import (
+from keras_transformer.visualization.charts import (
     HEIGHT,
     MOST_POINTS,
     WIDTH,
     bar_chart,
-    heat_map,
     line_chart,
     log_ticks,
     tick_label,
     ticks,
 )
+from keras_transformer.visualization.pages import _TEMPLATES
+
+pytestmark = pytest.mark.once
+
+
+def drawn(chart):
+    return Page(_TEMPLATES.get_template("parts.html").module.chart(chart))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,7 @@ def test_tick_labels():
 @pytest.mark.parametrize("is_logarithmic", [False, True])
 def test_points_are_exact_and_inside_the_axes(is_logarithmic):
     lines = {"a": {10: 1 / 3, 20: 7.25}, "<b>": {20: 1e-3, 30: 5.0}}
-    page = Page(line_chart("Loss", "nats", lines, is_logarithmic))
+    page = drawn(line_chart("Loss", "nats", lines, is_logarithmic))
     steps = [int(x) for x in page.values("circle", "data-x")]
     values = [float(x) for x in page.values("circle", "data-y")]
     assert list(zip(steps, values, strict=True)) == [(10, 1 / 3), (20, 7.25), (20, 1e-3), (30, 5.0)]
@@ -58,29 +64,21 @@ def test_points_are_exact_and_inside_the_axes(is_logarithmic):
 
 
 def test_a_line_has_the_colour_of_its_place_and_a_name_also_beside_an_empty_line():
-    page = Page(line_chart("Loss", "nats", {"a": {}, "b": {10: 1.0}}))
+    page = drawn(line_chart("Loss", "nats", {"a": {}, "b": {10: 1.0}}))
     assert page.values("g", "class") == ["second"]
     assert page.texts("title") == ["b, step 10: 1"]
     assert page.texts("span") == ["a", "b"]
 
 
 def test_a_long_line_is_thinned():
-    page = Page(line_chart("Loss", "", {"a": {step: float(step) for step in range(1, 2001)}}))
+    page = drawn(line_chart("Loss", "", {"a": {step: float(step) for step in range(1, 2001)}}))
     steps = [int(x) for x in page.values("circle", "data-x")]
     assert MOST_POINTS <= len(steps) <= MOST_POINTS + 1
     assert steps[0] == 1 and steps[-1] == 2000
 
 
 def test_bars_have_the_heights_of_their_numbers():
-    page = Page(bar_chart("BLEU", "", ["1-5", "6-10"], {"a": [10.0, 20.0], "b": [0.0, 5.0]}))
-    assert [float(y) for y in page.values("rect", "data-y")] == [10, 0, 20, 5]
+    page = drawn(bar_chart("BLEU", "", ["1-5", "6-10"], {"a": [10.0, 20.0], "b": [0.0, 5.0]}))
+    assert [float(y) for y in page.values("rect", "data-y")] == [10, 20, 0, 5]
     heights = [float(x) for x in page.values("rect", "height")]
-    assert heights == pytest.approx([heights[2] / 2, 0, heights[2], heights[2] / 4], abs=0.2)
-
-
-def test_heat_map_shows_every_weight():
-    weights = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
-    page = Page(heat_map("Attention", ["▁a", "<b>", "c"], ["x", "y"], weights))
-    shown = [float(x) for x in page.values("rect", "fill-opacity")]
-    assert shown == weights.ravel().tolist()
-    assert "<b> → x: 1.0000" in page.texts("title")
+    assert heights == pytest.approx([heights[1] / 2, heights[1], 0, heights[1] / 4], abs=0.2)

@@ -8,9 +8,12 @@ import re
 import zlib
 
 import numpy as np
+import pytest
 from support.attention_examples import attention_example
 
-from keras_transformer.visualization.attention_page import WEIGHT_STEPS, attention_page
+from keras_transformer.visualization.attention_html import WEIGHT_STEPS, attention_page
+
+pytestmark = pytest.mark.once
 
 SIZE_LIMIT = 1_000_000
 
@@ -52,7 +55,7 @@ def test_nothing_of_the_sentence_is_markup():
     assert data_of(page)["texts"] == example.texts
     assert page.count("<script") == page.count("</script>") == 3
     assert "<title>Attention: 나는 &lt;script&gt;alert(1)&lt;/script&gt; &amp;amp; 갔습니다" in page
-    assert data_of(attention_page(attention_example(["{{TITLE}}", "</s>"])))
+    assert data_of(attention_page(attention_example(["{{ title }}", "</s>"])))
 
 
 def test_the_page_asks_no_server():

@@ -1,7 +1,5 @@
 """A page that shows the attention of one example: one HTML file that needs no other file."""
 
-import html
-import importlib.resources
 import json
 import zlib
 from collections.abc import Sequence
@@ -9,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_transformer.visualization.attention_example import AttentionExample
-from keras_transformer.visualization.attention_maps import AttentionMap
+from keras_transformer.visualization.attention_weights import AttentionMap
+from keras_transformer.visualization.pages import render
 
 # Weights are stored as integers of 19 bits, so the rounding error is less than 1e-6.
 WEIGHT_STEPS = 2**19 - 1
@@ -35,21 +34,13 @@ def attention_page(example: AttentionExample) -> str:
         ],
         "weightSteps": WEIGHT_STEPS,
     }
-    title = f"Attention: {example.texts[0]}" if example.texts else "Attention"
-    parts = {
-        "TITLE": html.escape(title),
-        "STYLE": _package_file("attention.css"),
-        "SCRIPT": _package_file("attention.js"),
-        "WEIGHTS": _text_from_bytes(_packed_weights(example.maps)),
+    return render(
+        "attention.html",
+        title=f"Attention: {example.texts[0]}" if example.texts else "Attention",
+        weights=_text_from_bytes(_packed_weights(example.maps)),
         # "<" could begin a tag, such as "</script>".
-        "DATA": json.dumps(page, ensure_ascii=False).replace("<", r"\u003c"),
-    }
-    before, *others = _package_file("attention.html").split("{{")
-    pieces = [before]
-    for other in others:
-        name, after = other.split("}}", 1)
-        pieces += [parts[name], after]
-    return "".join(pieces)
+        data=json.dumps(page, ensure_ascii=False).replace("<", r"\u003c"),
+    )
 
 
 def _packed_weights(maps: Sequence[AttentionMap]) -> bytes:
@@ -79,7 +70,3 @@ def _text_from_bytes(data: bytes) -> str:
     groups = np.pad(bits, (0, -len(bits) % 7)).reshape(-1, 7)
     codes = np.packbits(groups, axis=1) >> 1
     return codes.tobytes().decode("ascii").translate({code: code + 256 for code in b"\0\r<"})
-
-
-def _package_file(name: str) -> str:
-    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from support.small_models import inputs_of, new_model, small_model
 from keras_transformer import Ensemble
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.layers import DecoderLayer, EncoderLayer, padding_mask
-from keras_transformer.visualization.attention_maps import (
+from keras_transformer.visualization.attention_weights import (
     AttentionMap,
     attention_maps,
     attention_rollout,

@@ -7,6 +7,8 @@ from keras_transformer import SearchOptions
 from keras_transformer.translation.engines import open_translator
 from keras_transformer.visualization import beam_page
 
+pytestmark = pytest.mark.once
+
 
 def test_the_page_has_every_hypothesis_and_the_results_of_the_search(run):
     options = SearchOptions(beam_size=3, n_best=3, max_length=6)

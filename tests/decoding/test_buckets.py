@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from keras_transformer.translation.buckets import (
+from keras_transformer.decoding.buckets import (
     FEW_SHAPES,
     length_batches,
     padded,
     pair_batches,
     smallest_power,
 )
+
+pytestmark = pytest.mark.once
 
 
 def test_every_sequence_is_in_one_batch_and_fits():
@@ -45,10 +47,6 @@ def test_short_lists_have_few_rows_to_spare(count, rows):
 def test_a_sequence_longer_than_a_batch_goes_alone():
     batches = list(length_batches([100, 90], tokens_per_batch=64, longest=100))
     assert batches == [([0], 1, 100), ([1], 1, 100)]
-
-
-def test_nothing_gives_no_batch():
-    assert list(length_batches([], 64, 64)) == []
 
 
 def test_padding_fills_rows_and_columns():

@@ -1,0 +1,235 @@
+"""`keras-transformer export`: from a run folder to each format, or one clear line."""
+
+import re
+import resource
+import shutil
+import sys
+
+import pytest
+from click.testing import CliRunner
+from support.contract import randomize
+from support.tiny_run import recipe_for, write_text
+
+from keras_transformer.cli import main
+from keras_transformer.data import Tokenizer
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import UserError
+from keras_transformer.models import Transformer
+from keras_transformer.runs.run import Run
+from keras_transformer.training.checkpoint import save_checkpoint
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
+
+pytest.importorskip("onnx", reason="onnx is an optional dependency")
+pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
+ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+
+from keras_transformer.export import ExportOptions, export_run  # noqa: E402
+from keras_transformer.export.clean_process import run_signatures  # noqa: E402
+from keras_transformer.export.onnx_program import StandaloneTranslator  # noqa: E402
+from keras_transformer.export.options import check_installed  # noqa: E402
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def new_run(tmp_path_factory):
+    """A run with random weights, as training leaves it."""
+    folder = tmp_path_factory.mktemp("export")
+    write_text(folder)
+    run = Run.create(folder / "run", recipe_for(folder))
+    pairs = list(run.text.pairs("train"))
+    Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
+    model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
+    randomize(model)
+    model.save(run.model_path)
+    return run.directory
+
+
+@pytest.fixture
+def run(new_run, tmp_path, monkeypatch):
+    """The run, where exports go to tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(new_run, tmp_path / "run")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["export", *map(str, arguments)])
+
+
+def succeeds(*arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*arguments):
+    """The one line that it says."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    *_, line = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line.removeprefix("Error: ")
+
+
+def test_exports_go_to_a_folder_of_the_run_and_are_compared(run, tmp_path):
+    equal = "100.0% of 32 translations equal the model's; their scores "
+    assert succeeds(run, "--format", "onnx").startswith(f"exports/run/onnx: {equal}")
+    translator = StandaloneTranslator("exports/run/onnx")
+    assert (translator.beam_size, translator.length_penalty) == (4, 0.6)  # the recipe's
+    assert succeeds(run, "--format", "ctranslate2").startswith(f"exports/run/ctranslate2: {equal}")
+    assert ctranslate2.contains_model("exports/run/ctranslate2")
+    options = ("--beam-size", 2, "--length-penalty", 1, "--quantization", "int8")
+    assert succeeds(run, "--format", "onnx", *options).startswith("exports/run/onnx-int8: ")
+    translator = StandaloneTranslator("exports/run/onnx-int8")
+    assert (translator.beam_size, translator.length_penalty) == (2, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["int8", "float16", "bfloat16"])
+def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantization):
+    if quantization == "bfloat16":
+        pytest.importorskip("torch", reason="CTranslate2 needs PyTorch to write bfloat16")
+    shown = succeeds(run, "--format", "ctranslate2", "--quantization", quantization)
+    assert shown.startswith(f"exports/run/ctranslate2-{quantization}: ")
+    assert "% of 32 translations equal the model's; " in shown
+
+
+@pytest.mark.slow
+def test_saved_model_is_the_next_version(run):
+    for version in (1, 2):
+        shown = succeeds(run, "--format", "saved_model", "--beam-size", 2)
+        assert shown.startswith(f"exports/run/{version}: ")
+        assert re.search("needs a server that reads GraphDef version [0-9]+ or newer", shown)
+    opened, texts = Run.open(run), ["a b c", "f e"]
+    (found,) = run_signatures("exports/run/2", [("serving_default", {"text": texts})])
+    options = opened.recipe.evaluation.search_options(beam_size=2)
+    assert found["translation"] == open_translator(opened, options).translate(texts)
+
+
+@pytest.mark.slow
+def test_errors_of_the_process_that_writes_the_saved_model_are_one_line(run, tmp_path):
+    (tmp_path / "file").touch()
+    error = fails(run, "--format", "saved_model", "--output", tmp_path / "file" / "models")
+    assert "Not a directory" in error
+
+
+@pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
+def test_formats_for_transformers_refuse_other_models_before_they_load_them(run, format):
+    recipe = (run / "recipe.yaml").read_text()
+    model = recipe[recipe.index("model:") : recipe.index("training:")]
+    other = "model: {architecture: recurrent, preset: tiny}\n"
+    (run / "recipe.yaml").write_text(recipe.replace(model, other))
+    (run / "model.keras").write_text("not read")
+    line = fails(run, "--format", format)
+    assert line.startswith(f"The format {format} supports only the architecture transformer")
+    with pytest.raises(UserError, match="The engine ctranslate2 supports only .*=recurrent"):
+        open_translator(Run.open(run), engine="ctranslate2")
+
+
+def test_onnx_takes_the_maximum_length_of_the_recipe(run):
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("evaluation:", "evaluation:\n  max_length: 2"))
+    export_run(Run.open(run), ExportOptions(format="onnx", output="here"))
+    translator, text = StandaloneTranslator("here"), ["a b c d e"]
+    assert translator.max_length == 2
+    assert translator.translate(text)[0][0] == open_translator(Run.open(run)).translate(text)[0]
+
+
+def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
+    path = run / "recipe.yaml"
+    text = path.read_text().replace("min_length: 1", "min_length: 14")
+    text = text.replace("length_penalty_form: wu", "length_penalty_form: power")
+    path.write_text(text)
+    error = fails(run, "--format", "onnx")
+    defaults = "--min-length 1 --length-penalty-form wu"
+    assert f"replace those of the recipe: {defaults}. " in error
+    assert error.endswith("Received: min_length=14, length_penalty_form=power")
+    succeeds(run, "--format", "onnx", *defaults.split())
+
+
+def test_run_whose_text_is_gone_is_compared_on_random_sentences(run):
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("text.en", "gone.en"))
+    assert "100.0%" in succeeds(run, "--format", "onnx")
+
+
+@pytest.mark.parametrize("format", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
+def test_a_checkpoint_is_exported(run, format):
+    model = open_model(Run.open(run))
+    model.compile("sgd", "mse")
+    save_checkpoint(run / "checkpoints", model, step=2, keep=1)
+    (run / "model.keras").unlink()
+    assert "a step (2)" in fails(run, "--format", format)
+    assert "no checkpoint 3" in fails(run, "--format", format, "--checkpoint", 3)
+    assert "100.0%" in succeeds(run, "--format", format, "--checkpoint", "last")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"format": "ctranslate2", "search": SearchOptions()},
+            "search options. Formats that do: saved_",
+        ),
+        (
+            {"format": "run", "search": SearchOptions()},
+            "run does not support search",
+        ),
+        (
+            {"format": "onnx", "shortlist": True},
+            "a shortlist. Formats that do: saved_model",
+        ),
+        ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
+        ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8. Received"),
+        ({"format": "tflite"}, "Input should be 'saved_model', 'ctranslate2', 'onnx' or 'run'"),
+        ({"format": "onnx", "beam_size": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_options_that_a_format_lacks_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ExportOptions(**options)
+
+
+@pytest.mark.parametrize(
+    "format, package, extra",
+    [
+        ("saved_model", "tensorflow_text", "tensorflow"),
+        ("ctranslate2", "ctranslate2", "ctranslate2"),
+        ("onnx", "onnx", "onnx"),
+        ("onnx", "onnxruntime", "onnx"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(format, package, extra, monkeypatch):
+    check_installed("run")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"needs .*{package}.*keras3-transformer\[{extra}\]"):
+        check_installed(format)
+
+
+def test_errors_are_one_line_and_leave_nothing(run, tmp_path, monkeypatch):
+    error = fails(tmp_path, "--format", "onnx")
+    assert error.startswith(f"{tmp_path} is no run folder: it holds no recipe.yaml")
+    assert "'int3'" in fails(run, "--format", "onnx", "--quantization", "int3")
+    assert fails(run, "--format", "onnx", "--output", run).startswith(f"{run} is not empty")
+    assert "at most 16" in fails(run, "--format", "saved_model", "--beam-size", 17)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorflow_text", None)
+        error = fails(run, "--format", "saved_model")
+        assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        error = fails(run, "--format", "onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert error.startswith("no space left on the disk")
+    (run / "model.keras").unlink()
+    assert f"keras-transformer train {run} --resume" in fails(run, "--format", "onnx")
+    assert not list((tmp_path / "exports").rglob("*.*"))
+
+
+def test_help_shows_an_example_of_each_format():
+    shown = succeeds("--help")
+    for format in ("saved_model", "ctranslate2", "onnx", "run"):
+        assert f"--format {format}" in shown
