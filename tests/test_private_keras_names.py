@@ -29,6 +29,7 @@ WATCHED = {
     "_losses": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
     "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
     "_model_variables_moving_average": "training/test_optimizer.py fit_ends_with_the_averages",
+    "_run_through_graph": "models/test_equivalence.py a_copy_of_a_trainer_is_refused",
     "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
     "_trainable_variables": "training/test_optimizer.py fit_ends_with_the_averages",
     "_update_model_variables_moving_average": "training/test_optimizer.py averages_count_optimizer",
