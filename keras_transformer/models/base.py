@@ -63,7 +63,8 @@ class ConfiguredModel(Recompiling, keras.Model):
         classes = type(self).__mro__
         classes = classes[: classes.index(ConfiguredModel)]
         config = {name: _serialized(getattr(self, name)) for name in argument_names(classes)}
-        if any("dtype" in inspect.signature(owner.__init__).parameters for owner in classes):
+        constructors = [vars(owner)["__init__"] for owner in classes if "__init__" in vars(owner)]
+        if any("dtype" in inspect.signature(x).parameters for x in constructors):
             config["dtype"] = keras.dtype_policies.serialize(self.dtype_policy)
         config |= {"name": self.name, "trainable": self.trainable}
         if changes := layer_changes(self):
