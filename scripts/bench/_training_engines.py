@@ -353,7 +353,7 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
     if setting.on_gpu:
         _require_gpu(setting.backend)
     if setting.keeps_memory:
-        from keras_transformer import keep_freed_memory
+        from keras_transformer.cli.memory import keep_freed_memory
 
         keep_freed_memory()
     engine = ENGINES[setting.engine](case, setting)

@@ -9,13 +9,8 @@ from support.fake_models import BOS, EOS, PAD, UNK
 from support.recurrent_model import RecurrentModel
 from support.searching import beam_search
 
-from keras_transformer import (
-    Request,
-    SamplingOptions,
-    SearchOptions,
-    Tokenizer,
-    Translator,
-)
+from keras_transformer import SamplingOptions, SearchOptions, Tokenizer, Translator
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import MANY_SHAPES
 from keras_transformer.decoding.search import make_strategy
