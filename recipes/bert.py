@@ -46,13 +46,12 @@ from keras_transformer import (
     Tokenizer,
     UserError,
     array_batches,
-    check_same_options,
     fit,
-    keep_freed_memory,
-    mask_tokens,
     padding_mask,
 )
+from keras_transformer.data import mask_tokens
 from keras_transformer.data.download import download
+from keras_transformer.training import check_same_options
 
 # 1. Options. The defaults are those of the table that the program prints.
 
@@ -449,7 +448,6 @@ def table(results):
 def main():
     options = parse_options()
     begin = time.time()
-    keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
     sst2, wnut17 = read_sst2(options.data_dir), read_wnut17(options.data_dir)
     task_texts = [*sst2[0][0], *(" ".join(words) for words in wnut17[0][0])]

@@ -24,20 +24,12 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from keras import layers, ops
 from tabulate import tabulate
 
-from keras_transformer import (
-    Forecaster,
-    MaskedPatchModel,
-    SkipGramWindowModel,
-    TimeSeriesEncoder,
-    UserError,
-    array_batches,
-    check_same_options,
-    fit,
-    keep_freed_memory,
-)
+from keras_transformer import Encoder, LearnedPositionalEncoding, UserError, array_batches, fit
 from keras_transformer.data.download import download
+from keras_transformer.training import check_same_options
 
 URL = "https://github.com/zhouhaoyi/ETDataset/raw/main/ETT-small"
 SHA256 = "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"
@@ -91,17 +83,84 @@ def windows(series, begin, end, look_back, horizon):
     return cut[:, :look_back], cut[:, look_back:]
 
 
-# 3. Pretraining, on single series of the training set.
+# 3. The models, as in PatchTST. The encoder reads one series, cut into patches. All series share
+#    it, and none sees the others. Unlike in the paper, its layers have no batch normalization.
+
+EPSILON = 1e-5  # added to the variance of a series
 
 
-def masked_batches(series, encoder, batch_size, seed):
+def new_encoder(look_back, options):
+    """Returns a model that maps patches `(B, P, patch_size)` to vectors `(B, P, D)`."""
+    patches = keras.Input((look_back // options.patch_size, options.patch_size))
+    x = layers.Dense(options.d_model)(patches)
+    initializer = keras.initializers.RandomNormal(stddev=0.02)
+    x = LearnedPositionalEncoding(patches.shape[1], initializer=initializer)(x)
+    x = layers.Dropout(options.dropout)(x)
+    states = Encoder(
+        options.num_layers,
+        options.d_model,
+        num_heads=4,
+        d_ff=8 * options.d_model,
+        dropout_rate=options.dropout,
+        activation="gelu",
+        name="encoder",
+    )(x)
+    return keras.Model(patches, states, name="encoder")
+
+
+def new_forecaster(encoder, horizon, num_series, dropout):
+    """Returns a model that maps the past `(B, L, 7)` to a forecast `(B, horizon, 7)`.
+
+    Each series is scaled to zero mean and unit variance, and its forecast is scaled back (Kim et
+    al. 2022, reversible instance normalization).
+    """
+    _, count, patch_size = encoder.input.shape
+    past = keras.Input((count * patch_size, num_series), name="past")
+    mean = ops.mean(past, axis=1, keepdims=True)  # (B, 1, 7)
+    deviation = ops.sqrt(ops.var(past, axis=1, keepdims=True) + EPSILON)
+    series = ops.transpose((past - mean) / deviation, (0, 2, 1))
+    states = encoder(ops.reshape(series, (-1, count, patch_size)))
+    flat = layers.Dropout(dropout)(ops.reshape(states, (-1, count * states.shape[-1])))
+    forecast = ops.reshape(layers.Dense(horizon, name="forecast")(flat), (-1, num_series, horizon))
+    return keras.Model(past, ops.transpose(forecast, (0, 2, 1)) * deviation + mean)
+
+
+def new_masked_patch_model(encoder):
+    """Returns a model that restores masked patches, which are zeros in the encoder's input."""
+    patches = keras.Input(encoder.input.shape[1:], name="patches")
+    is_masked = keras.Input((encoder.input.shape[1],), dtype="bool", name="is_masked")
+    visible = patches * ops.expand_dims(ops.cast(ops.logical_not(is_masked), "float32"), -1)
+    restored = layers.Dense(patches.shape[-1])(encoder(visible))
+    return keras.Model({"patches": patches, "is_masked": is_masked}, restored)
+
+
+def new_neighbour_model(encoder):
+    """Returns a model that tells which windows are neighbours in time, to logits `(B, B)`.
+
+    As skip-gram predicts the words around a word, the vector of a window predicts the window next
+    to it. The other windows of the batch are the negatives (Mikolov et al. 2013; van den Oord et
+    al. 2018, Representation Learning with Contrastive Predictive Coding). The label of row i is i.
+    """
+    shape, width = encoder.input.shape[1:], encoder.output.shape[-1]
+    inputs = {name: keras.Input(shape, name=name) for name in ("center", "context")}
+    center, context = (
+        layers.Dense(width, use_bias=False, name=f"{name}_projection")(ops.mean(encoder(x), axis=1))
+        for name, x in inputs.items()
+    )
+    return keras.Model(inputs, ops.matmul(center, ops.transpose(context)) * width**-0.5)
+
+
+# 4. Pretraining, on single series of the training set.
+
+
+def masked_batches(series, look_back, options):
     """Two fifths of the patches of each window are masked."""
 
     def stream(first):
         for step in range(first, 2**31):
-            generator = np.random.default_rng([seed, step])
-            (chosen,) = draw(series, encoder.look_back, batch_size, generator)
-            patches = encoder.patches_of(chosen)
+            generator = np.random.default_rng([options.seed, step])
+            (chosen,) = draw(series, look_back, options.batch_size, generator)
+            patches = patches_of(chosen, options.patch_size)
             is_masked = generator.random(patches.shape[:2]) < 0.4
             inputs = {"patches": patches, "is_masked": is_masked}
             yield inputs, patches, is_masked.astype("float32")
@@ -109,15 +168,15 @@ def masked_batches(series, encoder, batch_size, seed):
     return stream
 
 
-def neighbour_batches(series, encoder, batch_size, seed):
+def neighbour_batches(series, look_back, options):
     """A neighbour begins up to one look-back earlier or later, but not within a day."""
 
     def stream(first):
         for step in range(first, 2**31):
-            generator = np.random.default_rng([seed, step])
-            pair = draw(series, encoder.look_back, batch_size, generator, shifted=True)
-            center, context = map(encoder.patches_of, pair)
-            yield {"center": center, "context": context}, np.arange(batch_size)
+            generator = np.random.default_rng([options.seed, step])
+            pair = draw(series, look_back, options.batch_size, generator, shifted=True)
+            center, context = (patches_of(chosen, options.patch_size) for chosen in pair)
+            yield {"center": center, "context": context}, np.arange(options.batch_size)
 
     return stream
 
@@ -134,6 +193,13 @@ def draw(series, length, count, generator, shifted=False):
     return [series[begin[:, None] + hours, column[:, None]] for begin in starts]
 
 
+def patches_of(series, patch_size):
+    """Scales series `(B, L)` to zero mean and unit variance, and cuts them into patches."""
+    mean = series.mean(axis=1, keepdims=True)
+    scaled = (series - mean) / np.sqrt(series.var(axis=1, keepdims=True) + EPSILON)
+    return scaled.reshape(len(series), -1, patch_size)
+
+
 def new_optimizer(rate, steps):
     warmup = max(1, steps // 20)
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -142,39 +208,31 @@ def new_optimizer(rate, steps):
     return keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
 
 
-def pretrain(options, encoder, start, series, directory):
+def pretrain(options, encoder, look_back, start, series, directory):
     if start == "masked patches":
-        model, loss = MaskedPatchModel(encoder), keras.losses.MeanSquaredError()
-        batches = masked_batches(series, encoder, options.batch_size, options.seed)
+        model, loss = new_masked_patch_model(encoder), keras.losses.MeanSquaredError()
+        batches = masked_batches(series, look_back, options)
     else:
-        model = SkipGramWindowModel(encoder)
+        model = new_neighbour_model(encoder)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        batches = neighbour_batches(series, encoder, options.batch_size, options.seed)
+        batches = neighbour_batches(series, look_back, options)
     steps = options.pretraining_steps
     model.compile(new_optimizer(options.learning_rate, steps), loss)
     every = max(1, steps // 4)
     fit(model, batches, directory, steps=steps, checkpoint_every=every, keep_checkpoints=1)
 
 
-# 4. Forecasting. The epoch with the lowest validation error counts.
+# 5. Forecasting. The epoch with the lowest validation error counts.
 
 
 def forecast(options, series, look_back, start):
     """Trains a forecaster, and returns it with its test errors."""
     directory = options.output / f"{look_back} {start}".replace(" ", "-")
     keras.utils.set_random_seed(options.seed)
-    encoder = TimeSeriesEncoder(
-        look_back // options.patch_size,
-        options.patch_size,
-        options.num_layers,
-        options.d_model,
-        num_heads=4,
-        d_ff=8 * options.d_model,
-        dropout_rate=options.dropout,
-    )
+    encoder = new_encoder(look_back, options)
     if start != "random weights":
-        pretrain(options, encoder, start, series[:TRAIN], directory / "pretraining")
-    model = Forecaster(encoder, options.horizon, series.shape[1], dropout_rate=options.dropout)
+        pretrain(options, encoder, look_back, start, series[:TRAIN], directory / "pretraining")
+    model = new_forecaster(encoder, options.horizon, series.shape[1], options.dropout)
     sizes = look_back, options.horizon
     train = windows(series, 0, TRAIN, *sizes)
     validation = windows(series, TRAIN, TRAIN + VALIDATION, *sizes)
@@ -201,7 +259,7 @@ def forecast(options, series, look_back, start):
     return model, {"look_back": look_back, "start": start, **errors, "steps": best}
 
 
-# 5. The picture: the first days of the test set with their forecasts.
+# 6. The picture: the first days of the test set with their forecasts.
 
 
 def draw_forecasts(models, series, horizon, path):
@@ -215,7 +273,7 @@ def draw_forecasts(models, series, horizon, path):
 
     figure, panels = pyplot.subplots(len(models), 1, figsize=(10, 3.2 * len(models)), squeeze=False)
     for (title, model), panel in zip(models.items(), panels[:, 0], strict=True):
-        look_back = model.encoder.look_back
+        look_back = model.input.shape[1]
         past, future = windows(series, TRAIN + VALIDATION, len(series), look_back, horizon)
         found = model.predict(past[:1], verbose=0)
         hours = np.arange(-look_back, horizon)
@@ -233,7 +291,6 @@ def draw_forecasts(models, series, horizon, path):
 def main():
     options = parse_options()
     begin = time.time()
-    keep_freed_memory()
     series, results, models = load_series(options.data_dir), [], {}
     may_change = ["data_dir", "output", "look_backs", "starts"]
     check_same_options(options.output, vars(options), may_change)

@@ -32,24 +32,20 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras import layers
+from keras import layers, ops
 
 from keras_transformer import (
-    ForbiddenWords,
     LanguageModel,
     MaskedCrossentropy,
-    Request,
     SamplingOptions,
     UserError,
-    VectorQuantizer,
     array_batches,
-    check_same_options,
     compile_function,
     fit,
-    keep_freed_memory,
-    random_numbers,
     search,
 )
+from keras_transformer.decoding import ForbiddenWords, Request, random_numbers
+from keras_transformer.training import check_same_options
 
 CLASSES = (
     *("a T-shirt", "trousers", "a pullover", "a dress", "a coat"),
@@ -141,7 +137,65 @@ def batches_of(*arrays, size=250):
         yield tuple(array[first : first + size] for array in arrays)
 
 
-# 4. The autoencoder. Batch normalization spreads the vectors over the codebook.
+# 4. The layer in the middle of the autoencoder replaces each vector by the nearest vector of a
+#    learned codebook (van den Oord et al. 2017, eq. 3). Codebook vectors far away from all inputs
+#    are never used and never trained, so the inputs need zero mean and unit variance (Łańcucki et
+#    al. 2020).
+
+
+@keras.saving.register_keras_serializable(package="fashion_mnist_captions")
+class VectorQuantizer(layers.Layer):
+    """Maps vectors `(..., D)` to the nearest vectors of the codebook, `(..., D)`.
+
+    The gradient of the outputs passes unchanged to the inputs. Two losses draw codebook vectors to
+    their inputs, and, with the weight `commitment`, the inputs to their codebook vectors. Distances
+    and losses are computed in float32.
+    """
+
+    def __init__(self, num_codes, commitment=0.25, **kwargs):
+        super().__init__(**kwargs)
+        self.num_codes, self.commitment = num_codes, commitment
+
+    def build(self, input_shape):
+        self.codebook = self.add_weight(
+            (self.num_codes, input_shape[-1]),
+            keras.initializers.RandomNormal(stddev=1.0),
+            autocast=False,
+            name="codebook",
+        )
+
+    def call(self, inputs):
+        vectors = ops.cast(inputs, "float32")
+        quantized = self.decode(self.encode(vectors))
+        for factor, moved, fixed in (
+            (1.0, quantized, vectors),
+            (self.commitment, vectors, quantized),
+        ):
+            self.add_loss(factor * ops.mean(ops.square(moved - ops.stop_gradient(fixed))))
+        outputs = ops.stop_gradient(quantized) + (vectors - ops.stop_gradient(vectors))
+        return ops.cast(outputs, self.compute_dtype)
+
+    def encode(self, vectors):
+        """Returns the indices of the nearest codebook vectors, int32 `(...)`."""
+        codebook = ops.convert_to_tensor(self.codebook)
+        products = ops.matmul(ops.cast(vectors, "float32"), ops.transpose(codebook))
+        # Without the squares of `vectors`, which are the same for all codes.
+        distances = ops.sum(ops.square(codebook), axis=-1) - 2 * products
+        return ops.cast(ops.argmin(distances, axis=-1), "int32")
+
+    def decode(self, codes):
+        """Returns the codebook vectors of `codes`, float32 `(..., D)`."""
+        return ops.take(ops.convert_to_tensor(self.codebook), codes, axis=0)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_codes": self.num_codes,
+            "commitment": self.commitment,
+        }
+
+
+# 5. The autoencoder. Batch normalization spreads the vectors over the codebook.
 
 
 def new_autoencoder(filters, num_codes, d_code=8):
@@ -188,7 +242,7 @@ def decode(autoencoder, codes):
     return decoder.predict(keras.ops.convert_to_numpy(vectors), batch_size=250, verbose=0)
 
 
-# 5. The classifier, which judges.
+# 6. The classifier, which judges.
 
 
 def new_classifier():
@@ -213,7 +267,7 @@ def judged(classifier, pictures, labels):
     return classifier.predict(pictures, batch_size=250, verbose=0).argmax(-1) == labels
 
 
-# 6. Sequences. One vocabulary has the words of captions first, and then the codes. As in the paper,
+# 7. Sequences. One vocabulary has the words of captions first, and then the codes. As in the paper,
 #    captions are filled up to one length, so a place in the picture has one position. Unlike in the
 #    paper, the loss is that of codes alone: these captions have nothing to learn.
 
@@ -276,7 +330,7 @@ def draw(model, captions, texts, options):
     return np.concatenate(drawn)
 
 
-# 7. A contact sheet: a row for each class.
+# 8. A contact sheet: a row for each class.
 
 
 def draw_contact_sheet(pictures, path, columns=12):
@@ -303,7 +357,6 @@ def draw_contact_sheet(pictures, path, columns=12):
 def main():
     options = parse_options()
     begin = time.time()
-    keep_freed_memory()
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy(options.dtype)
     (x, labels), (test, test_labels) = load_pictures(options.data_dir)

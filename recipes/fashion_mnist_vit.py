@@ -25,23 +25,22 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from keras import layers
 
-from keras_transformer import (
+from keras_transformer import Encoder, LearnedPositionalEncoding, UserError, fit
+from keras_transformer.training import check_same_options
+from keras_transformer.visualization import (
     AttentionExample,
-    UserError,
-    VisionTransformer,
     attention_maps,
     attention_page,
     attention_rollout,
-    check_same_options,
-    fit,
-    keep_freed_memory,
 )
 
 CLASSES = (
     *("T-shirt", "trousers", "pullover", "dress", "coat"),
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
+SHAPE, PATCH = (28, 28, 1), 4
 FILES = (
     *("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     *("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
@@ -119,24 +118,50 @@ def batches_of(pictures, labels, batch_size, seed):
     return stream, steps_per_epoch
 
 
-# 4. Training: a linear warm-up, then cosine decay. Muon updates the matrices of the encoder, and
+# 4. The model reads a picture as a sequence of patches, with pre-norm and GELU. Unlike in the
+#    paper, the mean of all patches is classified (Beyer et al. 2022), and convolutions before the
+#    patches let a patch see its neighbors (the stem of Xiao et al. 2021).
+
+
+def vision_transformer(num_layers, d_model, stem_filters=(), image_shape=SHAPE, d_ff=None):
+    """Returns a model that maps pictures to logits of the classes."""
+    pictures = x = keras.Input(image_shape, name="pictures")
+    halvings = min(len(stem_filters), PATCH.bit_length() - 1)  # the last have stride 2
+    for i, filters in enumerate(stem_filters, 1):
+        strides = 2 if i > len(stem_filters) - halvings else 1
+        x = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False, name=f"stem_{i}")(x)
+        x = layers.BatchNormalization(name=f"stem_norm_{i}")(x)
+        x = layers.Activation("gelu")(x)
+    size = PATCH // 2**halvings
+    x = layers.Conv2D(d_model, size, strides=size, name="patch_embedding")(x)
+    count = x.shape[1] * x.shape[2]
+    x = layers.Reshape((count, d_model))(x)
+    initializer = keras.initializers.RandomNormal(stddev=0.02)
+    x = LearnedPositionalEncoding(count, initializer=initializer, name="positions")(x)
+    x = Encoder(
+        num_layers,
+        d_model,
+        num_heads=4,
+        d_ff=d_ff or 2 * d_model,
+        dropout_rate=0.0,  # the augmentation is enough for a model of this size
+        activation="gelu",
+        norm_first=True,
+        name="encoder",
+    )(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    # As in the authors' program, the classifier starts at zero.
+    classifier = layers.Dense(len(CLASSES), kernel_initializer="zeros", name="classifier")
+    return keras.Model(pictures, classifier(x))
+
+
+# 5. Training: a linear warm-up, then cosine decay. Muon updates the matrices of the encoder, and
 #    AdamW all other weights. After 4 epochs of mirrored pictures, the loss of 5,000 held-out
 #    pictures was 0.294, and with AdamW alone 0.339.
 
 
 def new_model(options, steps):
     keras.utils.set_random_seed(options.seed)
-    model = VisionTransformer(
-        len(CLASSES),
-        (28, 28, 1),
-        patch_size=4,
-        num_layers=options.num_layers,
-        d_model=options.d_model,
-        num_heads=4,
-        d_ff=2 * options.d_model,
-        stem_filters=options.stem_filters,
-        dropout_rate=0.0,  # the augmentation is enough for a model of this size
-    )
+    model = vision_transformer(options.num_layers, options.d_model, options.stem_filters)
     warmup = max(1, steps // 20)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, max(1, steps - warmup), warmup_target=options.learning_rate, warmup_steps=warmup
@@ -154,20 +179,20 @@ def new_model(options, steps):
     return model
 
 
-# 5. A picture. The roll-out estimates how much each patch contributes to the mean of the encoder's
+# 6. A picture. The roll-out estimates how much each patch contributes to the mean of the encoder's
 #    vectors, which the model classifies.
 
 
 def contributions(model, pictures):
     """Returns the share of each patch `(B, rows, columns)`. The shares of a picture sum to 1."""
     shares = attention_rollout(attention_maps(model, pictures)).mean(axis=1)
-    rows, columns = (size // model.patch_size for size in model.image_shape[:2])
+    rows, columns = (size // PATCH for size in pictures.shape[1:3])
     return shares.reshape(-1, rows, columns)
 
 
 def attention_of(model, picture):
     """Returns the attention of one picture, with the rows and columns of the patches."""
-    rows, columns = (size // model.patch_size for size in model.image_shape[:2])
+    rows, columns = (size // PATCH for size in picture.shape[:2])
     patches = [f"row {i + 1}, column {j + 1}" for i in range(rows) for j in range(columns)]
     maps = attention_maps(model, picture[None])
     return AttentionExample(maps, {"encoder": (patches, patches)})
@@ -204,7 +229,6 @@ def draw_contributions(model, pictures, labels, path):
 def main():
     options = parse_options()
     begin = time.time()
-    keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
     (pictures, labels), test = load_pictures(options.data_dir)
     may_change = ["data_dir", "output"]

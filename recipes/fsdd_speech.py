@@ -32,27 +32,30 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from keras import layers, ops
 
 from keras_transformer import (
-    AttentionExample,
+    Decoder,
+    Encoder,
     MaskedAccuracy,
     MaskedCrossentropy,
     SearchOptions,
-    SpeechTransformer,
+    SinusoidalPositionalEncoding,
+    TokenEmbedding,
     UserError,
-    attention_maps,
-    attention_page,
-    check_same_options,
     compile_function,
     fit,
-    keep_freed_memory,
     search,
 )
+from keras_transformer.models import ConfiguredModel
+from keras_transformer.training import check_same_options
+from keras_transformer.visualization import AttentionExample, attention_maps, attention_page
 
 RATE, BANDS = 8_000, 80
 STRIDE, WINDOW = RATE // 100, RATE // 40  # a frame each 10 ms, of 25 ms
 PAD, BOS, EOS, ZERO = 0, 2, 3, 4  # token ids; digit d has the id ZERO + d
 LONGEST = 6  # digits of a string
+PATCH = 8, 20  # frames and bands of a patch
 
 # 1. Options.
 
@@ -188,22 +191,115 @@ def batches_of(banks, digits, options):
     return stream
 
 
-# 4. Training: AdamW with a linear warm-up and cosine decay.
+# 4. The model. The encoder reads patches of time and frequency, so its heads attend along both. The
+#    decoder is that of `Transformer`, with pre-norm. With `init_cache` and `step`, `search` decodes
+#    with the model, from spectrograms instead of source ids.
+
+
+@keras.saving.register_keras_serializable(package="fsdd_speech")
+class SpectrogramPatches(layers.Layer):
+    """Maps each patch of a spectrogram to a vector, and adds the patch's time and band.
+
+    Returns the vectors `(B, S, D)` of spectrograms `(B, T, 80)`, and a bool mask `(B, S)`. Frames
+    of zeros at the end are padding. The patches of the same time are neighbours. T is a multiple of
+    the frames of a patch.
+    """
+
+    def __init__(self, d_model, **kwargs):
+        super().__init__(**kwargs)
+        self.autocast = False  # float16 has no numbers below 6e-8 but 0, which is padding
+        self.d_model = d_model
+        self.projection = layers.Conv2D(
+            d_model, PATCH, strides=PATCH, data_format="channels_last", dtype=self.dtype_policy
+        )
+        self.times = SinusoidalPositionalEncoding(dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        # As large as the patches and times: with 0.05, a model needs twice the steps.
+        self.band_embeddings = self.add_weight(
+            (BANDS // PATCH[1], self.d_model),
+            keras.initializers.RandomNormal(stddev=1.0),
+            name="band_embeddings",
+        )
+        self.projection.build((None, None, BANDS, 1))
+        self.times.build((None, None, self.d_model))
+
+    def call(self, spectrograms):
+        batch, frames = ops.shape(spectrograms)[:2]
+        groups = frames // PATCH[0]
+        vectors = self.projection(ops.cast(spectrograms, self.compute_dtype)[..., None])
+        vectors = vectors + ops.cast(self.band_embeddings, vectors.dtype)
+        times = self.times(ops.zeros((1, groups, self.d_model), vectors.dtype))
+        vectors = ops.reshape(vectors + times[:, :, None], (batch, -1, self.d_model))
+        is_real = ops.any(spectrograms != 0, axis=-1)
+        is_real = ops.any(ops.reshape(is_real, (batch, groups, PATCH[0])), axis=-1)
+        numbers = ops.arange(1, groups + 1, dtype="int32")
+        ends = ops.max(ops.where(is_real, numbers, 1), axis=-1, keepdims=True)
+        is_real = numbers <= ends  # Silence within a recording is not padding.
+        return vectors, ops.repeat(is_real, BANDS // PATCH[1], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, frames, _ = input_shape
+        count = frames and frames // PATCH[0] * (BANDS // PATCH[1])
+        return (batch, count, self.d_model), (batch, count)
+
+    def compute_output_spec(self, spectrograms):
+        vectors, mask = self.compute_output_shape(spectrograms.shape)
+        return keras.KerasTensor(vectors, self.compute_dtype), keras.KerasTensor(mask, "bool")
+
+    def get_config(self):
+        return {**super().get_config(), "d_model": self.d_model}
+
+
+@keras.saving.register_keras_serializable(package="fsdd_speech")
+class SpeechTransformer(ConfiguredModel):
+    """Maps spectrograms and the tokens so far to logits of the next tokens (see `Searchable`)."""
+
+    max_length = LONGEST + 2
+    pad_id = PAD
+
+    def __init__(self, num_layers, d_model, **kwargs):
+        sizes = {"d_model": d_model, "num_heads": 4, "d_ff": 4 * d_model, "norm_first": True}
+        patches, dropout = SpectrogramPatches(d_model, name="patches"), layers.Dropout(0.1)
+        positions = SinusoidalPositionalEncoding(name="positions")
+        encoder = Encoder(num_layers, name="encoder", **sizes)
+        decoder = Decoder(num_layers, name="decoder", **sizes)
+        embedding = TokenEmbedding(ZERO + 10, d_model, name="embedding")
+
+        features = keras.Input((None, BANDS), dtype="float32", name="features")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        vectors, mask = patches(features)
+        memory = encoder(dropout(vectors), padding_mask=mask)
+        y = dropout(positions(embedding(target_ids)))
+        states = decoder(y, memory, memory_padding_mask=mask)
+        inputs = {"features": features, "target_ids": target_ids}
+        super().__init__(inputs, embedding(states, reverse=True), **kwargs)
+
+        self.num_layers, self.d_model = num_layers, d_model
+        self.positions, self.embedding, self.decoder = positions, embedding, decoder
+        self._encode = keras.Function(features, (memory, mask))
+
+    def init_cache(self, features, max_length, beam_size=1):
+        memory, mask = self._encode(features)
+        return self.decoder.init_cache(ops.shape(features)[0], beam_size, max_length, memory, mask)
+
+    def extend_cache(self, cache, max_length):
+        return self.decoder.extend_cache(cache, max_length)
+
+    def step(self, token_ids, cache, position):
+        x = self.embedding(ops.reshape(token_ids, (-1, 1)))
+        x = ops.reshape(self.positions(x, offset=position), (-1, self.d_model))
+        x, cache, _ = self.decoder.step(x, cache, position)
+        logits = ops.cast(self.embedding(x, reverse=True), "float32")
+        return ops.reshape(logits, (*ops.shape(token_ids), ZERO + 10)), cache
+
+
+# 5. Training: AdamW with a linear warm-up and cosine decay.
 
 
 def new_model(options):
     keras.utils.set_random_seed(options.seed)
-    model = SpeechTransformer(
-        ZERO + 10,
-        num_bands=BANDS,
-        patch_frames=8,
-        patch_bands=20,
-        num_layers=options.num_layers,
-        d_model=options.d_model,
-        num_heads=4,
-        d_ff=4 * options.d_model,
-        max_length=LONGEST + 2,
-    )
+    model = SpeechTransformer(options.num_layers, options.d_model)
     warmup = max(1, options.steps // 10)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0,
@@ -217,7 +313,7 @@ def new_model(options):
     return model
 
 
-# 5. Test: beam search, and the errors of its strings.
+# 6. Test: beam search, and the errors of its strings.
 
 
 def written(model, features, beam_size):
@@ -246,12 +342,13 @@ def errors(said, found):
 
 def attention_of(model, features, digits):
     """Returns the attention of one string, with the seconds and the bands of the patches."""
-    bands = BANDS // model.patch_bands
-    seconds = model.patch_frames * STRIDE / RATE
-    times = -(-len(features) // model.patch_frames)
+    bands = BANDS // PATCH[1]
+    seconds = PATCH[0] * STRIDE / RATE
+    features = padded([features], PATCH[0])
+    times = features.shape[1] // PATCH[0]
     patches = [f"{i * seconds:.2f} s, band {j + 1}" for i in range(times) for j in range(bands)]
     ids = np.array([[BOS, *(ZERO + digit for digit in digits)]], "int32")
-    maps = attention_maps(model, {"features": features[None], "target_ids": ids})
+    maps = attention_maps(model, {"features": features, "target_ids": ids})
     names = list(map(str, digits))
     read, predicted = ["<s>", *names], [*names, "</s>"]
     tokens = {"encoder": (patches, patches), "decoder": (read, read), "cross": (predicted, patches)}
@@ -270,7 +367,7 @@ def draw_attention(model, example, features, path):
 
     digits = example.tokens["cross"][0][:-1]
     weights = example.layers("cross")[-1][:, : len(digits)]  # (H, L, S)
-    weights = weights.reshape(*weights.shape[:2], -1, BANDS // model.patch_bands)
+    weights = weights.reshape(*weights.shape[:2], -1, BANDS // PATCH[1])
     heads, extent = len(weights), (0, len(features) * STRIDE / RATE, 0, BANDS)
     figure, axes = pyplot.subplots(
         heads + 1, len(digits), figsize=(2.6 * len(digits), 1.5 * (heads + 1)), squeeze=False
@@ -295,7 +392,6 @@ def draw_attention(model, example, features, path):
 def main():
     options = parse_options()
     begin = time.time()
-    keep_freed_memory()
     keras.config.set_dtype_policy(options.dtype)
     recordings = load_recordings(options.data_dir)
     check_same_options(options.output, vars(options), ["data_dir", "output", "strings"])

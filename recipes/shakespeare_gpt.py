@@ -39,11 +39,10 @@ from keras_transformer import (
     MaskedCrossentropy,
     SamplingOptions,
     UserError,
-    check_same_options,
     fit,
-    keep_freed_memory,
 )
 from keras_transformer.data.download import download
+from keras_transformer.training import check_same_options
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -125,7 +124,6 @@ except UserError as error:
     raise SystemExit(f"Error: {error}") from None
 keras.utils.set_random_seed(options.seed)
 keras.config.set_dtype_policy(options.dtype)
-keep_freed_memory()
 
 # 2. The text. Ids are the numbers of the characters; there is no padding, so `pad_id` is -1.
 

@@ -23,6 +23,7 @@ Compositionality.
 
 import argparse
 import gzip
+import itertools
 import json
 import re
 import time
@@ -36,8 +37,8 @@ from keras_transformer import (
     BatchPlan,
     MaskedCrossentropy,
     SearchOptions,
-    SkipGram,
     SlicedLogitsTrainer,
+    TokenEmbedding,
     Tokenizer,
     TokenStore,
     Transformer,
@@ -45,13 +46,11 @@ from keras_transformer import (
     TransformerSchedule,
     Translator,
     UserError,
-    check_same_options,
     fit,
-    keep_freed_memory,
-    skip_gram_batches,
 )
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.evaluation import Evaluator
+from keras_transformer.training import check_same_options
 
 SHOWN = {
     "en": "cat monday seven red doctor france buy quickly happy he swam beer",
@@ -104,7 +103,83 @@ def load_tokenizer(directory, pairs, vocabulary_size):
     return Tokenizer.load(directory)
 
 
-# 3. Word vectors. The skip-gram model learns which words are neighbors in the text.
+# 3. Word vectors. The skip-gram model learns which words are neighbors in the text. A word has two
+#    vectors: one as the center of a window, and one as a neighbor ("context"). The logit of a pair
+#    is the dot product of the two. With negative sampling (§2.2), the model learns to tell pairs of
+#    the text from pairs with a random word. The initial values are those of the authors' program.
+
+
+def skip_gram(vocabulary_size, d_model):
+    """Returns a model of one center and N contexts in each row, to logits `(B, N)`."""
+    uniform = keras.initializers.RandomUniform(-0.5 / d_model, 0.5 / d_model)
+    word_embedding, context_embedding = (
+        TokenEmbedding(vocabulary_size, d_model, use_scale=False, initializer=first, name=name)
+        for name, first in (("word_embedding", uniform), ("context_embedding", "zeros"))
+    )
+    centers = keras.Input((), dtype="int32", name="centers")
+    contexts = keras.Input((None,), dtype="int32", name="contexts")
+    logits = keras.layers.Dot(axes=(2, 1))([context_embedding(contexts), word_embedding(centers)])
+    return keras.Model({"centers": centers, "contexts": contexts}, logits)
+
+
+def skip_gram_batches(
+    sentences, vocabulary_size, batch_size, window=5, negatives=5, subsampling=1e-3, seed=1
+):
+    """Returns the argument `batches` of `fit`: a function of the number of batches to skip.
+
+    Each pass over the sentences, which are lists of ids, first removes words at random: a word with
+    the share f of the text stays with the probability min(1, sqrt(subsampling / f)) (§2.3). Each
+    remaining word is paired with its neighbors in a window whose radius is random, from 1 to
+    `window`. Each pair gets random words in place of the neighbor, drawn with probabilities
+    proportional to count^0.75 (§2.2). The first label of a row is 1, those of random words are 0.
+    """
+    words = np.concatenate(sentences).astype("int32")
+    owners = np.repeat(np.arange(len(sentences)), list(map(len, sentences)))
+    counts = np.bincount(words, minlength=vocabulary_size)
+    keep = np.sqrt(subsampling * len(words) / np.maximum(counts, 1))[words]
+    bounds = np.cumsum(counts**0.75)
+    labels = np.zeros((batch_size, 1 + negatives), "float32")
+    labels[:, 0] = 1.0
+
+    def batch(pairs, rng):
+        drawn = rng.random((batch_size, negatives)) * bounds[-1]
+        negative_words = np.searchsorted(bounds, drawn, side="right")
+        contexts = np.concatenate([pairs[:, 1:], negative_words.astype("int32")], axis=1)
+        return {"centers": pairs[:, 0], "contexts": contexts}, labels
+
+    def stream(skipped):
+        for number in itertools.count():
+            rng = np.random.default_rng([seed, number])
+            kept = rng.random(len(words)) < keep
+            pairs = pairs_of(words[kept], owners[kept], window, rng)
+            count = len(pairs) // batch_size
+            if count == 0:
+                raise UserError(f"{len(pairs)} pairs of words are too few for a batch")
+            for index in range(min(skipped, count), count):
+                rows = pairs[index * batch_size : (index + 1) * batch_size]
+                yield batch(rows, np.random.default_rng([seed, number, index]))
+            skipped = max(0, skipped - count)
+
+    return stream
+
+
+def pairs_of(words, owners, window, rng):
+    """Returns all pairs of a center and a neighbor, int32 `(P, 2)`, in random order.
+
+    `owners` has the index of the sentence of each word.
+    """
+    radius = rng.integers(1, window + 1, len(words))
+    pairs = []
+    for distance in range(1, window + 1):
+        left, right = words[:-distance], words[distance:]
+        same_sentence = owners[:-distance] == owners[distance:]
+        for center, neighbor, reach in (
+            (left, right, radius[:-distance]),
+            (right, left, radius[distance:]),
+        ):
+            chosen = same_sentence & (reach >= distance)
+            pairs.append(np.stack([center[chosen], neighbor[chosen]], axis=1))
+    return rng.permutation(np.concatenate(pairs))
 
 
 def learn_vectors(options, language, sentences, directory):
@@ -114,17 +189,16 @@ def learn_vectors(options, language, sentences, directory):
         options.vocabulary_size,
         options.batch_size,
         subsampling=options.subsampling,
-        seed=1,
     )
     keras.utils.set_random_seed(1)
-    model = SkipGram(options.vocabulary_size, options.d_model)
+    model = skip_gram(options.vocabulary_size, options.d_model)
     schedule = keras.optimizers.schedules.CosineDecay(0.003, options.steps)
     model.compile(
         keras.optimizers.Adam(schedule), keras.losses.BinaryCrossentropy(from_logits=True)
     )
     fit(model, batches, directory, steps=options.steps, keep_checkpoints=1)
     model.save(directory / f"{language}.keras")
-    return keras.ops.convert_to_numpy(model.word_embedding.embeddings)
+    return keras.ops.convert_to_numpy(model.get_layer("word_embedding").embeddings)
 
 
 def print_neighbors(vectors, pieces, words):
@@ -205,7 +279,6 @@ def table(results):
 def main():
     options = parse_options()
     begin = time.time()
-    keep_freed_memory()
     split = hold_out(read_tatoeba(options.data_dir), options.held_out, options.held_out)
     may_change = ["data_dir", "output", "seeds"]
     check_same_options(options.output, vars(options), may_change)

@@ -5,7 +5,8 @@ python scripts/draw_attention.py
 
 from pathlib import Path
 
-from keras_transformer import Translator, attention_svg, translation_attention
+from keras_transformer import Translator
+from keras_transformer.visualization import attention_svg, translation_attention
 
 FOLDER = Path(__file__).parent.parent / "docs" / "how-to"
 SENTENCE = "My brother has never seen such a beautiful garden."

@@ -14,6 +14,7 @@ import keras_transformer
 # Each name, and the test that fails if Keras gives the name another meaning.
 WATCHED = {
     "_all_reduce_sum_gradients": "training/distribution/test_distribution.py many_train_to",
+    "_available": "_backend/test_process.py saving_and_seeding_load_no_tensorflow",
     "_backend_update_step": "training/test_optimizer.py averages_count_optimizer_steps",
     "_clip_gradients": "training/test_optimizer.py the_whole_gradient_of_a_step_is_clipped",
     "_distribute_strategy": "training/distribution/test_distribution.py many_train_to",
@@ -28,7 +29,6 @@ WATCHED = {
     "_losses": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
     "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
     "_model_variables_moving_average": "training/test_optimizer.py fit_ends_with_the_averages",
-    "_run_through_graph": "models/test_equivalence.py clone_model_is_refused",
     "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
     "_trainable_variables": "training/test_optimizer.py fit_ends_with_the_averages",
     "_update_model_variables_moving_average": "training/test_optimizer.py averages_count_optimizer",
@@ -36,8 +36,16 @@ WATCHED = {
 
 # Names of our own that Keras also uses, in classes that have nothing to do with ours.
 OWN = {
-    *("_devices", "_dtype", "_encode", "_lock", "_metrics", "_model", "_name"),
-    *("_pool", "_run", "_select", "_shape", "_size"),
+    "_devices",
+    "_encode",
+    "_metrics",
+    "_model",
+    "_name",
+    "_pool",
+    "_resize",
+    "_run",
+    "_select",
+    "_shape",
 }
 
 TESTS = Path(__file__).parent

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from keras_transformer.cli.common import backend_option, recipe_argument, set_option
+from keras_transformer.cli.memory import keep_freed_memory
 
 
 @click.command("budget")
@@ -39,6 +40,7 @@ def command(recipe: str, overrides: Sequence[str], memory: float | None) -> None
             figures = f"{tried.mebibytes:>10,.0f}{tried.seconds:>12.2f}{tried.tokens_per_s:>12,.0f}"
         click.echo(f"{tried.tokens:>10,}{shape:>18}{figures}")
 
+    keep_freed_memory()
     loaded = load_recipe(recipe, overrides)
     limit = memory * 1024 if memory else available_mebibytes()
     click.echo(f"{'tokens':>10}{'B x S x T':>18}{'peak MiB':>10}{'s per step':>12}{'tokens/s':>12}")

@@ -9,6 +9,7 @@ import click
 import keras
 
 from keras_transformer.cli.common import backend_option, recipe_argument, run_folder, set_option
+from keras_transformer.cli.memory import keep_freed_memory
 from keras_transformer.cli.signals import StopAfterStep, exit_status
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
@@ -62,6 +63,7 @@ def command(
     directory = directory or Path("runs") / loaded.name
     if resume and not (directory / "recipe.yaml").is_file():
         raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
+    keep_freed_memory()
     distribution = start(loaded)
     opened = distribution.open_run(directory, loaded, resume)
     try:

@@ -13,10 +13,4 @@ __all__ = ["Evaluator", "MetricName", "SignificanceTest", "evaluate_run"]
 MetricName = Literal["bleu", "chrf", "ter", "exact-match", "comet"]
 SignificanceTest = Literal["bootstrap", "randomization"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "Evaluator": "keras_transformer.evaluation.evaluator",
-        "evaluate_run": "keras_transformer.evaluation.scores",
-    },
-)
+__getattr__ = lazy_names(__name__, {"evaluator": "Evaluator", "scores": "evaluate_run"})

@@ -1,20 +1,12 @@
-"""Exports trained models to SavedModel, CTranslate2 and ONNX, and runs to small folders.
+"""Exports trained models to SavedModel, CTranslate2 and ONNX, and runs to small folders."""
 
-Each module is imported when one of its names is first used, because some import Keras.
-"""
-
-from typing import TYPE_CHECKING
-
-from keras_transformer._lazy import lazy_names
-
-if TYPE_CHECKING:
-    from keras_transformer.export.ctranslate2 import export_ctranslate2
-    from keras_transformer.export.onnx import export_onnx
-    from keras_transformer.export.onnx_searchable import onnx_translator
-    from keras_transformer.export.options import ExportOptions
-    from keras_transformer.export.run_export import export_run
-    from keras_transformer.export.saved_model import export_saved_model
-    from keras_transformer.export.shared_run import export_shared_run
+from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.onnx import export_onnx
+from keras_transformer.export.onnx_searchable import onnx_translator
+from keras_transformer.export.options import ExportOptions
+from keras_transformer.export.run_export import export_run
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.shared_run import export_shared_run
 
 __all__ = [
     "ExportOptions",
@@ -25,16 +17,3 @@ __all__ = [
     "export_shared_run",
     "onnx_translator",
 ]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "ExportOptions": "keras_transformer.export.options",
-        "export_ctranslate2": "keras_transformer.export.ctranslate2",
-        "export_onnx": "keras_transformer.export.onnx",
-        "export_run": "keras_transformer.export.run_export",
-        "export_saved_model": "keras_transformer.export.saved_model",
-        "export_shared_run": "keras_transformer.export.shared_run",
-        "onnx_translator": "keras_transformer.export.onnx_searchable",
-    },
-)

@@ -100,7 +100,10 @@ def _default_directory(run: Run, options: ExportOptions) -> Path:
 
 def _export(run: Run, options: ExportOptions) -> Exported:
     """Exports in this process. `options` have all values."""
-    from keras_transformer import export
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.export.onnx import export_onnx
+    from keras_transformer.export.saved_model import export_saved_model
+    from keras_transformer.export.shared_run import export_shared_run
     from keras_transformer.translation.comparison import run_sentences
     from keras_transformer.translation.open_run import open_model, open_shortlist
 
@@ -109,12 +112,12 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     assert output and search
     sentences = run_sentences(run, SENTENCES)
     if options.format == "run":
-        found = export.export_shared_run(run, output, weights, sentences, options.checkpoint)
+        found = export_shared_run(run, output, weights, sentences, options.checkpoint)
         return Exported(output, str(found))
     model, tokenizer = open_model(run, options.checkpoint), run.tokenizer()
     if options.format == "saved_model":
         shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
-        saved = export.export_saved_model(
+        saved = export_saved_model(
             *(model, tokenizer, output),
             options=search,
             max_beam_size=MAX_BEAM_SIZE,
@@ -125,9 +128,9 @@ def _export(run: Run, options: ExportOptions) -> Exported:
         return Exported(saved.directory, f"{saved.comparison}\n{needs}")
     parts = model, tokenizer, output, weights, sentences
     if options.format == "ctranslate2":
-        return Exported(output, str(export.export_ctranslate2(*parts)))
+        return Exported(output, str(export_ctranslate2(*parts)))
     own = {name: getattr(search, name) for name in _ONNX_SEARCH}
-    return Exported(output, str(export.export_onnx(*parts, **own)))
+    return Exported(output, str(export_onnx(*parts, **own)))
 
 
 def _in_new_process(run: Run, options: ExportOptions) -> Exported:

@@ -36,9 +36,7 @@ from keras_transformer.layers.positions.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from keras_transformer.layers.residual_connection import ResidualConnection
-from keras_transformer.layers.spectrogram_patches import SpectrogramPatches
 from keras_transformer.layers.token_embedding import TokenEmbedding
-from keras_transformer.layers.vector_quantizer import VectorQuantizer
 
 __all__ = [
     "ALiBiPositionalEncoding",
@@ -67,10 +65,8 @@ __all__ = [
     "RotaryPositionalEncoding",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
-    "SpectrogramPatches",
     "StridedAttention",
     "TokenEmbedding",
-    "VectorQuantizer",
     "causal_mask",
     "padding_mask",
     "scaled_dot_product_attention",

@@ -5,11 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers import AttentionalGRU, Dropout, padding_mask
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.base import Dense
-from keras_transformer.models.base import compute_policy
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
@@ -44,6 +42,11 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
     """
 
     architecture = "attentional_recurrent"
+    presets = {
+        "tiny": {"d_model": 512, "d_embedding": 256, "dropout_rate": 0.5},
+        # Appendix A.2.3: RNNsearch.
+        "base": {"d_model": 1000, "d_embedding": 620, "dropout_rate": 0.0},
+    }
 
     def __init__(
         self,
@@ -57,8 +60,7 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        policy = compute_policy(dtype)
-        check_sizes(d_model=d_model)
+        policy = keras.dtype_policies.get(dtype)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, pad_id, d_embedding, policy
         )

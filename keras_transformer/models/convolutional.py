@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers import (
     ConvolutionalDecoderLayer,
     ConvolutionalEncoderLayer,
@@ -16,7 +15,6 @@ from keras_transformer.layers import (
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.base import Dense
 from keras_transformer.layers.convolutional_encoder_layer import HALF_VARIANCE
-from keras_transformer.models.base import compute_policy
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 # Initial standard deviation of the embeddings (§3.5). `TokenEmbedding` has 1.
@@ -57,6 +55,11 @@ class ConvolutionalSeq2Seq(Seq2Seq):
     """
 
     architecture = "convolutional"
+    presets = {
+        "tiny": {"num_layers": 4, "d_model": 256, "d_embedding": 256, "dropout_rate": 0.2},
+        # §4.2: WMT16 English-Romanian.
+        "base": {"num_layers": 20, "d_model": 512, "d_embedding": 512, "dropout_rate": 0.2},
+    }
 
     def __init__(
         self,
@@ -73,9 +76,8 @@ class ConvolutionalSeq2Seq(Seq2Seq):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        policy = compute_policy(dtype)
+        policy = keras.dtype_policies.get(dtype)
         decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
-        check_sizes(num_layers=num_layers, num_decoder_layers=decoder_depth)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, pad_id, d_embedding, policy
         )

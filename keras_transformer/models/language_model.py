@@ -13,7 +13,7 @@ from keras_transformer.layers.positions.positional_encoding import (
     new_position_encoding,
     positions,
 )
-from keras_transformer.models.base import ConfiguredModel, check_pad_id, compute_policy
+from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -70,8 +70,7 @@ class LanguageModel(ConfiguredModel):
         ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
             incompatible.
         ValueError: If `attention_window` is missing or not allowed.
-        ValueError: If `num_heads` does not divide `d_model`, if `pad_id` is out of range, or if
-            `dtype` is float64.
+        ValueError: If `num_heads` does not divide `d_model`, or if `pad_id` is out of range.
 
     Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, §2.3.
     """
@@ -98,7 +97,7 @@ class LanguageModel(ConfiguredModel):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        policy = compute_policy(dtype)
+        policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size, minimum=-1)
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         embedding = TokenEmbedding(

@@ -14,7 +14,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.base import ConfiguredLayer, Dense, LayerNormalization
-from keras_transformer.models.base import ConfiguredModel, check_pad_id, compute_policy
+from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -63,7 +63,7 @@ class BertEncoder(ConfiguredModel):
 
     Raises:
         ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
-            `d_model`, if `pad_id` is not in the vocabulary, or if `dtype` is float64.
+            `d_model`, or if `pad_id` is not in the vocabulary.
 
     Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
     Understanding.
@@ -86,7 +86,7 @@ class BertEncoder(ConfiguredModel):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        policy = compute_policy(dtype)
+        policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size)
         unscaled = {"use_scale": False, "initializer": _initializer(), "dtype": policy}
         embedding = TokenEmbedding(vocabulary_size, d_model, name="embedding", **unscaled)
@@ -200,11 +200,6 @@ class MaskedLanguageModel(ConfiguredModel):
     def pad_id(self) -> int:
         """The id of padding, which is also the label that counts in no loss."""
         return self.encoder.pad_id
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["dtype"]  # that of the encoder
-        return config
 
 
 def _initializer() -> Any:

@@ -5,11 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Dropout, padding_mask
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.base import Dense
-from keras_transformer.models.base import compute_policy
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
@@ -42,6 +40,11 @@ class RecurrentSeq2Seq(Seq2Seq):
     """
 
     architecture = "recurrent"
+    presets = {
+        "tiny": {"num_layers": 2, "d_model": 512, "d_embedding": 256, "dropout_rate": 0.5},
+        # §3.4.
+        "base": {"num_layers": 4, "d_model": 1000, "d_embedding": 1000, "dropout_rate": 0.0},
+    }
 
     def __init__(
         self,
@@ -56,8 +59,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        policy = compute_policy(dtype)
-        check_sizes(num_layers=num_layers, d_model=d_model)
+        policy = keras.dtype_policies.get(dtype)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, pad_id, d_embedding, policy
         )

@@ -1,33 +1,38 @@
 """Defines the base class of the sequence-to-sequence models."""
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from typing import Any, ClassVar, Self
 
 import keras
 from keras import ops
 
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
-from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
+
+# Constructor arguments that come from the tokenizer and from other sections of a recipe.
+_FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
 
 
 class Seq2Seq(ConfiguredModel):
     """Base class of the functional models with an encoder, a decoder and tied embeddings.
 
-    The class defines what all architectures have in common: presets, the output projection and a
-    limited vocabulary. A subclass creates its layers, calls `super().__init__(inputs, logits)` and
-    defines `init_cache` and `step` (see `Searchable` in `models/protocol.py`).
+    The class defines what all architectures have in common: published sizes, the output projection
+    and a limited vocabulary. A subclass creates its layers, calls
+    `super().__init__(inputs, logits)` and defines `init_cache` and `step` (see `Searchable` in
+    `models/protocol.py`).
 
     Attributes:
-        architecture: The name of the class in `ARCHITECTURES`.
+        architecture: The value of a recipe's `model.architecture` that stands for the class.
+        presets: The constructor arguments of published sizes, by the name of the size.
         states: The symbolic output of the decoder, before the projection to logits.
         target_embedding: The `TokenEmbedding` whose matrix is also the output matrix.
 
     For each constructor argument, the subclass has an attribute of equal name.
     """
 
-    architecture: str
+    architecture: ClassVar[str]
+    presets: ClassVar[dict[str, dict[str, Any]]]
     states: Any
     target_embedding: TokenEmbedding
     vocabulary_size: int
@@ -45,27 +50,34 @@ class Seq2Seq(ConfiguredModel):
         return bool(self.compute_dtype == "float32")
 
     @classmethod
-    def from_preset(cls, preset: str, vocabulary_size: int, **overrides: Any) -> Any:
-        """Creates a model of a published size.
+    def of_size(cls, preset: str, vocabulary_size: int, **changes: Any) -> Self:
+        """Creates a model of a published size, with random weights.
 
         Args:
-            preset: A preset of the architecture, such as `"tiny"` or `"base"`.
+            preset: One of `presets`, such as `"tiny"` or `"base"`.
             vocabulary_size: See the constructor.
-            **overrides: Constructor arguments, which replace the values of the preset.
-
-        Raises:
-            ValueError: If `preset` is unknown.
+            **changes: Constructor arguments, which replace those of the published size.
         """
-        presets = ARCHITECTURES[cls.architecture].presets
-        if preset not in presets:
-            raise ValueError(
-                f"`preset` must be one of {list(presets)}. Received: preset={preset!r}"
-            )
-        return cls(vocabulary_size, **{**presets[preset], **overrides})
+        return cls(vocabulary_size, **{**cls.presets[preset], **changes})
 
-    @property
-    def limit_vocabulary(self) -> Callable[[Cache, Any], Cache]:
-        """Method that limits `step` to some tokens (see `Searchable`).
+    @classmethod
+    def tiny(cls, vocabulary_size: int, **changes: Any) -> Self:
+        """Creates a model for small corpora, with random weights (see `of_size`)."""
+        return cls.of_size("tiny", vocabulary_size, **changes)
+
+    @classmethod
+    def base(cls, vocabulary_size: int, **changes: Any) -> Self:
+        """Creates a model of the base size of the paper, with random weights (see `of_size`)."""
+        return cls.of_size("base", vocabulary_size, **changes)
+
+    @classmethod
+    def settings(cls) -> set[str]:
+        """Returns the constructor arguments that the section `model` of a recipe can set."""
+        parameters = list(inspect.signature(cls.__init__).parameters)
+        return set(parameters[1:-1]) - _FROM_ELSEWHERE  # without `self` and `**kwargs`
+
+    def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
+        """Limits `step` to some tokens (see `Searchable`).
 
         Raises:
             ValueError: If the token embedding is quantized.
@@ -75,9 +87,6 @@ class Seq2Seq(ConfiguredModel):
                 "A shortlist needs a token embedding that is not quantized. Received: a model "
                 "whose token embedding is int8"
             )
-        return self._limit_vocabulary
-
-    def _limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         matrix = self.target_embedding.embeddings
         vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
         return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})

@@ -207,7 +207,8 @@ class ModelSettings(_Section):
                 f"architecture must be one of {', '.join(ARCHITECTURES)}. "
                 f"Received: {self.architecture!r}"
             )
-        _, settings, presets = ARCHITECTURES[self.architecture]
+        model_class = ARCHITECTURES[self.architecture]
+        settings, presets = model_class.settings(), model_class.presets
         if self.preset not in presets:
             raise ValueError(
                 f"the architecture {self.architecture} has the presets {', '.join(presets)}. "
@@ -239,7 +240,7 @@ class ModelSettings(_Section):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Returns the settings that are not None, as arguments for the model's `from_preset`."""
+        """Returns the settings that are not None, as arguments for the model's class."""
         return self.model_dump(exclude={"architecture", "preset"}, exclude_none=True)
 
 

@@ -1,7 +1,5 @@
 """Reads models: a .keras file, the texts that the package keeps in its archive, a checkpoint."""
 
-import importlib
-import re
 import traceback
 import warnings
 import zipfile
@@ -35,13 +33,11 @@ def load_model(path: str | Path) -> Any:
 
     from keras_transformer._backend.compilation_cache import use_compilation_cache
     from keras_transformer.layers.placeholder_weights import placeholder_weights
-    from keras_transformer.models import register_models
 
     use_compilation_cache()
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no model {path}: has the run been trained?")
-    register_models()
     read_config(path)
     try:
         with placeholder_weights():
@@ -73,17 +69,14 @@ def load_checkpoint_model(folder: str | Path) -> Any:
     import keras
 
     from keras_transformer.layers.placeholder_weights import placeholder_weights
-    from keras_transformer.models import register_models
     from keras_transformer.models.base import loading_in_float32
 
     verify_checkpoint(folder)
     file = Path(folder) / CHECKPOINT_MODEL
     compile_config = read_config(file).get("compile_config") or {}
-    register_models()
     with placeholder_weights():
         model = keras.saving.load_model(file, compile=False)
         if _keeps_ema(compile_config):
-            _import_classes(str(compile_config))
             # In float32, the optimizer would lack the loss scale of mixed_float16.
             with (
                 loading_optimizer(f"the EMA weights of checkpoint {folder} cannot be loaded"),
@@ -129,12 +122,3 @@ def _keeps_ema(compile_config: dict[str, Any]) -> bool:
     optimizer = compile_config.get("optimizer", {}).get("config", {})
     inner = optimizer.get("inner_optimizer", {}).get("config", optimizer)
     return inner.get("use_ema", False)
-
-
-def _import_classes(compile_config: str) -> None:
-    """Imports this package's modules of a compiled model's loss, metrics and optimizer.
-
-    Keras finds only classes whose module is imported.
-    """
-    for module in set(re.findall(r"'(keras_transformer\.[\w.]+)'", compile_config)):
-        importlib.import_module(module)

@@ -1,19 +1,26 @@
-"""Provides the loss, metrics, optimizer, checkpoints, training loop, and training from recipes."""
+"""Provides the loss, metrics, optimizer, checkpoints, training loop, and training from recipes.
 
-from keras_transformer.models import register_models
-from keras_transformer.training.checkpoint import (
-    average_checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-)
+What a .keras file can contain is imported at once, the rest when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from keras_transformer._lazy import lazy_names
 from keras_transformer.training.crossentropy import MaskedCrossentropy
-from keras_transformer.training.fit_loop import array_batches, fit
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
-from keras_transformer.training.same_options import check_same_options
-from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
-from keras_transformer.training.train_run import train
+
+if TYPE_CHECKING:
+    from keras_transformer.training.checkpoint import (
+        average_checkpoints,
+        load_checkpoint,
+        save_checkpoint,
+    )
+    from keras_transformer.training.fit_loop import array_batches, fit
+    from keras_transformer.training.same_options import check_same_options
+    from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+    from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
+    from keras_transformer.training.train_run import train
 
 __all__ = [
     "MaskedAccuracy",
@@ -33,5 +40,14 @@ __all__ = [
     "write_projector",
 ]
 
-# `import keras_transformer` leaves this to the module that is the first to import Keras.
-register_models()
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "checkpoint": "average_checkpoints load_checkpoint save_checkpoint",
+        "fit_loop": "array_batches fit",
+        "same_options": "check_same_options",
+        "sliced_logits_trainer": "SlicedLogitsTrainer",
+        "tensorboard": "TensorBoardWriter write_projector",
+        "train_run": "train",
+    },
+)

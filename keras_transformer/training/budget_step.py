@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend.process import keep_freed_memory
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.training.token_budget import MEBIBYTE, worst_shape
 from keras_transformer.training.train_run import new_trainer
@@ -21,7 +20,6 @@ from keras_transformer.training.train_run import new_trainer
 
 def step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
-    keep_freed_memory()
     size = recipe.tokenizer.vocabulary_size
     trainer = new_trainer(recipe)
     rows, source, target = worst_shape(recipe, tokens)

@@ -13,7 +13,7 @@ from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
-from keras_transformer.models import architecture
+from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.model_file import (
@@ -214,7 +214,7 @@ def _check_memory(recipe: Recipe) -> None:
 def new_trainer(recipe: Recipe, distribution: Distribution | None = None) -> SlicedLogitsTrainer:
     """Returns the compiled trainer for a recipe, with random weights."""
     settings, size = recipe.training, recipe.tokenizer.vocabulary_size
-    model = architecture(recipe.model.architecture).from_preset(
+    model = ARCHITECTURES[recipe.model.architecture].of_size(
         recipe.model.preset,
         size,
         target_vocabulary_size=None if recipe.tokenizer.joint else size,

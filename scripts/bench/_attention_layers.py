@@ -19,7 +19,8 @@ def layers() -> dict[str, Any]:
     """The rows of the table; a layer of attention has its four projections."""
     import keras
 
-    from keras_transformer import LocalAttention, MultiHeadAttention
+    from keras_transformer import MultiHeadAttention
+    from keras_transformer.layers import LocalAttention
 
     local = LocalAttention(WINDOW)
     return {

@@ -78,11 +78,11 @@ def step_of(module: str, length: int, is_causal: bool) -> Callable[[], Any]:
         return _torch_step(x, is_causal)
     import keras
 
-    from keras_transformer import (
+    from keras_transformer import MultiHeadAttention
+    from keras_transformer.layers import (
         FixedAttention,
         FullAttention,
         LocalAttention,
-        MultiHeadAttention,
         StridedAttention,
     )
 

@@ -101,7 +101,7 @@ def new_model(recipe: Any, tokenizer: Any) -> Any:
     from keras_transformer.models import Transformer
 
     vocabulary_size = tokenizer.source_vocabulary_size
-    model = Transformer.from_preset(
+    model = Transformer.of_size(
         recipe.model.preset, vocabulary_size, pad_id=tokenizer.pad_id, **recipe.model.overrides
     )
     draw_weights(model)

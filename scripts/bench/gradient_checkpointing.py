@@ -30,7 +30,7 @@ def step_of(
     """A training step on random ids."""
     from keras_transformer import SlicedLogitsTrainer, Transformer, TransformerAdam
 
-    model = Transformer.from_preset(preset, VOCABULARY_SIZE)
+    model = Transformer.of_size(preset, VOCABULARY_SIZE)
     trainer = SlicedLogitsTrainer(model, gradient_checkpointing=gradient_checkpointing)
     trainer.compile(TransformerAdam(0.001))
     ids = np.random.default_rng(0).integers(4, VOCABULARY_SIZE, (batch_size, length), "int32")

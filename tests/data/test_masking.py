@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer import mask_tokens
+from keras_transformer.data import mask_tokens
 
 V, MASK_ID, SPECIAL = 50, 49, (0, 1, 2, 3)
 

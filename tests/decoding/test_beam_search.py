@@ -10,7 +10,8 @@ from support.searching import beam_search as search
 from support.searching import eagerly, quick_search
 from support.small_models import inputs_of, small_model
 
-from keras_transformer import Request, SearchOptions
+from keras_transformer import SearchOptions
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score, length_divisor
 
 A, Z, V = 4, 5, 6

@@ -9,7 +9,7 @@ from support.fake_models import BOS
 from support.searching import beam_search
 from support.small_models import VARIANTS, inputs_of, new_model, small_model
 
-from keras_transformer import Cache
+from keras_transformer.models import Cache
 
 L, N = 8, 3
 QUICK = "all_at_once"

@@ -5,17 +5,12 @@ import functools
 import numpy as np
 import pytest
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD
+from support.fake_models import BOS, EOS, PAD, UNK
 from support.recurrent_model import RecurrentModel
 from support.searching import beam_search
 
-from keras_transformer import (
-    Request,
-    SamplingOptions,
-    SearchOptions,
-    Tokenizer,
-    Translator,
-)
+from keras_transformer import SamplingOptions, SearchOptions, Tokenizer, Translator
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import MANY_SHAPES
 from keras_transformer.decoding.search import make_strategy
@@ -63,7 +58,7 @@ def test_stages_and_smaller_batches_change_nothing(options):
 
 
 class Digits:
-    pad_id, bos_id, eos_id = PAD, BOS, EOS
+    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
     frame_source = Tokenizer.frame_source
     source_pieces = target_pieces = ["?"] * 4 + ["▁" + digit for digit in "0123456"]
 

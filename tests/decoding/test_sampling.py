@@ -9,7 +9,8 @@ from keras import ops
 from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 from support.searching import sample
 
-from keras_transformer import Cache, random_numbers
+from keras_transformer.decoding import random_numbers
+from keras_transformer.models import Cache
 
 A, Z, V = 4, 5, 9
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3]], "int32")

@@ -11,7 +11,7 @@ from support.fake_models import PrefixModel
 from support.searching import beam_search, eagerly, quick_search
 from support.small_models import new_model, small_model
 
-from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions
+from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
 from keras_transformer.decoding.batch_search import (
     FEW_SHAPES_SENTENCES,
@@ -23,6 +23,7 @@ from keras_transformer.decoding.batch_search import (
 from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import make_strategy, search, stages
+from keras_transformer.decoding.steps import Request
 from keras_transformer.layers.attention.cache import Cache
 
 BATCH, MAX_LENGTH, V = 32, 26, 13

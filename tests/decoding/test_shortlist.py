@@ -8,15 +8,8 @@ from support.parallel_text import SENTENCES
 from support.searching import beam_search, sample
 from support.small_models import small_model
 
-from keras_transformer import (
-    Ensemble,
-    ForbiddenWords,
-    Request,
-    SearchOptions,
-    Tokenizer,
-    TokenStore,
-    Translator,
-)
+from keras_transformer import Ensemble, SearchOptions, Tokenizer, TokenStore, Translator
+from keras_transformer.decoding import ForbiddenWords, Request
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids

@@ -27,11 +27,11 @@ from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.onnx import export_onnx
 from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.models.base import QUANTIZATION_MODES
 
 V, B, S, T, BOS = 60, 2, 7, 5, 2
 OPTIONS = SearchOptions(beam_size=2, max_length=4)
 HALF = tuple(HALF_PRECISION_TOLERANCE)
+QUANTIZATION_MODES = ("int8", "int4", "float8")
 QUANTIZED = ("int8", "int4", "float8", "int8_lora", *(f"bfloat16_{x}" for x in QUANTIZATION_MODES))
 # Half precision: two units in the last place of a logit from 4 to 8, where the largest logits are.
 # Quantized: rounding may turn a number over to the next integer of 8 or 4 bits, or to the next
@@ -291,16 +291,6 @@ def test_a_copy_is_used_like_the_model(change, way, tokenizer, tmp_path):
     assert_evaluation(new_trainer(other), other, change)
 
 
-@QUIET
-@pytest.mark.parametrize(
-    "change, way", table(CHANGES, WAYS, lambda *cell: cell in [("float32", "as_made"), INT8_SAVED])
-)
-def test_clone_model_is_refused(change, way, tmp_path):
-    model = changed_model(change, way, tmp_path)
-    with pytest.raises(ValueError, match=r"type\(model\).from_config\(model.get_config\(\)\)"):
-        keras.models.clone_model(model)
-
-
 TRAINER_COPIES = {
     "deep_copied": copy.deepcopy,
     "pickled": pickle.dumps,
@@ -348,9 +338,7 @@ def test_exports_translate_like_the_model(change, way, export, tokenizer, tmp_pa
 def test_keras_own_export_equals_the_model(change, way, tmp_path):
     model = changed_model(change, way, tmp_path)
     if keras.backend.backend() == "torch":
-        with pytest.raises(ValueError, match="Keras cannot export .* on torch"):
-            model.export(tmp_path / "export", verbose=False)
-        return
+        pytest.skip("Keras exports from PyTorch only models whose sequence length is known")
     model.export(tmp_path / "export", verbose=False)
     logits = _exported_logits(tmp_path, apart=change == "float8")
     np.testing.assert_allclose(logits, logits_of(model), atol=TOLERANCES.get(change, 1e-4))
@@ -371,24 +359,6 @@ def _exported_logits(folder, apart):
 
     exported = tf.saved_model.load(folder / "export")  # holds the variables that `serve` reads
     return np.asarray(exported.serve(INPUTS), "float32")
-
-
-def test_keras_own_onnx_export_is_refused(tmp_path):
-    """TensorFlow and JAX need a converter that is not installed."""
-    model = new_model("float32")
-    model(INPUTS)  # Keras exports to ONNX only a model that was called
-    with pytest.raises((ImportError, ValueError), match="pip install|Keras cannot export"):
-        model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
-
-
-def test_modes_that_need_calibration_are_refused_before_anything_changes():
-    model = new_model("float32")
-    config = keras.quantizers.GPTQConfig(dataset=["a"], tokenizer=str)
-    with pytest.raises(ValueError, match="one of .*Received: mode='gptq'"):
-        model.quantize(config=config)
-    with pytest.raises(ValueError, match="mode"):
-        model.quantize("int2")
-    assert "changes" not in model.get_config()
 
 
 def test_predict_goes_on_with_the_new_weights_after_enable_lora():

@@ -10,13 +10,8 @@ import pytest
 from support import reference
 from support.contract import randomize, to_numpy, weights_of
 
-from keras_transformer import (
-    BertEncoder,
-    MaskedAccuracy,
-    MaskedCrossentropy,
-    MaskedLanguageModel,
-    mask_tokens,
-)
+from keras_transformer import BertEncoder, MaskedAccuracy, MaskedCrossentropy, MaskedLanguageModel
+from keras_transformer.data import mask_tokens
 
 B, S, M, V = 2, 7, 3, 13
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}

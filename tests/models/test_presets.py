@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_transformer.models import ARCHITECTURES, Transformer
+from keras_transformer.models import Transformer
 
 
 def parameters(num_layers, d_model, d_ff, vocabulary_size):
@@ -17,19 +17,19 @@ def parameters(num_layers, d_model, d_ff, vocabulary_size):
 
 
 def test_tiny_has_as_many_parameters_as_published():
-    model = Transformer.from_preset("tiny", vocabulary_size=9728)
+    model = Transformer.tiny(9728)
     assert model.count_params() == parameters(4, 128, 256, 9728)
     assert round(model.count_params() / 1e6, 2) == 2.57
 
 
 def test_base_has_63_082_496_parameters():
-    model = Transformer.from_preset("base", vocabulary_size=37000)
+    model = Transformer.base(37000)
     assert model.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
 
 
 @pytest.mark.slow
 def test_big_has_214_245_376_parameters():
-    model = Transformer.from_preset("big", vocabulary_size=37000)
+    model = Transformer.big(37000)
     assert model.count_params() == parameters(6, 1024, 4096, 37000) == 214_245_376
     keras.utils.clear_session(free_memory=True)
 
@@ -45,7 +45,7 @@ def test_big_has_214_245_376_parameters():
 def test_presets_are_those_of_the_papers(
     preset, num_layers, d_model, num_heads, d_ff, dropout_rate
 ):
-    assert ARCHITECTURES["transformer"].presets[preset] == {
+    assert Transformer.presets[preset] == {
         "num_layers": num_layers,
         "d_model": d_model,
         "num_heads": num_heads,
@@ -54,11 +54,6 @@ def test_presets_are_those_of_the_papers(
     }
 
 
-def test_overrides_win_over_the_preset():
-    model = Transformer.from_preset("tiny", vocabulary_size=13, num_layers=1, d_ff=11)
+def test_arguments_replace_those_of_the_published_size():
+    model = Transformer.tiny(13, num_layers=1, d_ff=11)
     assert (model.num_layers, model.d_ff, model.d_model) == (1, 11, 128)
-
-
-def test_unknown_preset_is_refused():
-    with pytest.raises(ValueError, match="Received: preset='huge'"):
-        Transformer.from_preset("huge", vocabulary_size=13)

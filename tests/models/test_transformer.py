@@ -325,11 +325,6 @@ def test_output_weights_project_the_states():
     np.testing.assert_allclose(states @ to_numpy(matrix).T, to_numpy(model(inputs)), atol=1e-5)
 
 
-def test_float64_is_refused():
-    with pytest.raises(ValueError, match="Received: dtype=float64"):
-        new_model(dtype="float64")
-
-
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_positions_on_the_scores_tell_orders_apart(name):
     model = small_model(name)

@@ -14,8 +14,8 @@ from support.command_line import invoke
 from support.contract import to_numpy
 from support.small_models import VARIANTS, new_model
 
-from keras_transformer import Conformance, UserError, conformance
-from keras_transformer.portability import comparison
+from keras_transformer import UserError, conformance
+from keras_transformer.portability import Conformance, comparison
 from keras_transformer.portability.comparison import _save_without_zeros
 
 pytestmark = pytest.mark.once

@@ -3,9 +3,13 @@
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
+from support import reference
+from support.contract import randomize, to_numpy, weights_of
 from support.recipes import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "etth1_forecasting.py"
@@ -60,3 +64,68 @@ def test_windows_of_pretraining_come_from_one_series(recipe):
     np.testing.assert_array_equal(center[:, 0] // 10_000, context[:, 0] // 10_000)
     shifts = np.abs(center[:, 0] - context[:, 0])
     assert shifts.max() <= 50 and np.median(shifts) > 24
+
+
+OPTIONS = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
+
+
+@pytest.fixture
+def encoder(recipe):
+    encoder = recipe["new_encoder"](10, OPTIONS)
+    randomize(encoder)
+    return encoder
+
+
+def expected_states(encoder, patches):
+    dense, positions, layers = (encoder.layers[i] for i in (1, 2, -1))
+    x = reference.dense(weights_of(dense), patches)
+    x = reference.encode_positions(weights_of(positions), x, "learned")
+    for layer in layers.layers:
+        x = reference.encoder_layer(weights_of(layer), x, True, 4, "gelu")
+    return x
+
+
+def test_each_series_is_forecast_from_its_own_scaled_past(recipe, encoder, tmp_path):
+    model = recipe["new_forecaster"](encoder, 7, 4, 0.0)
+    randomize(model)
+    past = np.random.default_rng(0).normal(3.0, 2.0, (3, 10, 4)).astype("float32")
+    forecast = to_numpy(model(past))
+    assert forecast.shape == (3, 7, 4)
+    for column in range(4):
+        series = past[:, :, column]
+        states = expected_states(encoder, recipe["patches_of"](series, 2))
+        expected = reference.dense(weights_of(model.get_layer("forecast")), states.reshape(3, -1))
+        deviation = np.sqrt(series.var(axis=1, keepdims=True) + 1e-5)
+        expected = expected * deviation + series.mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(forecast[:, :, column], expected, atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(to_numpy(loaded(past)), forecast)
+
+
+def test_masked_patches_are_hidden(recipe, encoder):
+    model = recipe["new_masked_patch_model"](encoder)
+    randomize(model)
+    patches = np.random.default_rng(1).normal(size=(3, 5, 2)).astype("float32")
+    is_masked = np.zeros((3, 5), bool)
+    is_masked[0, 1] = is_masked[2, 3:] = True
+    expected = to_numpy(model({"patches": patches, "is_masked": is_masked}))
+    changed = np.where(is_masked[..., None], 9.0, patches)
+    found = to_numpy(model({"patches": changed, "is_masked": is_masked}))
+    np.testing.assert_array_equal(found, expected)
+    unmasked = to_numpy(model({"patches": patches, "is_masked": np.zeros((3, 5), bool)}))
+    assert np.abs(unmasked - expected).max() > 1e-3
+
+
+def test_logits_of_neighbours_are_products_of_two_projections(recipe, encoder):
+    model = recipe["new_neighbour_model"](encoder)
+    randomize(model)
+    generator = np.random.default_rng(2)
+    inputs = {x: generator.normal(size=(3, 5, 2)).astype("float32") for x in ("center", "context")}
+    center, context = (
+        expected_states(encoder, x).mean(axis=1)
+        @ weights_of(model.get_layer(f"{name}_projection"))["kernel"]
+        for name, x in inputs.items()
+    )
+    expected = center @ context.T / np.sqrt(12)
+    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-4)

@@ -7,6 +7,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from support.contract import (
+    assert_compiled_fit_works,
+    assert_saved_is_loaded,
+    functional_model,
+    to_numpy,
+)
+from support.gradients import gradients_of
 from support.recipes import run_recipe, write_fashion_mnist
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_captions.py"
@@ -57,3 +64,51 @@ def test_sequences_are_captions_and_codes_with_losses_of_codes_alone(recipe):
     np.testing.assert_array_equal(inputs[:, captions.length :], first + codes[:, :-1])
     np.testing.assert_array_equal(targets[:, captions.length - 1 :], first + codes)
     assert (targets[:, : captions.length - 1] == recipe["PAD_ID"]).all()
+
+
+@pytest.fixture
+def quantizer(recipe):
+    layer = recipe["VectorQuantizer"](7, commitment=0.5)
+    layer.build((2, 5, 3))
+    layer.codebook.assign(np.random.default_rng(2).normal(size=(7, 3)).astype("float32"))
+    return layer
+
+
+VECTORS = np.random.default_rng(1).normal(size=(2, 5, 3)).astype("float32")
+
+
+def nearest(layer, x):
+    """Returns codes and codebook vectors, by the distances of all pairs."""
+    codebook = to_numpy(layer.codebook)
+    codes = np.square(x[..., None, :] - codebook).sum(axis=-1).argmin(axis=-1)
+    return codes, codebook[codes]
+
+
+def test_outputs_are_the_nearest_vectors_of_the_codebook(quantizer):
+    codes, vectors = nearest(quantizer, VECTORS)
+    assert len(np.unique(codes)) > 2
+    np.testing.assert_array_equal(to_numpy(quantizer.encode(VECTORS)), codes)
+    np.testing.assert_array_equal(to_numpy(quantizer.decode(codes)), vectors)
+    np.testing.assert_allclose(to_numpy(quantizer(VECTORS)), vectors, atol=1e-6)
+
+
+def test_gradients_pass_to_the_inputs_with_that_of_the_commitment(quantizer):
+    upstream = np.random.default_rng(3).normal(size=VECTORS.shape).astype("float32")
+
+    def loss(inputs):
+        total = keras.ops.sum(quantizer(inputs) * keras.ops.convert_to_tensor(upstream))
+        return total + sum(quantizer.losses)
+
+    _, vectors = nearest(quantizer, VECTORS)
+    value, gradient = gradients_of(loss, VECTORS)
+    distance = np.mean((VECTORS - vectors) ** 2)
+    np.testing.assert_allclose(value, np.sum(upstream * vectors) + 1.5 * distance, rtol=1e-5)
+    expected = upstream + 0.5 * 2 * (VECTORS - vectors) / VECTORS.size
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+def test_a_quantizer_is_trained_and_saved(quantizer, tmp_path):
+    inputs = {"inputs": VECTORS}
+    model = functional_model(quantizer, inputs)
+    assert_saved_is_loaded(model, inputs, tmp_path)
+    assert_compiled_fit_works(model, inputs)

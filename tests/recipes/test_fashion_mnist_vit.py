@@ -7,9 +7,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from support import reference
+from support.contract import randomize, to_numpy, weights_of
 from support.recipes import run_recipe, write_fashion_mnist
 
-from keras_transformer import VisionTransformer, attention_maps
+from keras_transformer.visualization import attention_maps
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_vit.py"
 
@@ -56,9 +58,7 @@ def test_a_batch_depends_only_on_its_step(recipe):
 
 
 def test_contributions_are_the_mean_of_the_rows_of_the_rollout(recipe):
-    model = VisionTransformer(
-        3, (8, 12, 1), patch_size=4, num_layers=2, d_model=8, num_heads=2, d_ff=8
-    )
+    model = recipe["vision_transformer"](2, 8, image_shape=(8, 12, 1))
     pictures = np.random.default_rng(0).normal(size=(2, 8, 12, 1)).astype("float32")
     found = recipe["contributions"](model, pictures)
     assert found.shape == (2, 2, 3)
@@ -67,3 +67,42 @@ def test_contributions_are_the_mean_of_the_rows_of_the_rollout(recipe):
         (np.eye(6) + x.weights[1].mean(axis=0)) / 2 for x in attention_maps(model, pictures)
     )
     np.testing.assert_allclose(found[1].ravel(), (second @ first).mean(axis=0), rtol=1e-5)
+
+
+def patches_of(x, size):
+    """(B, height, width, C) to (B, S, size * size * C), in rows from the top left."""
+    rows = [
+        x[:, i : i + size, j : j + size].reshape(len(x), -1)
+        for i in range(0, x.shape[1], size)
+        for j in range(0, x.shape[2], size)
+    ]
+    return np.stack(rows, axis=1)
+
+
+def test_logits_are_those_of_the_reference(recipe):
+    model = recipe["vision_transformer"](2, 12, image_shape=(8, 12, 5), d_ff=23)
+    randomize(model)
+    x = np.random.default_rng(0).normal(size=(3, 8, 12, 5)).astype("float32")
+    weights = weights_of(model)
+    embedding = weights["patch_embedding"]
+    kernel = {**embedding, "kernel": embedding["kernel"].reshape(-1, 12)}
+    states = reference.dense(kernel, patches_of(x, 4))
+    states = reference.encode_positions(weights["positions"], states, "learned")
+    encoder = model.get_layer("encoder")
+    for layer in encoder.layers:
+        states = reference.encoder_layer(weights_of(layer), states, True, 4, "gelu", True)
+    states = reference.layer_normalization(weights_of(encoder.norm), states)
+    expected = reference.dense(weights["classifier"], states.mean(axis=1))
+    np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-5)
+
+
+def test_a_stem_lets_a_patch_see_its_neighbors_and_keeps_the_grid(recipe):
+    model = recipe["vision_transformer"](1, 8, [6, 4], (8, 8, 1))
+    assert model.get_layer("patch_embedding").kernel.shape == (1, 1, 4, 8)
+    assert model.get_layer("positions").output.shape == (None, 4, 8)
+    randomize(model)
+    stem = keras.Model(model.input, model.get_layer("patch_embedding").output)
+    x = np.random.default_rng(0).normal(size=(1, 8, 8, 1)).astype("float32")
+    changed = x.copy()
+    changed[:, 4, 4] += 1.0  # the corner of another patch
+    assert np.abs(to_numpy(stem(changed)) - to_numpy(stem(x)))[:, 0, 0].max() > 0

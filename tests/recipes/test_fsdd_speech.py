@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from support.contract import randomize, to_numpy
 from support.recipes import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "fsdd_speech.py"
@@ -87,3 +88,61 @@ def test_masks_leave_no_frame_of_zeros(recipe):
     for seed in range(20):
         features = recipe["masked"](np.ones((9, 80), "float32"), np.random.default_rng(seed))
         assert (features != 0).all()
+
+
+def spectrograms(batch=2, frames=24):
+    return np.random.default_rng(0).normal(size=(batch, frames, 80)).astype("float32")
+
+
+def test_a_patch_is_projected_and_gets_its_time_and_band(recipe):
+    layer, x = recipe["SpectrogramPatches"](10), spectrograms()
+    layer.build(x.shape)
+    randomize(layer)
+    x[:, 8:16] = 0  # Silence within a recording is not padding.
+    found, mask = layer(np.pad(x, ((0, 0), (0, 16), (0, 0))))
+    assert to_numpy(mask).tolist() == [[True] * 12 + [False] * 8] * 2
+    kernel, bias = map(to_numpy, layer.projection.weights)
+    times = to_numpy(layer.times(np.zeros((1, 3, 10), "float32")))[0]
+    for time in range(3):
+        for band in range(4):
+            patch = x[:, 8 * time : 8 * time + 8, 20 * band : 20 * band + 20].reshape(2, -1)
+            expected = patch @ kernel.reshape(-1, 10) + bias + times[time]
+            expected = expected + to_numpy(layer.band_embeddings)[band]
+            np.testing.assert_allclose(to_numpy(found)[:, 4 * time + band], expected, atol=1e-4)
+
+
+@pytest.fixture
+def model(recipe):
+    model = recipe["SpeechTransformer"](1, 12)
+    randomize(model)
+    return model
+
+
+def test_padding_changes_nothing(model):
+    x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
+    x[1, 16:] = 0
+    found = to_numpy(model({"features": x, "target_ids": ids}))
+    alone = to_numpy(model({"features": x[1:, :16], "target_ids": ids[1:]}))
+    np.testing.assert_allclose(found[1:], alone, atol=1e-5)
+
+
+def test_steps_equal_the_call(model):
+    x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
+    expected = to_numpy(model({"features": x, "target_ids": ids}))
+    cache = model.init_cache(x, 5)
+    for position in range(5):
+        logits, cache = model.step(ids[:, position : position + 1], cache, position)
+        np.testing.assert_allclose(to_numpy(logits)[:, 0], expected[:, position], atol=1e-5)
+
+
+def test_beam_search_writes_the_same_alone_and_in_a_batch(recipe, model):
+    x = list(spectrograms())
+    together = recipe["written"](model, x, beam_size=3)
+    assert together == [recipe["written"](model, [each], beam_size=3)[0] for each in x]
+
+
+def test_a_saved_model_loads_with_safe_mode(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    inputs = {"features": spectrograms(), "target_ids": np.array([[2, 5], [2, 7]])}
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))

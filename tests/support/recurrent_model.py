@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer import Cache
+from keras_transformer.models import Cache
 from support.fake_models import BOS, PAD
 
 

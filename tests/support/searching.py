@@ -5,14 +5,8 @@ import functools
 
 import pytest
 
-from keras_transformer import (
-    Request,
-    SamplingOptions,
-    SearchOptions,
-    SearchResult,
-    compile_function,
-    search,
-)
+from keras_transformer import SamplingOptions, SearchOptions, compile_function, search
+from keras_transformer.decoding import Request, SearchResult
 from support.contract import to_numpy
 
 

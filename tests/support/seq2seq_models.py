@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.models import architecture
+from keras_transformer.models import ARCHITECTURES
 from support.contract import randomize
 from support.small_models import TARGET_V, V
 
@@ -27,7 +27,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def new_model(name: str, /, **overrides: Any) -> Any:
     """A model with two vocabularies, the same on every backend; `overrides` replace sizes."""
     sizes = {"vocabulary_size": V, "target_vocabulary_size": TARGET_V, **SIZES[name]}
-    model = architecture(name)(**{"dropout_rate": 0.0, **sizes, **overrides})
+    model = ARCHITECTURES[name](**{"dropout_rate": 0.0, **sizes, **overrides})
     randomize(model)
     return model
 

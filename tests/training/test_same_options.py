@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from keras_transformer import UserError, check_same_options
+from keras_transformer import UserError
+from keras_transformer.training import check_same_options
 
 pytestmark = pytest.mark.once
 

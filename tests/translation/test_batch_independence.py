@@ -16,7 +16,8 @@ from support.recurrent_model import RecurrentModel
 from support.searching import eagerly, quick_search
 from support.small_models import new_model
 
-from keras_transformer import Ensemble, Request, SamplingOptions, SearchOptions, Tokenizer
+from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers

@@ -5,7 +5,8 @@ import pytest
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import eagerly, quick_search
 
-from keras_transformer import Request, SearchOptions
+from keras_transformer import SearchOptions
+from keras_transformer.decoding import Request
 from keras_transformer.decoding.search import make_strategy
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
 

@@ -12,11 +12,11 @@ from keras_transformer import (
     Ensemble,
     Generator,
     LanguageModel,
-    Request,
     SamplingOptions,
     SearchOptions,
     Translator,
 )
+from keras_transformer.decoding import Request
 
 PROMPTS, LENGTH = ["abcdefg", "z", "kbk"], 5
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD
+from support.fake_models import BOS, EOS, PAD, UNK
 from support.searching import beam_search
 from support.small_models import V, inputs_of, new_model, small_model
 
@@ -117,7 +117,7 @@ A = 4
 class Letters:
     """A tokenizer with one piece per letter: "a" is id 4."""
 
-    pad_id, bos_id, eos_id = PAD, BOS, EOS
+    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
     frame_source, frame_target = Tokenizer.frame_source, Tokenizer.frame_target
 
     def encode_source(self, texts):

@@ -10,9 +10,10 @@ from keras import ops
 from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
 from support.small_models import small_model
 
-from keras_transformer import Cache, SamplingOptions, SearchOptions, Tokenizer
+from keras_transformer import SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer._backend.compile_function import compiles_each_shape
 from keras_transformer.errors import UserError
+from keras_transformer.models import Cache
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.translator import Translator
 
