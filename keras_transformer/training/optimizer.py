@@ -192,9 +192,11 @@ class TransformerAdam(_BackendAdam):
         """
         if is_on_cuda() and not self.amsgrad:
             indices = [self._get_variable_index(x) for x in trainable_variables]
-            moments = [[x[i].value for i in indices] for x in (self._momentums, self._velocities)]
+            first, second = (
+                [x[i].value for i in indices] for x in (self._momentums, self._velocities)
+            )
             weights = [x.value for x in trainable_variables]
-            fused_adam(weights, grads, *moments, self._step_size(learning_rate), self)
+            fused_adam(weights, grads, first, second, self._step_size(learning_rate), self)
         else:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
         if self.use_ema:
