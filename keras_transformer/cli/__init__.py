@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from keras_transformer import __version__
 from keras_transformer._files import is_disk_full
 from keras_transformer.cli import common
 from keras_transformer.cli.signals import interrupted_by_signals
@@ -83,7 +82,7 @@ def _one_line_errors() -> Iterator[None]:
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-@click.version_option(__version__, prog_name="keras-transformer")
+@click.version_option(package_name="keras3-transformer", prog_name="keras-transformer")
 @common.backend_option
 def main() -> None:
     """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.

@@ -107,8 +107,9 @@ def command(
 
         nothing = ServedTranslation("", -math.inf)
         lines = list(read_lines(file)) if file and file.is_file() else None
+        total = None if lines is None else len(lines)
         translator = connect(model, **server)
-        with common.progress_bar("translating", lines and len(lines), output) as bar:
+        with common.progress_bar("translating", total, output) as bar:
             answers = (
                 translator.stream(x, batch_size, n_best, **search)
                 for x in ([lines] if lines else _parts(file))

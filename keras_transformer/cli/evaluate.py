@@ -138,8 +138,8 @@ def command(
         check_other_file(path, source, reference, hypotheses, baseline, option=name)
     if output and json_file and os.path.realpath(output) == os.path.realpath(json_file):
         raise UserError(f"--output and --json must be different files. Received: {json_file}")
-    settings = {"metrics": metrics, "comet_model": comet_model, "lowercase": lowercase}
-    settings = {name: x for name, x in settings.items() if x} | tokenization
+    given = {"metrics": metrics, "comet_model": comet_model, "lowercase": lowercase}
+    settings: Given = {name: x for name, x in given.items() if x} | tokenization
     with output_file(json_file) if json_file else nullcontext() as json:
         other: Sequence[str] | None = None
         if run is None:
@@ -186,10 +186,11 @@ def _report(
 ) -> None:
     click.echo(report.score_lines(scores))
     comparisons = []
-    for test in (tests or ("bootstrap",)) if other is not None else ():
-        click.echo(f"Comparing with {baseline}: {test} test", err=True)
-        comparisons += (found := evaluator.compare(translations, other, test))
-        click.echo("\n" + report.comparison_table(found, str(baseline)))
+    if other is not None:
+        for test in tests or ("bootstrap",):
+            click.echo(f"Comparing with {baseline}: {test} test", err=True)
+            comparisons += (found := evaluator.compare(translations, other, test))
+            click.echo("\n" + report.comparison_table(found, str(baseline)))
     buckets = evaluator.length_buckets(translations) if length_buckets else []
     if buckets:
         side = "reference" if evaluator.sources is None else "source"

@@ -143,7 +143,7 @@ def command(
     keras-transformer translate runs/a in.txt --checkpoint best
     """
     draw = _sampling(sample, mbr, seed, sampling, search)
-    of_search = {"prefix": prefix, "required": required, "forbidden": forbidden}
+    of_search: Given = {"prefix": prefix, "required": required, "forbidden": forbidden}
     of_search["alignments"] = alignments or None
     given = [name for name, value in of_search.items() if value is not None]
     if draw and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
