@@ -16,11 +16,8 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 def main() -> None:
     """Chooses the backend, and runs the command line."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
-        os.environ.pop("KERAS_HOME", None)
     try:
-        _choose_backend(sys.argv[1:])
+        choose_backend()
         with _log_lines_hidden():
             from keras_transformer.cli import main as command_line
     except KeyboardInterrupt:
@@ -33,8 +30,16 @@ def installed_backends() -> list[str]:
     return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
 
 
-def _choose_backend(words: list[str]) -> None:
-    """Sets KERAS_BACKEND to the value of --backend, or to the only installed backend."""
+def choose_backend() -> None:
+    """Sets KERAS_BACKEND to the value of --backend, or to the only installed backend.
+
+    A program that registers architectures and ends in `main()` calls this function before it
+    imports Keras.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
+        os.environ.pop("KERAS_HOME", None)
+    words = sys.argv[1:]
     for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == "--backend" or word.startswith("--backend="):
             os.environ["KERAS_BACKEND"] = following if word == "--backend" else word[10:]
