@@ -66,11 +66,6 @@ class RecurrentSeq2Seq(Seq2Seq):
     length. Unlike in the paper, one matrix is both target embedding and output projection (Press
     and Wolf 2017), and dropout follows the embeddings and each layer.
 
-    Example:
-
-    >>> model = RecurrentSeq2Seq(vocabulary_size=8000)
-    >>> logits = model({"source_ids": source_ids, "target_ids": target_ids})     # (B, T, 8000)
-
     Args:
         vocabulary_size, target_vocabulary_size, pad_id, dtype: See `Transformer`.
         num_layers: Number of layers of the encoder, and of the decoder. Defaults to 4.
@@ -122,7 +117,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         inputs = ids_inputs()
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         mask = padding_mask(source_ids, pad_id)
-        x, context = dropout(source_embedding(_reversed(source_ids, mask))), []
+        x, context = dropout(source_embedding(reversed_tokens(source_ids, mask))), []
         for layer in encoder:
             x, *state = layer(x, mask=mask)
             x = dropout(x)
@@ -174,7 +169,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return logits, cache._replace(beam=new)
 
 
-def _reversed(ids: Any, mask: Any) -> Any:
+def reversed_tokens(ids: Any, mask: Any) -> Any:
     """Reverses the real tokens of each row of `ids` `(B, S)`. Padding stays at the end."""
     positions = ops.cumsum(ops.ones_like(ids), axis=1) - 1
     last = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True) - 1
@@ -183,125 +178,28 @@ def _reversed(ids: Any, mask: Any) -> Any:
 
 # 2. The recurrent model with attention.
 
-MASKED_SCORE = -1e9
-
-
-class AdditiveAttention(layers.Layer):
-    """Computes attention whose scores are v^T tanh(W_q q + W_k k) instead of q^T k (§3.2.1).
-
-    W_q, W_k and v are learned, as in Bahdanau et al. 2015. Queries and keys may have different
-    widths. `layers.AdditiveAttention` has no matrices W_q and W_k.
-
-    Example:
-
-    >>> context = AdditiveAttention(units=32)(query=decoder_state, key=encoder_states)
-
-    Args:
-        units: Width of the hidden layer tanh(W_q q + W_k k).
-
-    Call arguments:
-        query: float tensor `(B, T, D_q)`.
-        key: float tensor `(B, S, D_k)`.
-        value: float tensor `(B, S, D_v)`. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None,
-            which means the Keras mask of `key`, if any.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
-
-    Returns:
-        A float tensor `(B, T, D_v)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights `(B, T, S)`.
-
-    Source: Bahdanau, Cho and Bengio 2015, Neural Machine Translation by Jointly Learning to Align
-    and Translate, appendix A.1.2.
-    """
-
-    def __init__(self, units: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self.units = units
-        dtype = self.dtype_policy
-        self.query_projection = layers.Dense(units, use_bias=False, dtype=dtype, name="query")
-        self.key_projection = layers.Dense(units, dtype=dtype, name="key")
-        self.score_projection = layers.Dense(1, use_bias=False, dtype=dtype, name="score")
-
-    def build(self, query_shape: Any, key_shape: Any) -> None:
-        self.query_projection.build(query_shape)
-        self.key_projection.build(key_shape)
-        self.score_projection.build((None, None, None, self.units))
-        self.built = True
-
-    def call(
-        self,
-        query: Any,
-        key: Any,
-        value: Any = None,
-        padding_mask: Any = None,
-        return_attention_weights: bool = False,
-        key_mask: Any = None,
-    ) -> Any:
-        output, weights = self.attend(
-            query,
-            self.key_projection(key),
-            key if value is None else value,
-            key_mask if padding_mask is None else padding_mask,
-        )
-        record_attention(self, "cross", weights)
-        return (output, weights) if return_attention_weights else output
-
-    def attend(
-        self, query: Any, projected_key: Any, value: Any, padding_mask: Any = None
-    ) -> tuple[Any, Any]:
-        """Computes attention to keys that `key_projection` has projected.
-
-        A loop over queries projects the keys once and then calls this method for each query.
-
-        Args:
-            query: float tensor `(B, T, D_q)`.
-            projected_key: float tensor `(B, S, units)`, the result of `key_projection`.
-            value: float tensor `(B, S, D_v)`.
-            padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
-
-        Returns:
-            A tuple of the output `(B, T, D_v)` and the attention weights `(B, T, S)`.
-        """
-        queries = ops.expand_dims(self.query_projection(query), 2)
-        hidden = ops.tanh(queries + ops.expand_dims(projected_key, 1))  # (B, T, S, units)
-        scores = ops.cast(ops.squeeze(self.score_projection(hidden), -1), "float32")
-        if padding_mask is not None:
-            scores = ops.where(padding_mask[:, None, :], scores, MASKED_SCORE)
-        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        return ops.matmul(weights, value), weights
-
 
 class AttentionalGRU(layers.Layer):
-    """GRU (gated recurrent unit) that attends to a memory before each step.
+    """GRU (gated recurrent unit) that attends to the encoder's states before each step.
 
-    From the state before the step, additive attention computes the context, a weighted mean of the
-    memory. The GRU reads the input and the context, and computes the new state.
-
-    Example:
-
-    >>> layer = AttentionalGRU(units=512)
-    >>> y = layer(y, initial_state=state, memory=memory, memory_padding_mask=source_ids != 0)
+    From its state q before the step, additive attention with the scores v^T tanh(W_q q + W_k k)
+    computes the context, a weighted mean of the encoder's states k. The GRU reads the input and the
+    context. Its reset gate is applied after the matrix product, as in cuDNN and PyTorch.
 
     Args:
         units: Width U of the state, and of the hidden layer of the attention.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        initial_state: float tensor `(B, U)`, the state before the first step.
-        memory: float tensor `(B, S, D_m)`, the encoder's output.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None, which
-            means the Keras mask of `memory`, if any.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        initial_state: float tensor `(B, U)`.
+        memory: float tensor `(B, S, D_m)`, the encoder's states.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token.
 
     Returns:
-        A float tensor `(B, T, U + D_m)`: the state after each step, followed by the context of the
-        step. With `return_attention_weights`, the layer returns a tuple of this tensor and the
-        attention weights `(B, T, S)`.
+        A tuple of a float tensor `(B, T, U + D_m)`, the state after each step and the context of
+        the step, and the attention weights `(B, T, S)`.
 
-    Source: Bahdanau, Cho and Bengio 2015, appendix A.1.2 and A.2.2. The reset gate is applied after
-    the matrix product, as in cuDNN and PyTorch.
+    Source: Bahdanau, Cho and Bengio 2015, appendix A.1.2 and A.2.2.
     """
 
     def __init__(self, units: int, **kwargs: Any) -> None:
@@ -310,31 +208,25 @@ class AttentionalGRU(layers.Layer):
         # XLA cannot compile the gradient of a loop of TensorFlow without a maximum number of steps.
         self.supports_jit = keras.config.backend() != "tensorflow"
         self.units = units
-        self.attention = AdditiveAttention(units, dtype=self.dtype_policy, name="attention")
-        self.cell = layers.GRUCell(units, dtype=self.dtype_policy, name="cell")
+        options = {"dtype": self.dtype_policy}
+        self.query_projection = layers.Dense(units, use_bias=False, name="query", **options)
+        self.key_projection = layers.Dense(units, name="key", **options)
+        self.score_projection = layers.Dense(1, use_bias=False, name="score", **options)
+        self.cell = layers.GRUCell(units, name="cell", **options)
 
     def build(self, x_shape: Any, initial_state_shape: Any, memory_shape: Any) -> None:
-        self.attention.build((None, None, self.units), memory_shape)
+        self.query_projection.build((None, None, self.units))
+        self.key_projection.build(memory_shape)
+        self.score_projection.build((None, None, None, self.units))
         self.cell.build((None, x_shape[-1] + memory_shape[-1]))
-        self.built = True
 
     def call(
-        self,
-        x: Any,
-        initial_state: Any,
-        memory: Any,
-        memory_padding_mask: Any = None,
-        return_attention_weights: bool = False,
-        x_mask: Any = None,
-        initial_state_mask: Any = None,
-        memory_mask: Any = None,
-    ) -> Any:
-        # Keras sets the last three arguments. Padding at the end of `x` needs no mask.
-        mask = memory_mask if memory_padding_mask is None else memory_padding_mask
-        keys = self.attention.key_projection(memory)
+        self, x: Any, initial_state: Any, memory: Any, memory_padding_mask: Any
+    ) -> tuple[Any, Any]:
+        keys = self.key_projection(memory)
 
         def advance(carried: tuple[Any, Any, Any], inputs: Any) -> tuple[Any, Any]:
-            carried = self.step(inputs[:, None], carried[0], keys, memory, mask)
+            carried = self.step(inputs[:, None], carried[0], keys, memory, memory_padding_mask)
             return carried, carried
 
         state = ops.cast(initial_state, self.compute_dtype)[:, None]
@@ -342,28 +234,29 @@ class AttentionalGRU(layers.Layer):
         _, found = ops.scan(advance, begin, ops.swapaxes(x, 0, 1))
         states, contexts, weights = (ops.swapaxes(x[:, :, 0], 0, 1) for x in found)
         record_attention(self, "cross", weights)
-        output = ops.concatenate([states, contexts], axis=-1)
-        return (output, weights) if return_attention_weights else output
+        return ops.concatenate([states, contexts], axis=-1), weights
 
     def step(
-        self, x: Any, state: Any, projected_memory: Any, memory: Any, memory_padding_mask: Any
+        self, x: Any, state: Any, keys: Any, memory: Any, memory_padding_mask: Any
     ) -> tuple[Any, Any, Any]:
         """Computes one step of N independent sequences per memory, such as the beams of a search.
 
         Args:
             x: float tensor `(B, N, D)`.
             state: float tensor `(B, N, U)`, the state before the step.
-            projected_memory: float tensor `(B, S, U)`, the result of `attention.key_projection`.
+            keys: float tensor `(B, S, U)`, the result of `key_projection`.
             memory: float tensor `(B, S, D_m)`.
-            memory_padding_mask: bool tensor `(B, S)`, True = real source token, or None.
+            memory_padding_mask: bool tensor `(B, S)`, True = real source token.
 
         Returns:
             A tuple of the new state `(B, N, U)`, the context `(B, N, D_m)` and the attention
             weights `(B, N, S)`.
         """
-        context, weights = self.attention.attend(
-            state, projected_memory, memory, memory_padding_mask
-        )
+        hidden = ops.tanh(self.query_projection(state)[:, :, None] + keys[:, None])  # (B, N, S, U)
+        scores = ops.cast(ops.squeeze(self.score_projection(hidden), -1), "float32")
+        scores = ops.where(memory_padding_mask[:, None], scores, -1e9)
+        weights = ops.cast(ops.softmax(scores, axis=-1), memory.dtype)
+        context = ops.matmul(weights, memory)
         inputs = ops.concatenate([x, context], axis=-1)
         flat = ops.reshape(inputs, (-1, inputs.shape[-1]))
         new, _ = self.cell(flat, [ops.reshape(state, (-1, self.units))])
@@ -387,11 +280,6 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
     and the last token. Unlike in the paper, one matrix is both target embedding and output
     projection (Press and Wolf 2017), and dropout follows the embeddings, the encoder and the maxout
     layer.
-
-    Example:
-
-    >>> model = AttentionalRecurrentSeq2Seq(vocabulary_size=8000)
-    >>> logits = model({"source_ids": source_ids, "target_ids": target_ids})     # (B, T, 8000)
 
     Args:
         vocabulary_size, target_vocabulary_size, pad_id, dtype: See `Transformer`.
@@ -449,8 +337,8 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
         state = bridge(backward_states[:, 0])
         memory = dropout(ops.concatenate([forward(x, mask=mask), backward_states], axis=-1))
         y = dropout(target_embedding(target_ids))
-        decoded = decoder(y, initial_state=state, memory=memory, memory_padding_mask=mask)
-        states = dropout(_maxout(output(ops.concatenate([decoded, y], axis=-1))))
+        decoded, _ = decoder(y, initial_state=state, memory=memory, memory_padding_mask=mask)
+        states = dropout(maxout(output(ops.concatenate([decoded, y], axis=-1))))
         logits = target_embedding(states, reverse=True)
         super().__init__(inputs, logits, **kwargs)
 
@@ -479,7 +367,7 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
             beam=ops.repeat(state[:, None], beam_size, axis=1),
             sentence={
                 "memory": memory,
-                "projected_memory": self.decoder.attention.key_projection(memory),
+                "keys": self.decoder.key_projection(memory),
                 "padding_mask": padding_mask(source_ids, self.pad_id),
             },
         )
@@ -498,11 +386,11 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
         state, context, weights = self.decoder.step(
             x,
             cache.beam,
-            sentence["projected_memory"],
+            sentence["keys"],
             sentence["memory"],
             sentence["padding_mask"],
         )
-        states = _maxout(self.output_layer(ops.concatenate([state, context, x], axis=-1)))
+        states = maxout(self.output_layer(ops.concatenate([state, context, x], axis=-1)))
         logits = self.step_logits(ops.reshape(states, (-1, self.d_embedding)), token_ids, cache)
         cache = cache._replace(beam=state)
         if return_attention_weights:
@@ -520,17 +408,11 @@ class AttentionalRecurrentSeq2Seq(Seq2Seq):
             for x in (*self._encode(source_ids), padding_mask(source_ids, self.pad_id))
         )
         y = self.target_embedding(ops.reshape(target_ids, (-1, length)))
-        _, weights = self.decoder(
-            y,
-            initial_state=state,
-            memory=memory,
-            memory_padding_mask=mask,
-            return_attention_weights=True,
-        )
+        _, weights = self.decoder(y, initial_state=state, memory=memory, memory_padding_mask=mask)
         return self.without_padding(weights, source_ids, target_ids)
 
 
-def _maxout(x: Any) -> Any:
+def maxout(x: Any) -> Any:
     """Returns the maximum of each element of the first half of `x` and its partner in the second.
 
     Args:
@@ -559,52 +441,41 @@ class ConvolutionalEncoderLayer(layers.Layer):
     beyond the ends of a sentence, and padding, count as zeros. The initial weights keep the
     variance of the input. Unlike the paper, the layer has no weight normalization.
 
-    Example:
-
-    >>> x = ConvolutionalEncoderLayer(d_model=256)(x, padding_mask=source_ids != 0)
-
     Args:
         d_model: Width D of input and output.
-        kernel_size: Number of positions that the convolution reads. Defaults to 3.
-        dropout_rate: Dropout rate of the input of the convolution, in [0, 1). Defaults to 0.1.
+        kernel_size: Number of positions that the convolution reads.
+        dropout_rate: Dropout rate of the input of the convolution, in [0, 1).
 
     Call arguments:
         x: float tensor `(B, S, D)`.
-        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None, which means the
-            Keras mask of `x`, if any.
+        padding_mask: bool tensor `(B, S)`, True = real token.
 
     Returns:
         A float tensor `(B, S, D)`.
 
-    Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning, §3.2 and §3.5.
+    Source: Gehring et al. 2017, §3.2 and §3.5.
     """
 
-    def __init__(
-        self, d_model: int, kernel_size: int = 3, dropout_rate: float = 0.1, **kwargs: Any
-    ) -> None:
+    def __init__(self, d_model: int, kernel_size: int, dropout_rate: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.d_model = d_model
         self.kernel_size = kernel_size
-        self.dropout_rate = dropout_rate
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         # Dropout and the gate make the variance smaller (§3.5).
-        initializer = keras.initializers.VarianceScaling(4 * (1 - dropout_rate), "fan_in")
         self.convolution = layers.Dense(
             2 * d_model,
-            kernel_initializer=initializer,
+            kernel_initializer=keras.initializers.VarianceScaling(4 * (1 - dropout_rate), "fan_in"),
             dtype=self.dtype_policy,
             name="convolution",
         )
 
     def build(self, x_shape: Any) -> None:
         self.convolution.build((*x_shape[:-1], self.kernel_size * self.d_model))
-        self.built = True
 
     @checkpointable
-    def call(self, x: Any, padding_mask: Any = None, mask: Any = None) -> Any:
-        padding_mask = mask if padding_mask is None else padding_mask
-        real = x if padding_mask is None else ops.where(padding_mask[..., None], x, 0.0)
+    def call(self, x: Any, padding_mask: Any) -> Any:
+        real = ops.where(padding_mask[..., None], x, 0.0)
         after = self.kernel_size // 2
         return (x + self._convolve(real, self.kernel_size - 1 - after, after)) * HALF_VARIANCE
 
@@ -627,56 +498,42 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
     so that a layer knows what the layers below attended to (multi-step attention). The scores are
     dot products without scaling.
 
-    Example:
-
-    >>> layer = ConvolutionalDecoderLayer(d_model=256, d_embedding=128)
-    >>> x = layer(x, embeddings=y, key=key, value=value, memory_padding_mask=source_ids != 0)
-
     Args:
-        d_model: Width D of input and output.
-        kernel_size, dropout_rate: See `ConvolutionalEncoderLayer`.
-        d_embedding: Width E of embeddings, keys and values. Defaults to `d_model`.
+        d_model, kernel_size, dropout_rate: See `ConvolutionalEncoderLayer`.
+        d_embedding: Width E of embeddings, keys and values.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
         embeddings: float tensor `(B, T, E)`, the embeddings of the target tokens.
         key: float tensor `(B, S, E)`, the encoder's output.
-        value: float tensor `(B, S, E)`, such as the encoder's output plus the source embeddings.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None, which
-            means the Keras mask of `key`, if any.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        value: float tensor `(B, S, E)`, the encoder's output plus the source embeddings.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token.
+        return_attention_weights: Whether to also return the attention weights `(B, T, S)`.
 
     Returns:
-        A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights `(B, T, S)`.
+        A float tensor `(B, T, D)`, or a tuple of this tensor and the attention weights.
 
-    Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning, §3.2 to §3.4.
+    Source: Gehring et al. 2017, §3.2 to §3.4.
     """
 
     def __init__(
         self,
         d_model: int,
-        kernel_size: int = 3,
-        dropout_rate: float = 0.1,
-        d_embedding: int | None = None,
+        kernel_size: int,
+        dropout_rate: float,
+        d_embedding: int,
         **kwargs: Any,
     ) -> None:
         super().__init__(d_model, kernel_size, dropout_rate, **kwargs)
-        self.d_embedding = d_model if d_embedding is None else d_embedding
+        self.d_embedding = d_embedding
         options = {"kernel_initializer": "lecun_normal", "dtype": self.dtype_policy}
-        self.query_projection = layers.Dense(self.d_embedding, name="query", **options)
+        self.query_projection = layers.Dense(d_embedding, name="query", **options)
         self.output_projection = layers.Dense(d_model, name="output", **options)
 
-    def build(
-        self,
-        x_shape: Any,
-        embeddings_shape: Any = None,
-        key_shape: Any = None,
-        value_shape: Any = None,
-    ) -> None:
+    def build(self, x_shape: Any, embeddings_shape: Any, key_shape: Any, value_shape: Any) -> None:
         super().build(x_shape)
         self.query_projection.build(x_shape)
-        self.output_projection.build((*x_shape[:-1], self.d_embedding))
+        self.output_projection.build(embeddings_shape)
 
     @checkpointable
     def call(
@@ -685,17 +542,12 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
         embeddings: Any,
         key: Any,
         value: Any,
-        memory_padding_mask: Any = None,
+        memory_padding_mask: Any,
         return_attention_weights: bool = False,
-        x_mask: Any = None,
-        embeddings_mask: Any = None,
-        key_mask: Any = None,
-        value_mask: Any = None,
     ) -> Any:
-        # Keras sets the last four arguments. Padding at the end of `x` needs no mask.
-        mask = key_mask if memory_padding_mask is None else memory_padding_mask
         convolved = self._convolve(x, self.kernel_size - 1, 0)
-        output, weights = self._attend(x, convolved, embeddings, key, value, mask)
+        memory = key, value, memory_padding_mask
+        output, weights = self._attend(x, convolved, embeddings, *memory)
         record_attention(self, "cross", weights)
         return (output, weights) if return_attention_weights else output
 
@@ -704,17 +556,12 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
     ) -> tuple[Any, Any]:
         """Adds the attention's result to `convolved`, and the layer's input `x` to the sum."""
         query = (self.query_projection(convolved) + embeddings) * HALF_VARIANCE
-        length = ops.zeros((1, 1), "int32") + ops.shape(key)[1]
-        if mask is not None:
-            mask = ops.cast(mask, "bool")
-            length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
-            mask = mask[:, None]
         context, weights = scaled_dot_product_attention(
-            query, key, value, attention_mask=mask, use_scale=False
+            query, key, value, attention_mask=mask[:, None], use_scale=False
         )
         # A mean of n independent vectors has 1 / n of their variance (§3.5).
-        scale = ops.sqrt(ops.cast(length, "float32"))[..., None]
-        context = context * ops.cast(scale, self.compute_dtype)
+        length = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)[..., None]
+        context = context * ops.cast(ops.sqrt(length), self.compute_dtype)
         attended = (convolved + self.output_projection(context)) * HALF_VARIANCE
         return (x + attended) * HALF_VARIANCE, weights
 
@@ -728,9 +575,7 @@ class ConvolutionalDecoderLayer(ConvolutionalEncoderLayer):
             past: float tensor `(B, N, kernel_size - 1, D)`, the inputs `x` of the steps before.
                 Before the first step, they are zeros.
             embeddings: float tensor `(B, N, E)`, the embeddings of the new tokens.
-            key: float tensor `(B, S, E)`.
-            value: float tensor `(B, S, E)`.
-            memory_padding_mask: bool tensor `(B, S)`, True = real source token, or None.
+            key, value, memory_padding_mask: See the call arguments.
 
         Returns:
             A tuple of the output `(B, N, D)`, the new `past`, and the attention weights
@@ -757,11 +602,6 @@ class ConvolutionalSeq2Seq(Seq2Seq):
 
     Unlike in the paper, one matrix is both target embedding and output projection (Press and Wolf
     2017), there is no weight normalization, and the encoder's gradients are not scaled.
-
-    Example:
-
-    >>> model = ConvolutionalSeq2Seq(vocabulary_size=8000)
-    >>> logits = model({"source_ids": source_ids, "target_ids": target_ids})     # (B, T, 8000)
 
     Args:
         vocabulary_size, target_vocabulary_size, pad_id, dtype: See `Transformer`.
@@ -915,7 +755,7 @@ class ConvolutionalSeq2Seq(Seq2Seq):
         states = ops.reshape(self.decoder_output(y), (-1, self.d_embedding))
         logits, cache = self.step_logits(states, token_ids, cache), cache._replace(beam=past)
         if return_attention_weights:
-            return logits, cache, _mean(weights)
+            return logits, cache, mean(weights)
         return logits, cache
 
     def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
@@ -935,10 +775,10 @@ class ConvolutionalSeq2Seq(Seq2Seq):
             memory = {"key": key, "value": value, "memory_padding_mask": mask}
             y, own = layer(y, embeddings=embeddings, **memory, return_attention_weights=True)
             weights.append(own)
-        return self.without_padding(_mean(weights), source_ids, target_ids)
+        return self.without_padding(mean(weights), source_ids, target_ids)
 
 
-def _mean(weights: list[Any]) -> Any:
+def mean(weights: list[Any]) -> Any:
     """Returns the mean of equally shaped tensors, in float32."""
     return sum(ops.cast(own, "float32") for own in weights) / len(weights)
 
