@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +67,16 @@ def program_of(architecture: str) -> list[str]:
             f"architecture {architecture} from a file. Received: a class of the module "
             f"{model_class.__module__}, which has no file"
         ) from None
+
+
+def command_line(architecture: str) -> str:
+    """Returns the command that knows an architecture, such as "keras-transformer", for messages."""
+    try:
+        program = program_of(architecture)
+    except UserError:
+        program = []
+    words = ["python", os.path.relpath(program[0])] if program else ["keras-transformer"]
+    return shlex.join(words)
 
 
 def run_program(file: str | None = None) -> None:

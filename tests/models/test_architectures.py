@@ -8,7 +8,7 @@ from support.small_models import TARGET_V, small_model
 
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES, Transformer, register_architecture
-from keras_transformer.models.architectures import program_of, run_program
+from keras_transformer.models.architectures import command_line, program_of, run_program
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 
 pytestmark = pytest.mark.once
@@ -67,7 +67,9 @@ class Own(Transformer):
     assert ARCHITECTURES["own"].presets == {"base": {"num_layers": 1}}
     assert ARCHITECTURES["own"].settings() == Transformer.settings()
     assert program_of("own") == [str(program)]
+    assert command_line("own").startswith("python ")
     assert program_of("transformer") == []
+    assert command_line("transformer") == "keras-transformer"
     run_program()
 
 
