@@ -18,6 +18,7 @@ def main() -> None:
     """Chooses the backend, and runs the command line."""
     try:
         choose_backend()
+        _check_backend()
         with _log_lines_hidden():
             from keras_transformer.cli import main as command_line
     except KeyboardInterrupt:
@@ -53,6 +54,16 @@ def choose_backend() -> None:
         sys.exit(
             f"Error: the backend {backend} is not installed (installed: "
             f"{', '.join(installed) or 'none'}): pip install 'keras3-transformer[{backend}]'"
+        )
+
+
+def _check_backend() -> None:
+    """Ends the process if a program imported Keras before it chose this backend."""
+    keras, backend = sys.modules.get("keras"), os.environ.get("KERAS_BACKEND")
+    if keras is not None and backend and keras.config.backend() != backend:
+        sys.exit(
+            f"Error: this program imported Keras before it knew --backend {backend}. Set "
+            f"KERAS_BACKEND={backend}, or call `keras_transformer_cli.choose_backend()` first"
         )
 
 

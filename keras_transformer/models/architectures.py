@@ -57,7 +57,7 @@ def program_of(architecture: str) -> list[str]:
         UserError: If the class is in no file, such as a class of a notebook.
     """
     model_class = ARCHITECTURES[architecture]
-    if model_class.__module__.partition(".")[0] == __name__.partition(".")[0]:
+    if model_class.__module__.startswith(f"{__package__}."):
         return []
     try:
         return [str(Path(inspect.getfile(model_class)).resolve())]

@@ -105,6 +105,13 @@ finally:
 """
 
 
+def test_a_program_that_imported_keras_for_another_backend_is_refused():
+    code = "import keras, keras_transformer_cli; keras_transformer_cli.main()"
+    found = start(code, "recipes", "--backend", "torch", KERAS_BACKEND="jax")
+    assert found.returncode == 1
+    assert found.stderr.startswith("Error: this program imported Keras before it knew --backend")
+
+
 @pytest.mark.parametrize(
     ("words", "given", "installed", "chosen"),
     [
