@@ -20,7 +20,8 @@ class Seq2Seq(ConfiguredModel):
     The class defines what all architectures have in common: published sizes, the output projection
     and a limited vocabulary. A subclass creates its layers, calls
     `super().__init__(inputs, logits)` and defines `init_cache` and `step` (see `Searchable` in
-    `models/protocol.py`). `register_architecture` makes it known to recipes.
+    `models/protocol.py`), which call `embed_step` and `step_logits`. `register_architecture` makes
+    the class known to recipes.
 
     Attributes:
         architecture: The value of a recipe's `model.architecture` that stands for the class.
