@@ -29,12 +29,9 @@ from keras_transformer.layers import (
     scaled_dot_product_attention,
 )
 from keras_transformer.models import (
-    AttentionalRecurrentSeq2Seq,
     BertEncoder,
-    ConvolutionalSeq2Seq,
     LanguageModel,
     MaskedLanguageModel,
-    RecurrentSeq2Seq,
     Transformer,
 )
 from keras_transformer.training import (
@@ -106,10 +103,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "AttentionalRecurrentSeq2Seq",
     "BatchPlan",
     "BertEncoder",
-    "ConvolutionalSeq2Seq",
     "Decoder",
     "DecoderLayer",
     "Encoder",
@@ -127,7 +122,6 @@ __all__ = [
     "Perplexity",
     "PositionalEncoding",
     "Recipe",
-    "RecurrentSeq2Seq",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "Run",

@@ -1,8 +1,9 @@
 """Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder.
 
-`python -m keras_transformer.export.run_export RUN OPTIONS` exports in the process that `export_run`
-starts for a SavedModel. OPTIONS are `ExportOptions` as JSON, and the last line of the output is an
-`Exported` or an error as JSON.
+`python -m keras_transformer.export.run_export RUN OPTIONS [PROGRAM]` exports in the process that
+`export_run` starts for a SavedModel. OPTIONS are `ExportOptions` as JSON, PROGRAM is the file that
+registers the architecture (see `program_of`), and the last line of the output is an `Exported` or
+an error as JSON.
 """
 
 import json
@@ -17,6 +18,7 @@ from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export.options import ExportOptions, check_installed
+from keras_transformer.models.architectures import program_of, run_program
 from keras_transformer.runs.run import Run
 
 MAX_BEAM_SIZE = 16  # of a request to a SavedModel
@@ -135,8 +137,9 @@ def _export(run: Run, options: ExportOptions) -> Exported:
 
 def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = [str(run.directory), options.model_dump_json()]
     with child_process(
-        [sys.executable, "-m", __name__, str(run.directory), options.model_dump_json()],
+        [sys.executable, "-m", __name__, *words, *program_of(run.recipe.model.architecture)],
         text=True,
         encoding="utf-8",
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -154,8 +157,9 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     return Exported(Path(directory), comparison)
 
 
-def _main(run: str, options: str) -> None:
+def _main(run: str, options: str, *program: str) -> None:
     try:
+        run_program(*program)
         exported = _export(Run.open(run), ExportOptions.model_validate_json(options))
         answer = [*map(str, exported), None]
     except (OSError, UserError, ValueError) as error:

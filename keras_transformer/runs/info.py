@@ -11,6 +11,7 @@ from typing import Any
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.models.architectures import command_line
 from keras_transformer.recipe.run_folders import find_run
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.logged_scalars import logged_scalars
@@ -227,4 +228,5 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
         scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
         if not any(score.get("split") == "test" and score["is_current"] for score in scores):
             commands.insert(1, f"evaluate {run}")
-    return [f"keras-transformer {command}" for command in commands]
+    program = command_line(info["model"]["class"])
+    return [f"{program} {command}" for command in commands]

@@ -20,6 +20,7 @@ from keras_transformer._files import (
     remove,
 )
 from keras_transformer.errors import UserError
+from keras_transformer.models.architectures import command_line
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.run_folders import find_run, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
@@ -350,7 +351,9 @@ class Run:
 
     def command(self, name: str, options: str) -> str:
         """Returns a command line for this run, to show to the user."""
-        return f"keras-transformer {name} {shlex.quote(name_of(self.directory))} {options}"
+        # `info` describes a run whose recipe cannot be read.
+        program = command_line(self.recipe.model.architecture if self.recipe else "transformer")
+        return f"{program} {name} {shlex.quote(name_of(self.directory))} {options}"
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""

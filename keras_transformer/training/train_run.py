@@ -200,7 +200,7 @@ def _check_memory(recipe: Recipe) -> None:
     Otherwise, the system would end the process without a message.
     """
     sizes, vocabulary_size = recipe.model.sizes, recipe.tokenizer.vocabulary_size
-    width, layers = sizes["d_model"], sizes.get("num_layers", 1)
+    width, layers = sizes.get("d_model", 1), sizes.get("num_layers", 1)
     weights = sizes.get("d_embedding", width) * vocabulary_size
     weights += layers * width * (width + sizes.get("d_ff", width))
     needed, available = 4 * weights / 2**20, available_mebibytes()

@@ -99,10 +99,17 @@ installed = os.environ.pop("INSTALLED").split()
 find = importlib.util.find_spec
 entry.installed_backends = lambda: installed
 try:
-    entry._choose_backend(sys.argv[1:])
+    entry.choose_backend()
 finally:
     print(os.environ["KERAS_BACKEND"], "keras" in sys.modules)
 """
+
+
+def test_a_program_that_imported_keras_for_another_backend_is_refused():
+    code = "import keras, keras_transformer_cli; keras_transformer_cli.main()"
+    found = start(code, "recipes", "--backend", "torch", KERAS_BACKEND="jax")
+    assert found.returncode == 1
+    assert found.stderr.startswith("Error: this program imported Keras before it knew --backend")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """What the writers of other formats need of a model: checks and weights."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
 from support.parallel_text import SENTENCES
-from support.seq2seq_models import new_model as new_seq2seq_model
 from support.small_models import LENGTH, small_model
 
 from keras_transformer.data import Tokenizer
@@ -58,7 +59,7 @@ def test_what_a_format_does_not_support_is_refused_by_name(options, received):
 
 @pytest.mark.once
 def test_other_architectures_are_refused():
-    model = new_seq2seq_model("recurrent", vocabulary_size=9)
+    model = SimpleNamespace(architecture="own")
     with pytest.raises(ValueError, match="It supports only the architecture transformer"):
         check_supported(model, "It")
 

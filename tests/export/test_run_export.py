@@ -14,7 +14,7 @@ from keras_transformer.cli import main
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.models import Transformer
+from keras_transformer.models import ARCHITECTURES, Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.engines import open_translator
@@ -115,15 +115,18 @@ def test_errors_of_the_process_that_writes_the_saved_model_are_one_line(run, tmp
 
 
 @pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
-def test_formats_for_transformers_refuse_other_models_before_they_load_them(run, format):
+def test_formats_for_transformers_refuse_other_models_before_they_load_them(
+    run, format, monkeypatch
+):
+    monkeypatch.setitem(ARCHITECTURES, "own", Transformer)
     recipe = (run / "recipe.yaml").read_text()
     model = recipe[recipe.index("model:") : recipe.index("training:")]
-    other = "model: {architecture: recurrent, preset: tiny}\n"
+    other = "model: {architecture: own, preset: tiny}\n"
     (run / "recipe.yaml").write_text(recipe.replace(model, other))
     (run / "model.keras").write_text("not read")
     line = fails(run, "--format", format)
     assert line.startswith(f"The format {format} supports only the architecture transformer")
-    with pytest.raises(UserError, match="The engine ctranslate2 supports only .*=recurrent"):
+    with pytest.raises(UserError, match="The engine ctranslate2 supports only .*=own"):
         open_translator(Run.open(run), engine="ctranslate2")
 
 

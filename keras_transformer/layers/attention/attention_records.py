@@ -56,7 +56,16 @@ def is_recorded() -> bool:
 
 
 def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
-    """Adds a record if the call is within `recorded_attention`."""
+    """Records the attention weights of a call, if `attention_maps` runs the model.
+
+    An attention layer of your own calls this function at the end of its `call`.
+
+    Args:
+        layer: The layer.
+        kind: `"encoder"` for self-attention to all positions, `"decoder"` for causal
+            self-attention, `"cross"` for attention to another sequence.
+        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    """
     if _records.current is not None:
         _records.current.append(AttentionRecord(layer, kind, weights))
 
