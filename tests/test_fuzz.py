@@ -9,32 +9,20 @@ import io
 import itertools
 import json
 import math
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import requests
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from support.time_limit import time_limit
 
-from keras_transformer._files import read_config
-from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_lines, read_parallel
+from keras_transformer.data import CorpusError, read_lines, read_parallel
 from keras_transformer.data.corpus import read_standard_input
-from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
-from keras_transformer.runs.checkpoints import checkpoint_folders
-from keras_transformer.runs.run import Run
-from keras_transformer.serving import ServedTranslation, ServingClient
-from keras_transformer.serving.endpoint import NotFoundError, RestEndpoint, TemporaryError
-from keras_transformer.translation.open_run import open_model
-from keras_transformer.translation.translator import Translator
 
 pytestmark = pytest.mark.slow
 
@@ -211,208 +199,3 @@ def test_recipes(tmp_path, recipe_tree, draw):
     if recipe is not None:
         path.write_text(recipe.to_yaml(), encoding="utf-8")
         assert load_recipe(path) == recipe
-
-
-KEYS = st.sampled_from(
-    "name seed data data.max_length data.download.url model.preset model.d_model training.steps "
-    "training.ema_momentum evaluation.beam_size evaluation.tokenize . .. x".split()
-)
-
-
-@fuzz("setting")
-@given(KEYS, st.one_of(TREES.map(str), st.text(max_size=20), TREES.map(repr)))
-def test_settings_of_recipes(key, value):
-    for setting in (f"{key}={value}", value):
-        result_or_refusal(lambda text=setting: load_recipe("quickstart", [text]), UserError)
-
-
-@fuzz("tokenizer")
-@given(st.data())
-def test_tokenizer_folders(tmp_path, draw):
-    folder = tmp_path / "tokenizer"
-    shutil.copytree(RUN / "tokenizer", folder, dirs_exist_ok=True)
-    name = draw.draw(st.sampled_from(["tokenizer.json", "tokenizer.json", "source.model"]))
-    if draw.draw(st.booleans()):
-        content = damaged((folder / name).read_bytes(), draw)
-    else:
-        content = json.dumps(draw.draw(TREES)).encode()
-    (folder / name).write_bytes(content)
-    original = Tokenizer.load(RUN / "tokenizer")
-    tokenizer = result_or_refusal(lambda: Tokenizer.load(folder), UserError)
-    assert tokenizer is None or tokenizer.fingerprint == original.fingerprint
-
-
-@fuzz("training text")
-@given(
-    st.lists(TEXT.map(lambda data: data.decode("utf-8", "replace")), max_size=30),
-    st.sampled_from([4, 5, 9, 30, 300, 2**31, -1]),
-    st.sampled_from(["bpe", "unigram"]),
-    st.booleans(),
-)
-def test_tokenizers_of_any_text(sentences, vocabulary_size, model_type, joint):
-    pairs = list(zip(sentences, sentences[::-1], strict=True))
-    tokenizer = result_or_refusal(
-        lambda: Tokenizer.train(pairs, vocabulary_size, model_type, joint), UserError
-    )
-    if tokenizer is not None:
-        assert tokenizer.target_vocabulary_size == vocabulary_size
-        assert len(tokenizer.encode_source(sentences)) == len(sentences)
-
-
-@fuzz("options")
-@given(st.sampled_from([SearchOptions, SamplingOptions]), st.data())
-def test_options_of_search(kind, draw):
-    names = st.sampled_from([*kind.model_fields, "unknown"])
-    values = draw.draw(st.dictionaries(names, SCALARS | TREES, max_size=3))
-    options = result_or_refusal(lambda: kind(**values), ValidationError)
-    if options is not None:
-        assert hash(options) == hash(kind(**options.model_dump()))
-        numbers = [x for x in options.model_dump().values() if isinstance(x, int | float)]
-        assert all(abs(x) <= 2**31 - 1 and math.isfinite(np.float32(x)) for x in numbers)
-        assert getattr(options, "temperature", 1) > 0
-
-
-@pytest.fixture(scope="module")
-def translator():
-    run = Run.open(RUN)
-    return Translator(open_model(run), run.tokenizer(), SearchOptions(beam_size=1, max_length=4))
-
-
-WORDS = st.one_of(
-    TEXT.map(lambda data: data.decode("utf-8", "replace")),
-    st.text(max_size=20),
-    st.sampled_from(["", " ", "\n", "one", "\udcff", "x" * 3000]),
-)
-
-
-@fuzz("sentences")
-@given(st.lists(WORDS | TREES, max_size=4), st.none() | st.lists(WORDS | TREES, max_size=4))
-def test_sentences_and_prefixes(translator, sentences, prefixes):
-    found = result_or_refusal(
-        lambda: translator.translate(sentences, prefixes), UserError, ValueError, TypeError
-    )
-    if found is not None:
-        assert len(found) == len(sentences)
-        assert all(isinstance(text, str) for text in found)
-
-
-class Answers:
-    """An endpoint with an answer that a test draws."""
-
-    address, model, version = "here", "m", None
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def predict(self, signature, inputs):
-        return self.answer
-
-
-ROWS = st.lists(SCALARS | st.lists(SCALARS, max_size=3), max_size=3)
-OUTPUTS = st.fixed_dictionaries(
-    {}, optional={name: ROWS for name in ("translation", "score", "translations", "scores")}
-)
-
-
-@fuzz("answer")
-@given(OUTPUTS | TREES, st.integers(1, 3))
-def test_answers_of_servers(answer, count):
-    client = ServingClient(Answers(answer), retries=0)
-    texts = ["a"] * count
-    found = result_or_refusal(lambda: client.translate(texts), UserError)
-    assert found is None or (len(found) == count and all(map(is_translation, found)))
-    found = result_or_refusal(lambda: client.translate_nbest(texts, 2), UserError)
-    assert found is None or len(found) == count
-    assert all(is_translation(x) for best in found or () for x in best)
-
-
-def is_translation(found):
-    return (
-        isinstance(found, ServedTranslation)
-        and isinstance(found.text, str)
-        and isinstance(found.score, int | float)
-    )
-
-
-JSON = st.one_of(TREES, OUTPUTS.map(lambda outputs: {"outputs": outputs})).map(
-    lambda tree: json.dumps(tree).encode("utf-8", "surrogatepass")
-)
-STATES = st.fixed_dictionaries({"model_version_status": st.lists(TREES, max_size=2) | TREES}).map(
-    lambda tree: json.dumps(tree).encode()
-)
-
-
-@fuzz("response")
-@given(JSON | STATES | st.binary(max_size=30), st.sampled_from([200, 200, 404, 400, 503, 302, 999]))
-def test_responses_over_http(content, status):
-    response = requests.Response()
-    response.status_code, response._content = status, content
-    endpoint = RestEndpoint("m", "http://localhost:1", None, timeout=5)
-    endpoint._session = SimpleNamespace(request=lambda *_, **__: response)
-    try:
-        endpoint.states()
-    except (UserError, TemporaryError, NotFoundError):
-        pass  # `ServingClient` explains them
-    found = result_or_refusal(
-        lambda: ServingClient(endpoint, retries=0).translate(["a"]), UserError
-    )
-    assert found is None or is_translation(*found)
-
-
-@fuzz("token store")
-@given(st.data())
-def test_damaged_token_stores(tmp_path, store, draw):
-    folder = tmp_path / "store"
-    shutil.copytree(store, folder, dirs_exist_ok=True)
-    path = draw.draw(st.sampled_from(sorted(folder.iterdir())))
-    if path.name == "meta.json" and draw.draw(st.booleans()):
-        path.write_text(json.dumps(draw.draw(TREES)))
-    else:
-        path.write_bytes(damaged(path.read_bytes(), draw))
-    found = result_or_refusal(lambda: TokenStore(folder), UserError)
-    if found is not None:
-        result_or_refusal(lambda: [found.pair(n) for n in range(len(found))], UserError)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz") / "store"
-    pairs = [("one", "eins"), ("two", "zwei"), ("twenty-six", "sechsundzwanzig")]
-    TokenStore.build(folder, pairs, Tokenizer.load(RUN / "tokenizer"), progress=False)
-    return folder
-
-
-NAMES = st.one_of(
-    st.integers(0, 10**9).map(lambda n: f"step-{n:08d}"),
-    st.sampled_from(["step-", "step-0000001", "step-00000001.bak", ".partial-step-00000001", "a"]),
-    st.text("step-0123456789.٣", min_size=1, max_size=14),
-).filter(lambda name: name not in (".", ".."))
-
-
-@fuzz("checkpoint names")
-@given(st.lists(NAMES, unique=True, max_size=5))
-def test_folders_beside_checkpoints(tmp_path, names):
-    folder = tmp_path / "checkpoints"
-    shutil.rmtree(folder, ignore_errors=True)
-    for name in names:
-        (folder / name).mkdir(parents=True)
-    own = [name for name in names if is_checkpoint(name)]
-    assert [path.name for path in checkpoint_folders(folder)] == sorted(own)
-
-
-def is_checkpoint(name):
-    digits = name.removeprefix("step-")
-    return len(name) == 13 and len(digits) == 8 and digits.isascii() and digits.isdigit()
-
-
-@fuzz("model file")
-@given(st.data())
-def test_damaged_model_files(tmp_path, draw):
-    path = tmp_path / "model.keras"
-    path.write_bytes(damaged((RUN / "model.keras").read_bytes(), draw))
-    config = result_or_refusal(lambda: read_config(path), UserError)
-    assert config is None or isinstance(config, dict)
-
-
-def test_ten_thousand_inputs_are_drawn():
-    assert sum(EXAMPLES.values()) >= 10_000

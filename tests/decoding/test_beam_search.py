@@ -214,17 +214,6 @@ def test_agrees_with_plain_beam_search():
     np.testing.assert_array_equal(one.ids[:, 0], result.ids[:, 0])
 
 
-def test_length_penalty_favours_the_longer():
-    """Eos at once has probability 1/2, A eos 0.36; they are equal at log 0.36 / log 0.5 = 1.474,
-    where (7/6)^alpha is 1.474, so at alpha = 2.52."""
-    model = BigramModel({BOS: {EOS: 0.5, A: 0.4, Z: 0.1}, A: {EOS: 0.9, Z: 0.1}, Z: {EOS: 1.0}}, V)
-    for length_penalty, expected in ((2.4, [EOS]), (2.6, [A, EOS])):
-        result = search(
-            model, SOURCES[:1], max_length=3, beam_size=2, length_penalty=length_penalty
-        )
-        assert trimmed(result.ids[0, 0]) == expected
-
-
 def test_stops_as_soon_as_no_live_beam_can_win():
     """Eos has probability 0.9 at once. What lives has 0.1, which at 20 tokens could still score
     log 0.1 / (25/6) = -0.55 and at 130 tokens log 0.1 / (135/6) = -0.10; log 0.9 is -0.105."""
@@ -292,18 +281,6 @@ def test_required_words_of_one_sentence_leave_the_others_as_they_are():
     np.testing.assert_array_equal(result.ids[1:], free.ids[1:])
     np.testing.assert_allclose(result.scores[1:], free.scores[1:], rtol=1e-5)
     assert has(trimmed(result.ids[0, 0]), [7, 8]) and 5 in result.ids[0, 0]
-
-
-def test_requiring_what_the_best_translation_has_finds_it():
-    model = PrefixModel(9)
-    model.table[:, EOS] += 1.0
-    sources = np.arange(4, 64, dtype="int32")[:, None]
-    options = {"max_length": 8, "beam_size": 8}  # enough for both banks
-    free = search(model, sources, **options)
-    last = np.take_along_axis(free.ids[:, 0], np.maximum(free.lengths - 2, 0), axis=1)
-    required_ids = np.where(last == EOS, PAD, last)[:, None]
-    result = search(model, sources, required_ids=required_ids, **options)
-    assert (result.scores >= free.scores - 1e-4).all()
 
 
 def has(ids, words):

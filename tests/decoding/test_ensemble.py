@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.fake_models import BOS, EOS, PAD, BigramModel
 from support.searching import beam_search as search
 from support.small_models import SIZES, V
 
@@ -55,15 +55,6 @@ def test_a_hypothesis_has_the_mean_probabilities_of_cached_transformers():
         of_tokens = np.take_along_axis(mean, ids[..., None], axis=-1)[..., 0]
         expected = np.sum(of_tokens * (ids != PAD), axis=-1)
         np.testing.assert_allclose(result.log_probabilities[:, column], expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_models_of_different_kinds_and_without_a_longer_cache():
-    ensemble = Ensemble([transformer(3), PrefixModel(V)])
-    assert not hasattr(ensemble, "extend_cache")
-    assert hasattr(Ensemble([transformer(3)]), "extend_cache")
-    result = search(ensemble, SOURCES, max_length=5, beam_size=2)
-    assert np.isfinite(result.scores).all()
 
 
 def test_attention_weights_are_the_mean_of_the_models():

@@ -1,15 +1,13 @@
 """Stages and shrinking batches change nothing but the time."""
 
-from contextlib import contextmanager
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
 from support.fake_models import PrefixModel
-from support.searching import beam_search, eagerly, quick_search
-from support.small_models import new_model, small_model
+from support.searching import beam_search, quick_search
+from support.small_models import new_model
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
@@ -123,16 +121,6 @@ def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
             assert_equal(found, search(model, request, max_length=max_length, options=options))
 
 
-def test_ngrams_longer_than_a_translation_forbid_nothing():
-    model, request = FixedModel(), Request(sources()[:2])
-    found = []
-    for size in (0, 9):
-        batch_search = BatchSearch(model)
-        strategy = make_strategy(model, SearchOptions(no_repeat_ngram_size=size))
-        found.append(batch_search(request, strategy, 4, batch_search.shapes(2, strategy)).ids)
-    np.testing.assert_array_equal(*found)
-
-
 def test_more_sentences_are_worth_more_programs():
     model = FixedModel()
     batch_search, strategy = BatchSearch(model), make_strategy(model, SearchOptions())
@@ -205,50 +193,6 @@ def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
     assert [batch_sizes(rows, FEW_SHAPES) for rows in (64, 16, 4)] == [[64, 16], [16, 4], [4]]
 
 
-@contextmanager
-def floatx(name):
-    before = keras.config.floatx()
-    keras.config.set_floatx(name)
-    try:
-        yield
-    finally:
-        keras.config.set_floatx(before)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        SearchOptions(coverage_penalty=0.2),
-        SearchOptions(no_repeat_ngram_size=2, repetition_penalty=1.5),
-        SearchOptions(beam_size=2, num_beam_groups=2, diversity_penalty=0.5),
-    ],
-)
-def test_the_dtype_of_new_layers_does_not_matter(options):
-    model, source_ids = small_model(), sources()[:2]
-    request = Request(source_ids, required_ids=np.full((2, 1, 1), 7, "int32"))
-    with eagerly():
-        expected = quick_search(model, request, 6, options)
-        with floatx("bfloat16"):
-            found = quick_search(model, request, 6, options)
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_array_equal(found.scores, expected.scores)
-
-
-@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0)])
-def test_constraints_without_tokens_change_nothing(shape):
-    model, source_ids = PrefixModel(V), sources()[:2]
-    words = np.zeros(shape, "int32")
-    request = {
-        "prefix_ids": np.zeros((2, 0), "int32"),
-        "forbidden_ids": words,
-        "required_ids": words,
-    }
-    request["shortlist"] = np.arange(V, dtype="int32") + np.zeros((2, 1), "int32")
-    free = search(model, source_ids, max_length=4)
-    found = search(model, Request(source_ids, **request, beam_sizes=[4, 4]), max_length=4)
-    np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(free.ids))
-
-
 WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")
 
 
@@ -272,9 +216,3 @@ def test_what_a_search_cannot_do_is_refused(options, request_, name):
     request = Request(sources()[:2], **request_)
     with pytest.raises(ValueError, match=name):
         search(PrefixModel(V), request, max_length=4, options=options)
-
-
-def test_a_length_may_be_an_integer_of_numpy():
-    model, source_ids = PrefixModel(V), sources()[:2]
-    found, expected = (search(model, source_ids, max_length=n) for n in (np.int64(6), 6))
-    np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))

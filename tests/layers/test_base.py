@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from support.contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
-from support.small_models import inputs_of, new_model
 
 from keras_transformer.layers import (
     Decoder,
@@ -135,16 +134,6 @@ def test_dense_is_that_of_keras(use_bias, training):
     np.testing.assert_allclose(to_numpy(ours(X, training=training)), expected, atol=1e-6)
 
 
-def test_dense_quantizes_like_that_of_keras():
-    ours, peer = Dense(4), keras.layers.Dense(4)
-    for layer in (ours, peer):
-        layer.build(X.shape)
-    peer.set_weights(ours.get_weights())
-    for layer in (ours, peer):
-        layer.quantize("int8")
-    np.testing.assert_allclose(to_numpy(ours(X)), to_numpy(peer(X)), atol=1e-6)
-
-
 def test_equals_the_product_of_the_rounded_numbers():
     generator = np.random.default_rng(0)
     x = generator.normal(size=(N, D)).astype("float32")
@@ -153,24 +142,6 @@ def test_equals_the_product_of_the_rounded_numbers():
     x_scale = 127 / np.abs(x).max(axis=-1, keepdims=True)
     expected = np.round(x * x_scale) @ kernel.astype("float64") / (x_scale * scale)
     np.testing.assert_allclose(to_numpy(int8_matmul(x, kernel, scale)), expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_quantized_model_decodes_from_the_cache_what_it_computes_at_once():
-    model = new_model("sinusoidal")
-    inputs = inputs_of(model)
-    exact = to_numpy(model(inputs))
-    model.quantize("int8")
-    kernels = [weight for weight in model.weights if weight.path.endswith(("kernel", "embeddings"))]
-    assert kernels and all(weight.dtype == "int8" for weight in kernels)
-    full = to_numpy(model(inputs))
-    error = np.abs(full - exact).max() / np.abs(exact).max()
-    assert 0 < error < 0.1
-    target_ids = inputs["target_ids"]
-    cache = model.init_cache(inputs["source_ids"], max_length=target_ids.shape[1])
-    for position in range(target_ids.shape[1]):
-        logits, cache = model.step(target_ids[:, position, None], cache, position)
-        np.testing.assert_allclose(to_numpy(logits)[:, 0], full[:, position], atol=2e-3)
 
 
 def test_layers_that_share_an_initializer_draw_their_own_numbers():

@@ -126,11 +126,6 @@ def test_sublayers_of_a_second_transformer_have_the_same_names(variant):
     check_names_of_sublayers(small_models.new_model(variant))
 
 
-@each_model
-def test_sublayers_of_a_second_model_have_the_same_names(name):
-    check_names_of_sublayers(MODELS[name]())
-
-
 def check_names_of_sublayers(model):
     again = type(model).from_config(model.get_config())
     assert _sublayers(again).keys() == _sublayers(model).keys()

@@ -278,19 +278,6 @@ def test_a_copy_is_the_same_model(change, way, tmp_path):
     assert_same_model(model, COPIES[way](model, tmp_path), TOLERANCES.get(change, 1e-4))
 
 
-@QUIET
-@pytest.mark.slow
-@pytest.mark.parametrize("way", COPIES)
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_copy_is_used_like_the_model(change, way, tokenizer, tmp_path):
-    tolerance = TOLERANCES.get(change, 1e-4)
-    other = changed_model(change, way, tmp_path)
-    assert_steps(other, tolerance)
-    assert_search(other, tolerance)
-    assert_translator(Translator(other, tokenizer, OPTIONS), other, tolerance)
-    assert_evaluation(new_trainer(other), other, change)
-
-
 TRAINER_COPIES = {
     "deep_copied": copy.deepcopy,
     "pickled": pickle.dumps,

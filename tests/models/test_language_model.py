@@ -83,14 +83,6 @@ def test_padding_of_prompts_may_be_anywhere():
     np.testing.assert_allclose(to_numpy(found.scores), to_numpy(expected.scores), atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize")
-@pytest.mark.slow
-def test_quantized_steps_equal_the_quantized_call():
-    model = new_model()
-    model.quantize("int8")
-    assert_steps_equal_call(model, tolerance=0.05)
-
-
 @pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
 def test_keeps_the_protocol(protocol):
     model = small_model()

@@ -52,13 +52,6 @@ def test_cached_equals_full_decoding(variant):
             np.testing.assert_allclose(to_numpy(logits[:, n]), full[n][:, position], atol=1e-5)
 
 
-def test_cache_is_laid_out_for_search():
-    model = small_model()
-    cache = model.init_cache(inputs_of(model)["source_ids"], max_length=LENGTH, beam_size=N)
-    for leaf in keras.tree.flatten(cache.beam):
-        assert leaf.shape[:2] == (B, N)
-
-
 def test_extended_cache_goes_on_where_it_was():
     model = small_model()
     inputs = inputs_of(model)
@@ -91,15 +84,6 @@ def test_step_returns_the_attention_to_the_source():
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
     assert is_padding.any()
     assert (weights[np.broadcast_to(is_padding[:, None], weights.shape)] == 0).all()
-
-
-def test_position_may_be_a_tensor():
-    model = small_model()
-    source_ids, token_ids = inputs_of(model)["source_ids"], np.full((B, N), 4, "int32")
-    cache = model.init_cache(source_ids, max_length=T + 2, beam_size=N)
-    by_number, _ = model.step(token_ids, cache, 3)
-    by_tensor, _ = model.step(token_ids, cache, keras.ops.convert_to_tensor(3, "int32"))
-    np.testing.assert_allclose(to_numpy(by_tensor), to_numpy(by_number), atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
@@ -143,30 +127,12 @@ def test_padding_changes_no_statistics_of_the_batch():
     assert np.abs(short - to_numpy(model(inputs))[is_real]).max() > 0.1
 
 
-def test_sentences_of_a_batch_do_not_affect_each_other():
-    model = small_model()
-    inputs = inputs_of(model)
-    whole = to_numpy(model(inputs))
-    for ids in inputs.values():
-        ids[0] = ids[0, ::-1]
-    changed = to_numpy(model(inputs))
-    np.testing.assert_allclose(changed[1], whole[1], atol=1e-5)
-    assert np.abs(changed[0] - whole[0]).max() > 0.1
-
-
 @pytest.mark.parametrize("batch, source, target", [(1, 1, 1), (3, 11, 2)])
 def test_takes_other_batch_and_sequence_lengths(batch, source, target):
     model = small_model()
     inputs = inputs_of(model, batch, source, target)
     expected = reference.transformer(weights_of(model), model.get_config(), **inputs)
     np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
-
-
-def test_symbolic_shape_is_eager_shape():
-    model = small_model("separate_vocabularies")
-    assert model.output.shape == (None, None, TARGET_V)
-    assert model.output.dtype == "float32"
-    assert model(inputs_of(model)).shape == (B, T, TARGET_V)
 
 
 @pytest.mark.parametrize("variant", ["separate_vocabularies", "learned", "t5", "pre_norm"])
@@ -226,14 +192,6 @@ def test_search_gets_float32_logits_under_half_precision():
     np.testing.assert_allclose(to_numpy(logits), full_logits[:, :1], rtol=0, atol=2**-3)
 
 
-def test_dropout_acts_in_training_only():
-    model = new_model(num_layers=1, dropout_rate=0.5)
-    inputs = inputs_of(model)
-    inference = to_numpy(model(inputs))
-    np.testing.assert_array_equal(to_numpy(model(inputs)), inference)
-    assert np.abs(to_numpy(model(inputs, training=True)) - inference).max() > 0.1
-
-
 def test_predict_equals_call():
     model = small_model()
     inputs = inputs_of(model)
@@ -277,41 +235,6 @@ def test_saved_is_loaded(variant, tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
 
 
-def test_half_precision_policy_is_saved(tmp_path):
-    model = new_model(num_layers=1, dtype="mixed_bfloat16")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.dtype_policy.name == "mixed_bfloat16"
-    logits = loaded(inputs_of(loaded))
-    assert keras.backend.standardize_dtype(logits.dtype) == "bfloat16"
-
-
-def test_unknown_position_encoding_is_refused():
-    with pytest.raises(ValueError, match="Received: position_encoding='spiral'"):
-        Transformer(V, position_encoding="spiral")
-
-
-@pytest.mark.parametrize(
-    "pattern, window, message",
-    [
-        ("spiral", None, "None, one of .*'local'.*Received: attention_pattern='spiral'"),
-        ("local", None, "is required for.*attention_pattern='local', attention_window=None"),
-        ("full", 3, "other patterns. Received: attention_pattern='full', attention_window=3"),
-        (None, 3, "other patterns. Received: attention_pattern=None, attention_window=3"),
-        ("strided", 0, "`stride` must be an integer of at least 1. Received: stride=0"),
-    ],
-)
-def test_patterns_have_the_windows_that_they_need(pattern, window, message):
-    with pytest.raises(ValueError, match=message):
-        Transformer(V, attention_pattern=pattern, attention_window=window)
-
-
-def test_longer_than_max_length_is_refused_where_positions_are_learned():
-    model = small_model("learned")
-    with pytest.raises(ValueError, match=f"max_length={LENGTH}"):
-        model(inputs_of(model, source=LENGTH + 1))
-
-
 def sparse_crossentropy():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -332,12 +255,6 @@ def test_positions_on_the_scores_tell_orders_apart(name):
     inputs["source_ids"][0] = [7, 8, 9, 10, 11, 12, 6]
     swapped = {**inputs, "source_ids": inputs["source_ids"][:, [1, 0, 2, 3, 4, 5, 6]]}
     assert np.abs(to_numpy(model(swapped)) - to_numpy(model(inputs))).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", ["alibi", "t5"])
-def test_positions_on_the_scores_go_with_no_pattern(name):
-    with pytest.raises(ValueError, match="cannot be combined with a position encoding"):
-        new_model(name, attention_pattern="full")
 
 
 def test_every_layer_is_built():

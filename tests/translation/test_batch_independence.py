@@ -4,30 +4,22 @@ Hypothesis (the library) chooses models, options, sentences, constraints and bat
 """
 
 import functools
-import os
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from support.fake_models import EOS, PAD, PrefixModel
+from support.fake_models import EOS, PrefixModel
 from support.recurrent_model import RecurrentModel
-from support.searching import eagerly, quick_search
-from support.small_models import new_model
+from support.searching import eagerly
 
-from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenizer
-from keras_transformer.decoding import Request
-from keras_transformer.decoding.batch_search import BatchSearch
-from keras_transformer.decoding.buckets import MANY_SHAPES
-from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import make_strategy
+from keras_transformer import SamplingOptions, SearchOptions, Tokenizer
 from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator
 
 V, SEED = 13, 5
 LENGTHS = st.integers(1, 10)
-EXAMPLES = int(os.environ.get("KERAS_TRANSFORMER_EXAMPLES", "1500"))  # of the slow profile
 
 
 class GrowingModel(PrefixModel):
@@ -39,42 +31,6 @@ class GrowingModel(PrefixModel):
 
     def extend_cache(self, cache, max_length):
         return cache
-
-
-@functools.cache
-def model_named(name):
-    if name == "prefix":
-        return GrowingModel()
-    if name == "recurrent":
-        return RecurrentModel(V)
-    if name == "ensemble":
-        return Ensemble([GrowingModel(), PrefixModel(V)])
-    return new_model(name)
-
-
-FAKE = ("prefix", "prefix", "ensemble")
-REAL = ("recurrent", "sinusoidal", "rotary", "local_attention", "strided_attention")
-
-
-class Sentence(NamedTuple):
-    """What is asked of one sentence."""
-
-    source: list[int]
-    max_length: int
-    prefix: list[int]
-    forbidden: list[list[int]]
-    required: list[list[int]]
-    beam_size: int
-    length_penalty: float
-    shortlist: list[int]
-    index: int  # decides its random numbers
-
-
-class Case(NamedTuple):
-    model: str
-    options: object
-    sentences: list[Sentence]
-    fields: frozenset[str]  # of the request
 
 
 @st.composite
@@ -122,134 +78,7 @@ def words(count, width):
     return st.lists(st.lists(TOKENS, min_size=1, max_size=width), max_size=count)
 
 
-SENTENCES = st.builds(
-    Sentence,
-    source=st.lists(TOKENS, max_size=9).map(lambda ids: [*ids, EOS]),
-    max_length=LENGTHS,
-    prefix=st.lists(TOKENS, max_size=3),
-    forbidden=words(3, 3),
-    required=words(2, 3),
-    beam_size=st.integers(1, 9),
-    length_penalty=st.floats(0, 3, width=32),
-    shortlist=st.lists(TOKENS, min_size=1, max_size=6),
-    index=st.integers(0, 2**40),
-)
-
-
-@st.composite
-def cases(draw, names, most):
-    name = draw(st.sampled_from(names))
-    options = draw(st.one_of(beam_options(), beam_options(), sampling_options()))
-    fields = {"prefix_ids", "forbidden_ids"} | ({"shortlist"} if name != "recurrent" else set())
-    if isinstance(options, SearchOptions):
-        if name not in ("recurrent", "sinusoidal", "rotary") and options.coverage_penalty:
-            options = options.replace(coverage_penalty=0.0)
-        fields |= {"length_penalties", "required_ids"}
-        if options.num_beam_groups == 1:
-            fields |= {"beam_sizes"}
-    fields = draw(st.sets(st.sampled_from(sorted(fields))))
-    if {"required_ids", "beam_sizes"} <= fields:
-        fields -= {"beam_sizes"}
-    sentences = draw(st.lists(SENTENCES, min_size=1, max_size=most))
-    return Case(name, options, sentences, frozenset(fields))
-
-
-def padded(rows):
-    width = max(map(len, rows))
-    return np.array([[*row, *[PAD] * (width - len(row))] for row in rows], "int32")
-
-
-def padded_words(rows):
-    count, width = max(map(len, rows)), max([len(ids) for row in rows for ids in row], default=0)
-    array = np.full((len(rows), count, width), PAD, "int32")
-    for row, sequences in enumerate(rows):
-        for column, ids in enumerate(sequences):
-            array[row, column, : len(ids)] = ids
-    return array
-
-
-def request_of(case, sentences, max_length):
-    """The request of some sentences, no larger than they need."""
-    columns = Sentence(*zip(*sentences, strict=True))
-    arrays = {
-        "prefix_ids": padded(columns.prefix),
-        "forbidden_ids": padded_words(columns.forbidden),
-        "required_ids": padded_words(columns.required),
-        "beam_sizes": np.minimum(columns.beam_size, getattr(case.options, "beam_size", 1)),
-        "length_penalties": np.array(columns.length_penalty, "float32"),
-        "shortlist": padded(columns.shortlist),
-    }
-    arrays = {name: array for name, array in arrays.items() if name in case.fields and array.size}
-    if isinstance(case.options, SamplingOptions):
-        size = case.options.num_samples
-        arrays["random_numbers"] = random_numbers(SEED, columns.index, size, max_length)
-    return Request(padded(columns.source), np.array(columns.max_length), **arrays)
-
-
-def hypotheses(result, row):
-    """(ids, score, log-probability) of each hypothesis."""
-    columns = (result.ids[row], result.lengths[row], result.scores[row])
-    return [
-        (ids[:length].tolist(), score, log_probability)
-        for ids, length, score, log_probability in zip(
-            *columns, result.log_probabilities[row], strict=True
-        )
-    ]
-
-
-def assert_same(found, alone):
-    assert [ids for ids, *_ in found] == [ids for ids, *_ in alone]
-    for column in (1, 2):
-        np.testing.assert_allclose(
-            [x[column] for x in found], [x[column] for x in alone], atol=1e-4, rtol=1e-5
-        )
-
-
-def check(case):
-    """Searches the batch at once and in stages, and each sentence alone."""
-    model, strategy = model_named(case.model), make_strategy(model_named(case.model), case.options)
-    longest = max(sentence.max_length for sentence in case.sentences)
-    whole = request_of(case, case.sentences, longest)
-    event(type(case.options).__name__)
-    with eagerly():
-        kinds = [quick_search(model, whole, longest, case.options)]
-        kinds.append(BatchSearch(model)(whole, strategy, longest, MANY_SHAPES))
-        for row, sentence in enumerate(case.sentences):
-            own = request_of(case, [sentence], sentence.max_length)
-            alone = quick_search(model, own, sentence.max_length, case.options)
-            assert not np.isnan(alone.scores).any()
-            for found in kinds:
-                assert_same(hypotheses(found, row), hypotheses(alone, 0))
-
-
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-
-
-@pytest.mark.slow
-@settings(max_examples=5, **QUIET)
-@given(cases(FAKE, 4))
-def test_result_is_that_of_the_sentence_alone(case):
-    check(case)
-
-
-@settings(max_examples=3, **QUIET)
-@given(cases(REAL, 3))
-def test_result_of_a_keras_model_is_that_of_the_sentence_alone(case):
-    check(case)
-
-
-@pytest.mark.slow
-@settings(max_examples=EXAMPLES, **{**QUIET, "derandomize": False})
-@given(cases(FAKE, 18))
-def test_many_results_are_those_of_the_sentences_alone(case):
-    check(case)
-
-
-@pytest.mark.slow
-@settings(max_examples=EXAMPLES // 10, **{**QUIET, "derandomize": False})
-@given(cases(REAL, 5))
-def test_many_results_of_keras_models_are_those_of_the_sentences_alone(case):
-    check(case)
 
 
 @functools.cache
@@ -353,11 +182,4 @@ def check_translator(case):
 @settings(max_examples=5, **QUIET)
 @given(translations())
 def test_a_line_is_translated_as_it_is_alone(case):
-    check_translator(case)
-
-
-@pytest.mark.slow
-@settings(max_examples=EXAMPLES // 3, **{**QUIET, "derandomize": False})
-@given(translations())
-def test_many_lines_are_translated_as_they_are_alone(case):
     check_translator(case)

@@ -82,17 +82,6 @@ def test_constraints_are_those_of_the_search():
     assert any(pair == (8, 9) for pair in zip(ids[0], ids[0][1:], strict=False)) and 10 in ids[1]
 
 
-def test_a_large_vocabulary_without_padding_is_searched():
-    """`top_k_tokens` divides it into blocks, and no block has the id -1."""
-    model = LanguageModel(
-        700, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9, pad_id=-1
-    )
-    with eagerly():
-        request = np.array([[4, 5]], "int32")
-        found = quick_search(model, request, 3, SearchOptions(beam_size=2))
-    assert np.isfinite(found.scores).all() and (found.lengths == 3).all()
-
-
 def test_search_knows_no_bos_and_eos_of_a_language_model(generator):
     """Letters number 2 and 3 are tokens like any other."""
     ids, options = Letters().encode("abc"), SearchOptions(beam_size=1, max_length=LENGTH)

@@ -57,16 +57,6 @@ def test_a_translation_scores_what_search_says():
     np.testing.assert_array_equal(found.lengths, lengths)
 
 
-def test_more_padding_changes_nothing():
-    model = small_model()
-    inputs = inputs_of(model)
-    labels = labels_of(inputs["target_ids"])
-    narrow = score(model, *inputs.values(), labels)
-    wide = score(model, *(np.pad(x, ((0, 0), (0, 3))) for x in (*inputs.values(), labels)))
-    np.testing.assert_allclose(wide.log_probabilities, narrow.log_probabilities, atol=1e-5)
-    assert (wide.token_log_probabilities[:, -3:] == 0).all()
-
-
 class HalfPrecisionModel:
     """Gives the same bfloat16 logits to every sentence."""
 
@@ -98,15 +88,6 @@ def test_half_precision_is_normalized_in_float32():
     logits = to_numpy(ops.cast(model.logits, "float32")).astype("float64")[0]
     expected = logits[EOS] - np.log(np.exp(logits).sum())
     np.testing.assert_allclose(found.token_log_probabilities, np.full((2, 3), expected), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_dropout_is_off():
-    model = new_model(num_layers=1, dropout_rate=0.5)
-    inputs = inputs_of(model)
-    labels = np.full_like(inputs["target_ids"], EOS)
-    first, second = (score(model, *inputs.values(), labels) for _ in range(2))
-    np.testing.assert_array_equal(first.log_probabilities, second.log_probabilities)
 
 
 # --- Of strings ----------------------------------------------------------------------------------
@@ -198,10 +179,6 @@ def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     assert len(Scorer(model, Letters(), tokens_per_batch=64).score(*texts, done.append)) == 300
     assert sum(done) == 300
     assert shapes == {(8, 8), (4, 11)}
-
-
-def test_nothing_has_no_scores(model):
-    assert Scorer(model, Letters()).score([], []) == []
 
 
 def test_mistakes_are_named(model):

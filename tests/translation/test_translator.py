@@ -146,36 +146,6 @@ def test_progress_counts_sentences(capsys, notebook):
     assert capsys.readouterr().err == ""
 
 
-def test_options_become_rules():
-    """The model would repeat its first token for ever, or end at once."""
-    repeat = BigramModel({BOS: {A: 0.9, EOS: 0.1}, A: {A: 0.9, A + 1: 0.06, EOS: 0.04}}, 14)
-    short = BigramModel({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 0.9, A + 2: 0.1}}, 14)
-
-    def translation(model, **options):
-        return new_translator(model, beam_size=1, max_length=5, **options).translate(["1"])
-
-    assert translation(repeat) == ["00000"]
-    assert translation(repeat, no_repeat_ngram_size=2)[0][:3] == "001"
-    assert translation(repeat, repetition_penalty=100.0)[0][:2] == "01"
-    assert translation(short) == [""]
-    assert translation(short, min_length=2) == ["0"]
-    assert translation(short, min_length=3)[0][:2] == "02"
-
-
-def test_forbidden_words_do_not_appear():
-    probabilities = {BOS: {A + 1: 0.8, A + 2: 0.2}, A + 1: {A + 2: 0.6, EOS: 0.4}, A + 2: {EOS: 1}}
-    translator = new_translator(BigramModel(probabilities, 14), beam_size=2)
-    assert translator.translate(["0"] * 3, forbidden=[[], ["12", "3"], ["1"]]) == ["12", "1", "2"]
-
-
-def test_required_words_appear():
-    probabilities = {BOS: {A + 1: 0.9, A + 2: 0.1}, A + 1: {EOS: 1.0}, A + 2: {EOS: 1.0}}
-    translator = new_translator(BigramModel(probabilities, 14), beam_size=3, max_length=6)
-    found = translator.translate(["0"] * 3, required=[[], ["2"], ["77", "2"]])
-    assert found[:2] == ["1", "2"]
-    assert "77" in found[2] and "2" in found[2]
-
-
 class SpacedDigits(Digits):
     def decode_target(self, ids):
         return [" ".join(text) for text in super().decode_target(ids)]
@@ -210,23 +180,6 @@ def test_samples_depend_on_seed_and_index_alone():
     assert samples[1][0].text == ""
     assert translator.sample(sentences[2:4], options, seed=7, first_index=2) == samples[2:4]
     assert translator.sample(sentences, options, seed=8) != samples
-
-
-def test_a_sentence_may_have_more_samples_than_a_batch_has_tokens():
-    translator = new_translator(PrefixModel(14), beam_size=1, tokens_per_batch=2)
-    options = SamplingOptions(num_samples=3, max_length=4)
-    assert [len(samples) for samples in translator.sample(["1", "22222"], options)] == [3, 3]
-
-
-def test_samples_follow_the_distribution():
-    probabilities = {BOS: {A: 0.75, A + 1: 0.25}, A: {EOS: 1.0}, A + 1: {EOS: 1.0}}
-    translator = new_translator(BigramModel(probabilities, 14))
-    (samples,) = translator.sample(["5"], SamplingOptions(num_samples=400))
-    share = np.mean([sample.text == "0" for sample in samples])
-    # Three standard deviations.
-    np.testing.assert_allclose(share, 0.75, atol=3 * np.sqrt(0.75 * 0.25 / 400))
-    (greedy,) = translator.sample(["5"], SamplingOptions(num_samples=20, top_k=1))
-    assert {sample.text for sample in greedy} == {"0"}
 
 
 def test_parts_of_a_sentence_are_sampled_apart():

@@ -53,21 +53,6 @@ def test_agrees_with_reference(layer, inputs, padding_mask):
     np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-5)
 
 
-def test_value_is_the_key_if_not_given(layer, inputs):
-    query, key = inputs["query"], inputs["key"]
-    np.testing.assert_array_equal(
-        to_numpy(layer(query=query, key=key)), to_numpy(layer(query=query, key=key, value=key))
-    )
-
-
-def test_weights_sum_to_one_and_are_zero_where_masked(layer, inputs, padding_mask):
-    weights = layer(**inputs, padding_mask=padding_mask, return_attention_weights=True)[1]
-    weights = to_numpy(weights)
-    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
-    assert (weights[0, :, 4:] == 0).all()
-    assert (weights[1] > 0).all()
-
-
 def test_fully_masked_row_is_finite(layer, inputs):
     output = layer(**inputs, padding_mask=np.zeros((B, S), bool))
     assert np.isfinite(to_numpy(output)).all()

@@ -135,12 +135,6 @@ def test_the_width_is_that_of_the_query_unless_given(x, tmp_path):
     assert_layer_contract(MultiHeadAttention, {"num_heads": H}, {"query": x}, (B, T, D), tmp_path)
 
 
-def test_is_a_layer_of_anybodys_model(x):
-    inputs = keras.Input((None, D))
-    model = keras.Sequential([inputs, MultiHeadAttention(D, H), keras.layers.Dense(1)])
-    assert model(x).shape == (B, T, 1)
-
-
 def broadcast_masks():
     mask = np.random.default_rng(3).random((B, H, T, S)) < 0.6
     mask[..., 0] = True
@@ -169,15 +163,6 @@ def test_attention_masks_of_any_shape_are_aligned(x, memory, padding_mask, name)
     aligned = mask[:, None] if mask.ndim == 3 else mask
     expected = np.broadcast_to(aligned & padding_mask[:, None, None], (B, H, T, S))
     np.testing.assert_array_equal(to_numpy(weights) > 0, expected)
-
-
-def test_a_mask_over_positions_is_none_over_heads():
-    """As many positions as heads: (T, S) must not be taken for (H, ...)."""
-    x = np.random.default_rng(0).normal(size=(B, H, D)).astype("float32")
-    mask = np.tril(np.ones((H, H), bool))
-    layer = make_layer()
-    expected = to_numpy(layer(x, use_causal_mask=True))
-    np.testing.assert_allclose(to_numpy(layer(x, attention_mask=mask)), expected, atol=1e-6)
 
 
 @pytest.mark.once

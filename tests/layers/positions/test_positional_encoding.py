@@ -59,13 +59,6 @@ def test_contract(name, tmp_path):
     assert_layer_contract(encoding, arguments, {"embeddings": x}, (B, T, D), tmp_path)
 
 
-def test_base_changes_nothing():
-    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
-    encoding = PositionalEncoding()
-    np.testing.assert_array_equal(to_numpy(encoding(x)), x)
-    np.testing.assert_array_equal(to_numpy(encoding.rotate(x)), x)
-
-
 def parts():
     """Offset (a number or a tensor), start and stop of pieces of a sequence of LENGTH tokens."""
     for offset in (0, 3, 7):
@@ -97,15 +90,6 @@ def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
     for offset, start, stop in parts():
         part = to_numpy(encoding.rotate(heads[:, :, start:stop], offset=offset))
         np.testing.assert_allclose(part, whole[:, :, start:stop], atol=1e-6)
-
-
-def test_position_is_told_apart_from_its_neighbour(encoding):
-    if type(encoding).call is PositionalEncoding.call:
-        same = to_numpy(encoding(np.ones((1, 2, D), "float32")))
-        np.testing.assert_array_equal(same[:, 0], same[:, 1])
-    else:
-        rows = to_numpy(encoding(np.ones((1, LENGTH, D), "float32")))[0]
-        assert len(np.unique(rows, axis=0)) == LENGTH
 
 
 def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
