@@ -5,7 +5,6 @@ import importlib.util
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.recipes import run_recipe
 
@@ -84,10 +83,3 @@ def test_words_are_tagged_at_their_first_piece(recipe):
     )
     assert ids.tolist() == [[2, 9, 7, 8, 1, 3], [2, 7, 8, 7, 8, 3]]
     assert labels.tolist() == [[-1, 1, 0, -1, 1, -1], [-1, 1, -1, 1, -1, -1]]
-
-
-def test_interval_is_that_of_students_t(recipe):
-    found = recipe.summary([0.80, 0.81, 0.82])
-    assert found["mean"] == pytest.approx(81)
-    assert found["interval"] == pytest.approx(4.303 / np.sqrt(3))  # standard deviation 1
-    assert recipe.summary([0.8])["interval"] is None

@@ -47,10 +47,6 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     assert {path.name for path in (tmp_path / "run").glob("*/*.keras")} == {"en.keras", "de.keras"}
 
 
-def test_words_are_separated_from_punctuation(recipe):
-    assert recipe["separated"]("I don't know, Tom!") == "i don't know , tom !"
-
-
 def test_logits_are_dot_products_of_a_word_vector_and_context_vectors(recipe):
     generator = np.random.default_rng(0)
     shapes = {"centers": (3,), "contexts": (3, 4)}

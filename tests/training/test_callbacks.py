@@ -198,14 +198,3 @@ def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys, monkey
     assert len(captured.err.splitlines()) == 1
     lines = [f"step {step}: validation/loss 1" for step in (10, 20, 30, 40)]
     assert captured.out.splitlines() == lines
-
-
-@pytest.mark.once
-def test_progress_bar_counts_steps_and_shows_loss(capsys, notebook):
-    bar = ProgressBar(steps=10, start_step=2)
-    reports = StepReports([bar], tokens=lambda step: 5, start_step=2)
-    fit(new_model(), 2, 2, bar, reports, initial_epoch=1)
-    bar.report(4, {"validation/bleu": 12.5, "validation/translations": "a text"})
-    captured = capsys.readouterr()
-    assert "4/10" in captured.err and "loss" in captured.err and "tokens/s" in captured.err
-    assert "step 4: validation/bleu 12.5" in captured.out

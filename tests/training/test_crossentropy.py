@@ -7,7 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 from support.gradients import gradients_of
 
-from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity, crossentropy
+from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.training.crossentropy import sliced_crossentropy
 
 B, T, V = 3, 5, 7
@@ -93,16 +93,6 @@ def test_pad_id_says_what_padding_is(labels, logits):
     expected = losses[labels != V - 1].mean()
     loss = MaskedCrossentropy(pad_id=V - 1)
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int64"])
-def test_labels_of_bytes_may_be_255(dtype):
-    """As a byte, a `pad_id` of -1 would be 255."""
-    labels = np.array([[255, 254, 255]])
-    logits = np.random.default_rng(0).normal(size=(1, 3, 256)).astype("float32")
-    for made in (MaskedCrossentropy(pad_id=-1), Perplexity(pad_id=-1)):
-        found, expected = value(made, labels.astype(dtype), logits), value(made, labels, logits)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.once
@@ -293,22 +283,6 @@ def test_label_outside_the_vocabulary_gives_nan_sums(label):
     assert np.isnan(float(sliced_crossentropy(states, embeddings, labels, weights, 2)[0]))
 
 
-def test_tiny_weights_leave_gradients_in_float16():
-    states, embeddings, labels, weights = problem()
-    d_states = by_hand(states, embeddings, labels, weights)[1]
-    halves = (states.astype("float16"), embeddings.astype("float16"))
-
-    def scaled_loss(states, embeddings):
-        tiny = ops.convert_to_tensor(1e-9 * weights)
-        loss = sliced_crossentropy(
-            states, embeddings, ops.convert_to_tensor(labels), tiny, 4, SMOOTHING
-        )[0]
-        return 1e9 * loss
-
-    found = gradients_of(scaled_loss, *halves)[1]
-    np.testing.assert_allclose(found, d_states, atol=0.02)
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_number_of_tokens_may_be_known_only_at_run_time(jit_compile):
     """TensorFlow traces a training step once for batches of all sizes."""
@@ -337,34 +311,3 @@ def test_the_number_of_tokens_may_be_known_only_at_run_time(jit_compile):
     sums, *gradients = by_hand(*problem())
     for actual, expected in zip(found(*tensors), (sums[0], *gradients), strict=True):
         np.testing.assert_allclose(to_numpy(actual), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("tokens, expected", [(3, [3]), (8, [8]), (9, [5, 5]), (20, [7, 7, 7])])
-def test_slices_have_nearly_equal_sizes(monkeypatch, tokens, expected):
-    sizes = []
-    computed = crossentropy._sums
-
-    def sums(states, *others):
-        sizes.append(states.shape[0])
-        return computed(states, *others)
-
-    monkeypatch.setattr(crossentropy, "_sums", sums)
-    monkeypatch.setattr(crossentropy, "sequential_loop", loop_in_python)
-    states, embeddings, labels, weights = (
-        ops.ones(shape, dtype)
-        for shape, dtype in (
-            ((tokens, 2), "float32"),
-            ((V, 2), "float32"),
-            ((tokens,), "int32"),
-            ((tokens,), "float32"),
-        )
-    )
-    sliced_crossentropy(states, embeddings, labels, weights, slice_size=8)
-    assert sizes == expected
-
-
-def loop_in_python(count, body, begin):
-    for index in range(count):
-        begin = body(index, *begin)
-    return begin

@@ -117,17 +117,6 @@ def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
     assert int(finished.optimizer.iterations) == 6
 
 
-def test_a_finished_script_leaves_the_ema_weights_and_they_can_be_trained_again(tmp_path):
-    optimizer = {"learning_rate": 0.1, "use_ema": True, "ema_momentum": 0.9}
-    models = [new_model(keras.optimizers.SGD(**optimizer)) for _ in range(2)]
-    for model in models:
-        fit_quietly(model, tmp_path / "first")
-    for first, second in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_array_equal(second, first)
-    fit_quietly(models[0], tmp_path / "second")
-    assert len(names(tmp_path / "second")) == 3
-
-
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 
@@ -189,14 +178,6 @@ def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     arguments = {"patience": 9, "validation": [(X, Y)], "distribution": distribution}
     history = fit_quietly(new_model(), tmp_path, steps=6, **arguments)
     assert list(history.losses) == expected
-
-
-@pytest.mark.once
-def test_the_progress_bar_ends_its_line_if_training_fails(tmp_path, capsys, notebook):
-    with pytest.raises(UserError, match="diverged") as failure:
-        fit(new_model(), lambda count: itertools.repeat((X, Y * np.inf)), tmp_path, steps=1)
-    assert capsys.readouterr().err.endswith("\n")
-    del failure  # until now, the error kept the bar from being collected, which would close it too
 
 
 def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
@@ -302,14 +283,6 @@ def test_array_batches_are_a_function_of_seed_and_number():
     assert take(0, seed=2) != whole
 
 
-@pytest.mark.once
-def test_array_batches_keep_rows_together():
-    weights = np.arange(10, dtype="float32")
-    x, y, sample_weight = next(array_batches(X, Y, 10, sample_weight=weights)(0))
-    np.testing.assert_allclose(x.sum(axis=1, keepdims=True), y)
-    np.testing.assert_array_equal(x, X[sample_weight.astype(int)])
-
-
 def test_a_loss_that_is_not_finite_ends_training(tmp_path):
     rows = itertools.repeat((X, Y))
     broken = itertools.chain([(X, Y)] * 3, itertools.repeat((X, Y * np.inf)))
@@ -339,44 +312,6 @@ def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
     with locked_by_another_process(tmp_path), pytest.raises(UserError, match="another process"):
         fit_quietly(new_model(), tmp_path)
     fit_quietly(new_model(), tmp_path)
-
-
-@pytest.mark.once
-def test_each_element_of_a_metric_is_reported(tmp_path):
-    inputs = keras.Input((2,))
-    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
-    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
-    fit_quietly(model, tmp_path, array_batches(X, np.eye(3, dtype="float32")[np.arange(10) % 3]))
-    events = EventAccumulator(str(tmp_path / "logs")).Reload()
-    found = [name for name in events.Tags()["scalars"] if "f1" in name]
-    assert found == ["f1_score/0", "f1_score/1", "f1_score/2"]
-
-
-class WithOwnMetrics(keras.Model):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.layer, self.total = keras.layers.Dense(1), keras.metrics.Mean(name="total")
-
-    @property
-    def metrics(self):
-        return [self.total]
-
-    def call(self, inputs):
-        return self.layer(inputs)
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        loss = keras.ops.mean((y_pred - y) ** 2)
-        self.total.update_state(loss)
-        return loss
-
-
-@pytest.mark.once
-def test_a_model_need_not_measure_its_loss(tmp_path, capsys):
-    model = WithOwnMetrics()
-    model(X)
-    model.compile("sgd")
-    fit(model, array_batches(X, Y, 4), tmp_path, steps=4, checkpoint_every=2)
-    assert names(tmp_path) == ["step-00000002", "step-00000004"]
 
 
 @pytest.mark.parametrize("adam", [keras.optimizers.Adam, TransformerAdam])

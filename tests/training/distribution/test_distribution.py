@@ -17,7 +17,6 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.distribution import Distribution, start
 from keras_transformer.training.distribution.distribution import on_copy
-from keras_transformer.training.optimizer import start_optimizer
 from keras_transformer.translation.open_run import open_model
 
 TEXT = {"source": "text.en", "target": "text.de"}
@@ -99,31 +98,6 @@ def test_without_a_distribution_one_process_has_all():
     distribution = start(recipe_with())
     assert distribution.is_chief
     assert distribution.shard == (0, 1, 1)
-
-
-@contextmanager
-def one_replica():
-    distribution = start(recipe_with(distribution="data_parallel"))
-    try:
-        with distribution.making():
-            yield
-    finally:
-        if keras.config.backend() == "torch":
-            import torch
-
-            torch.distributed.destroy_process_group()
-
-
-def test_averages_begin_at_the_weights_of_a_replica():
-    with one_replica():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
-        model.compile(TransformerAdam(0.1, use_ema=True), loss="mse")
-        start_optimizer(model)
-        (average,) = (v for v in model.optimizer.variables if v.name.endswith("average"))
-        found = keras.ops.convert_to_numpy(average)
-        np.testing.assert_array_equal(found, model.get_weights()[0])
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-    np.testing.assert_array_equal(model.get_weights()[0], found)
 
 
 class Worker(Distribution):
