@@ -1,7 +1,6 @@
-"""10,000 fuzzed inputs of functions: the right result, or an error for the user; never another one.
+"""Text files and recipes of any bytes: the right result, or an error for the user; no other one.
 
 hypothesis draws the same inputs in each run (`derandomize`), and prints the smallest that fails.
-`EXAMPLES` says how many inputs each test draws.
 """
 
 import gzip
@@ -24,25 +23,9 @@ from keras_transformer.data.corpus import read_standard_input
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 RUN = Path(__file__).parent / "fixtures" / "trained_run"
-EXAMPLES = {
-    "lines": 2500,
-    "parallel": 900,
-    "damaged gzip": 600,
-    "recipe": 1800,
-    "setting": 1000,
-    "tokenizer": 500,
-    "training text": 100,
-    "options": 1000,
-    "sentences": 200,
-    "answer": 1000,
-    "response": 600,
-    "token store": 400,
-    "checkpoint names": 200,
-    "model file": 200,
-}
 FRAGMENTS = [
     *(bytes([byte]) for byte in b"\n\r\t\0 a\x0b\x0c\x1c\x7f"),
     *("ö \u2028 \u0085 \u0301 ש 😀 ▁ \ufeff <s> </s> <pad> ⁇".encode().split(b" ")),
@@ -66,11 +49,11 @@ TREES = st.recursive(
 TEXT = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(b"".join) | st.binary(max_size=60)
 
 
-def fuzz(name):
-    """Draws `EXAMPLES[name]` inputs, the same in each run."""
+def fuzz(count):
+    """Draws `count` inputs, the same in each run."""
     checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     return settings(
-        max_examples=EXAMPLES[name],
+        max_examples=count,
         derandomize=True,
         database=None,
         deadline=None,
@@ -118,7 +101,7 @@ def iter_into(found, lines):
     return ()
 
 
-@fuzz("lines")
+@fuzz(2500)
 @given(TEXT)
 def test_lines_of_any_bytes(tmp_path, monkeypatch, data):
     expected = expected_lines(data)
@@ -132,7 +115,7 @@ def test_lines_of_any_bytes(tmp_path, monkeypatch, data):
     assert read_all(read_standard_input()) == expected
 
 
-@fuzz("parallel")
+@fuzz(900)
 @given(TEXT, TEXT)
 def test_parallel_text_of_any_bytes(tmp_path, one, other):
     source, target = tmp_path / "source", tmp_path / "target"
@@ -150,7 +133,7 @@ def test_parallel_text_of_any_bytes(tmp_path, one, other):
     assert rows == ([tuple(row) for row in fields] if is_table else None)
 
 
-@fuzz("damaged gzip")
+@fuzz(600)
 @given(TEXT, st.data())
 def test_damaged_gzip_files(tmp_path, data, draw):
     packed = damaged(gzip.compress(data, mtime=0), draw)
@@ -174,7 +157,7 @@ def recipe_tree():
     return yaml.safe_load((RUN / "recipe.yaml").read_text())
 
 
-@fuzz("recipe")
+@fuzz(1800)
 @given(st.data())
 def test_recipes(tmp_path, recipe_tree, draw):
     text = yaml.safe_dump(recipe_tree)

@@ -1,6 +1,6 @@
-"""A sentence gets the result that it has alone, whatever is searched with it, and how.
+"""A sentence gets the translation that it has alone, whatever is translated with it, and how.
 
-Hypothesis (the library) chooses models, options, sentences, constraints and batches at random.
+Hypothesis (the library) chooses options, sentences, constraints and batches at random.
 """
 
 import functools
@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support.fake_models import EOS, PrefixModel
-from support.recurrent_model import RecurrentModel
 from support.searching import eagerly
 
 from keras_transformer import SamplingOptions, SearchOptions, Tokenizer
@@ -19,7 +18,6 @@ from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator
 
 V, SEED = 13, 5
-LENGTHS = st.integers(1, 10)
 
 
 class GrowingModel(PrefixModel):
@@ -28,6 +26,7 @@ class GrowingModel(PrefixModel):
     def __init__(self):
         super().__init__(V)
         self.table[:, EOS] += 2
+        self.max_length = 12
 
     def extend_cache(self, cache, max_length):
         return cache
@@ -44,7 +43,6 @@ def beam_options(draw):
         n_best=draw(st.integers(1, size)),
         length_penalty=draw(st.sampled_from([0.0, 0.6, 1.0, 3.0])),
         length_penalty_form=draw(st.sampled_from(["wu", "power"])),
-        coverage_penalty=draw(st.sampled_from([0.0, 0.0, 0.2, 2.0])),
         **draw(shared_options()),
     )
 
@@ -63,7 +61,7 @@ def sampling_options(draw):
 def shared_options():
     return st.fixed_dictionaries(
         {
-            "max_length": st.none() | LENGTHS,
+            "max_length": st.none() | st.integers(1, 10),
             "min_length": st.sampled_from([1, 1, 3, 6]),
             "repetition_penalty": st.sampled_from([1.0, 1.0, 0.7, 1.5]),
             "no_repeat_ngram_size": st.sampled_from([0, 0, 1, 2, 3]),
@@ -71,26 +69,9 @@ def shared_options():
     ).filter(lambda found: found["min_length"] <= (found["max_length"] or 6))
 
 
-TOKENS = st.integers(EOS + 1, V - 1)
-
-
-def words(count, width):
-    return st.lists(st.lists(TOKENS, min_size=1, max_size=width), max_size=count)
-
-
-QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-
-
 @functools.cache
 def tokenizer():
     return Tokenizer.train([("abc de. f", "fed. cba d")] * 9, vocabulary_size=13, model_type="bpe")
-
-
-@functools.cache
-def short_model(kind):
-    model = kind(V) if kind is RecurrentModel else kind()
-    model.max_length = 12
-    return model
 
 
 LETTERS = "abcdef"
@@ -120,15 +101,15 @@ def possible(line):
 LINES = st.builds(Line, TEXTS, st.text(alphabet=LETTERS, max_size=2), WORDS, WORDS).map(possible)
 
 
-def translated(translator, lines, constrained, align):
+def translated(translator, lines, constrained):
     columns = Line(*map(list, zip(*lines, strict=True)))
     names = [name for name in constrained if any(getattr(columns, name))]
     words = {"prefixes" if name == "prefix" else name: getattr(columns, name) for name in names}
-    return translator.translate_nbest(columns.sentence, **words, alignments=align)
+    return translator.translate_nbest(columns.sentence, **words)
 
 
 def as_row(hypothesis):
-    return (hypothesis.text, hypothesis.ids, hypothesis.length, hypothesis.alignment)
+    return (hypothesis.text, hypothesis.ids, hypothesis.length)
 
 
 def check_translations(whole, alone):
@@ -143,43 +124,38 @@ def check_translations(whole, alone):
 @st.composite
 def translations(draw):
     options = draw(beam_options() | sampling_options())
-    kind = draw(st.sampled_from([GrowingModel, RecurrentModel]))
-    if kind is GrowingModel and isinstance(options, SearchOptions):
-        options = options.replace(coverage_penalty=0.0)
     fields = draw(st.sets(st.sampled_from(["prefix", "forbidden", "required"])))
     lines = draw(st.lists(LINES, min_size=1, max_size=6))
-    return kind, options, fields, lines, draw(st.sampled_from([1, 16, 64, 1024]))
+    return options, fields, lines, draw(st.sampled_from([1, 16, 64, 1024]))
 
 
-def check_translator(case):
-    """The Translator groups lines into batches by length, and splits lines."""
-    kind, options, fields, lines, tokens_per_batch = case
-    model = short_model(kind)
-    with eagerly():
-        if isinstance(options, SamplingOptions):
-            translators = [Translator(model, tokenizer(), None, "split", tokens_per_batch)]
-            translators.append(Translator(model, tokenizer()))
-            sentences = [line.sentence for line in lines]
-            whole = translators[0].sample(sentences, options, SEED)
-            alone = [
-                translators[1].sample([sentence], options, SEED, index)[0]
-                for index, sentence in enumerate(sentences)
-            ]
-        else:
-            translators = [Translator(model, tokenizer(), options, "split", tokens_per_batch)]
-            translators.append(Translator(model, tokenizer(), options))
-            align = kind is RecurrentModel
-            try:
-                whole = translated(translators[0], lines, fields, align)
-            except ConstraintError as error:
-                with pytest.raises(ConstraintError):
-                    translated(translators[1], [lines[error.sentence]], fields, align)
-                assume(False)
-            alone = [translated(translators[1], [line], fields, align)[0] for line in lines]
-    check_translations(whole, alone)
+QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
 @settings(max_examples=5, **QUIET)
 @given(translations())
 def test_a_line_is_translated_as_it_is_alone(case):
-    check_translator(case)
+    """The Translator groups lines into batches by length, and splits lines."""
+    options, fields, lines, tokens_per_batch = case
+    model = GrowingModel()
+    with eagerly():
+        if isinstance(options, SamplingOptions):
+            in_batches = Translator(model, tokenizer(), None, "split", tokens_per_batch)
+            each = Translator(model, tokenizer())
+            sentences = [line.sentence for line in lines]
+            whole = in_batches.sample(sentences, options, SEED)
+            alone = [
+                each.sample([sentence], options, SEED, index)[0]
+                for index, sentence in enumerate(sentences)
+            ]
+        else:
+            in_batches = Translator(model, tokenizer(), options, "split", tokens_per_batch)
+            each = Translator(model, tokenizer(), options)
+            try:
+                whole = translated(in_batches, lines, fields)
+            except ConstraintError as error:
+                with pytest.raises(ConstraintError):
+                    translated(each, [lines[error.sentence]], fields)
+                assume(False)
+            alone = [translated(each, [line], fields)[0] for line in lines]
+    check_translations(whole, alone)
