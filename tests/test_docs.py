@@ -73,6 +73,7 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
+@pytest.mark.once
 def test_both_readmes_have_the_same_code():
     english, korean = (
         re.findall(r"^```.*?^```", (ROOT / name).read_text("utf-8"), re.M | re.S)
@@ -113,6 +114,7 @@ def check_command(arguments):
         load_recipe(values["recipe"], [x for x in settings if "$" not in x])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_of_a_page_exist(page):
     inline = re.findall(r"`(keras-transformer [a-z][^`]*)`", page.read_text("utf-8"))
@@ -121,6 +123,7 @@ def test_commands_of_a_page_exist(page):
             check_command(arguments)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_paths_of_a_page_exist(page):
     text = page.read_text("utf-8")
@@ -130,6 +133,7 @@ def test_paths_of_a_page_exist(page):
         assert (page.parent / link).exists(), link
 
 
+@pytest.mark.once
 def test_options_of_the_measurements_exist():
     text = (ROOT / "docs" / "reference" / "measurements.md").read_text("utf-8")
     lines = re.findall(r"`python (scripts/bench/\w+\.py)([^`]*)`", text)
@@ -140,6 +144,7 @@ def test_options_of_the_measurements_exist():
             assert f'"{option}"' in source, (script, option)
 
 
+@pytest.mark.once
 def test_recipes_of_the_documentation_are_valid():
     recipes = [block for page in PAGES for block in blocks(page, "yaml") if "name:" in block]
     assert recipes
@@ -147,6 +152,7 @@ def test_recipes_of_the_documentation_are_valid():
         Recipe.model_validate(yaml.safe_load(recipe))
 
 
+@pytest.mark.once
 def test_every_public_name_is_in_the_reference():
     reference = "".join(page.read_text("utf-8") for page in DOCS if page.parent.name == "api")
     paths = re.findall(r"^::: (\S+)$", reference, re.M)
@@ -165,6 +171,7 @@ def test_every_public_name_is_in_the_reference():
     assert public - documented == {"ARCHITECTURES"}
 
 
+@pytest.mark.once
 def test_generated_pages_have_all_commands_keys_and_files():
     path = ROOT / "scripts" / "docs_hooks.py"
     spec = importlib.util.spec_from_file_location("docs_hooks", path)

@@ -11,6 +11,8 @@ from keras_transformer.errors import (
     is_out_of_memory,
 )
 
+pytestmark = pytest.mark.once
+
 
 def test_errors_of_full_memory_are_recognized():
     assert is_out_of_memory(MemoryError())

@@ -9,6 +9,8 @@ from tqdm import tqdm
 
 from keras_transformer._progress import Bar, compiling
 
+pytestmark = pytest.mark.once
+
 
 class Terminal(io.StringIO):
     def isatty(self):

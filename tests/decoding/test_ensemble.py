@@ -79,6 +79,7 @@ def test_variables_are_all_and_the_maximum_length_is_the_smallest():
     assert len(ensemble.variables) == len(models[0].variables) + len(models[1].variables)
 
 
+@pytest.mark.once
 def test_other_vocabularies_are_refused():
     models = [transformer(0), transformer(1, target_vocabulary_size=V + 2)]
     with pytest.raises(ValueError, match=r"same target vocabulary. Received: \[13, 15\]"):

@@ -100,6 +100,7 @@ def test_members_of_an_ensemble_share_the_shortlist():
     assert_same(found, one)
 
 
+@pytest.mark.once
 def test_what_a_shortlist_cannot_be_used_with_is_refused():
     request = Request(SOURCE, shortlist=SHORTLIST)
     with pytest.raises(ValueError, match="`rules` can't be combined with a shortlist"):
@@ -137,6 +138,7 @@ def model():
     return Transformer(120, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=64)
 
 
+@pytest.mark.once
 def test_a_sentence_gets_frequent_tokens_and_translations(tokenizer, shortlist):
     (ids,) = tokenizer.encode_source(["a dog runs"])
     tokens = shortlist.tokens(ids).tolist()
@@ -147,6 +149,7 @@ def test_a_sentence_gets_frequent_tokens_and_translations(tokenizer, shortlist):
     assert full_stop[-1] in shortlist.frequent
 
 
+@pytest.mark.once
 def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
     path = tmp_path / "shortlist.npz"
     shortlist.save(path)
@@ -159,6 +162,7 @@ def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
         Shortlist.load(tmp_path / "other.npz")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
     sentences = [source for source, _ in SENTENCES[:3]]
@@ -173,6 +177,7 @@ def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
     assert first.startswith("ein") and "park" in second and "buch" not in third
 
 
+@pytest.mark.once
 def test_a_shortlist_of_another_tokenizer_is_refused(tokenizer, shortlist, model):
     other = shortlist._replace(fingerprint="0" * 64)
     with pytest.raises(ValueError, match="must be learned with the translator's tokenizer"):

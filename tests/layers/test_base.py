@@ -47,6 +47,7 @@ class Shifted(Scaled):
         return {**super().get_config(), "offset": self._offset}
 
 
+@pytest.mark.once
 def test_config_holds_the_arguments_of_all_constructors():
     config = Shifted(5, factor=3, name="a", dtype="float16").get_config()
     assert {"name": "a", "trainable": True, "factor": 3, "offset": 5}.items() <= config.items()
@@ -55,6 +56,7 @@ def test_config_holds_the_arguments_of_all_constructors():
     assert clone.get_config() == config
 
 
+@pytest.mark.once
 def test_config_of_a_stack_holds_objects_as_configs():
     decoder = Decoder(
         2,

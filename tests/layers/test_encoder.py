@@ -102,6 +102,7 @@ def test_the_stack_agrees_with_reference(x, padding_mask, norm_first):
     np.testing.assert_allclose(to_numpy(stack(x, padding_mask=padding_mask)), expected, atol=1e-5)
 
 
+@pytest.mark.once
 def test_every_option_reaches_every_layer():
     options = {**OPTIONS, "normalization": "batch"}
     stack = Encoder(2, D, H, F, **options)
@@ -133,16 +134,16 @@ def test_refusals(use, message):
         use()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("make", [EncoderLayer, Encoder])
-def test_the_width_is_that_of_the_input_unless_given(x, make, tmp_path):
-    arguments = {"num_heads": H, "d_ff": F, "dropout_rate": 0.0}
-    assert_layer_contract(make, arguments, {"x": x}, (B, S, D), tmp_path)
-    layer = make(**arguments)
-    layer(x)
-    assert layer.d_model == D
-    assert layer.get_config()["d_model"] == D
+def test_the_width_is_that_of_the_input_unless_given(x, make):
+    layer = make(num_heads=H, d_ff=F)
+    assert layer(keras.Input((None, D))).shape == (None, None, D)
+    assert layer.get_config()["d_model"] == layer.d_model == D
+    assert make.from_config(make(num_heads=H, d_ff=F).get_config()).d_model is None
 
 
+@pytest.mark.once
 def test_initializers_and_regularizers_may_be_objects(x):
     layer = EncoderLayer(
         D,
@@ -224,12 +225,12 @@ def test_a_mask_that_the_input_carries_goes_through_the_stack(padding_mask):
 def test_time_distributed_hands_on_the_mask_of_each_sentence(make):
     """Keras passes a layer within `TimeDistributed` only the argument `mask`."""
     stack = make(2, D, num_heads=2, d_ff=5)
-    documents = np.random.default_rng(0).normal(size=(2, 3, 4, D)).astype("float32")
-    mask = np.arange(4) < np.array([[[4], [1], [2]], [[3], [4], [2]]])
+    documents = np.random.default_rng(0).normal(size=(1, 2, 4, D)).astype("float32")
+    mask = np.arange(4) < np.array([[[4], [2]]])
     found = to_numpy(keras.layers.TimeDistributed(stack)(documents, mask=mask))
-    for i, j in np.ndindex(2, 3):
-        expected = stack(documents[i, j][None], padding_mask=mask[i, j][None])
-        np.testing.assert_allclose(found[i, j], to_numpy(expected)[0], atol=1e-5)
+    for n in range(2):
+        expected = stack(documents[:, n], padding_mask=mask[:, n])
+        np.testing.assert_allclose(found[:, n], to_numpy(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
+import pytest
 from support import small_models
 
 from keras_transformer.layers import TokenEmbedding
@@ -12,6 +13,8 @@ from keras_transformer.layers.placeholder_weights import making_model, placehold
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.runs.model_file import load_model
+
+pytestmark = pytest.mark.once
 
 
 def is_zero():

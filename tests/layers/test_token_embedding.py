@@ -90,6 +90,7 @@ def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_ids_that_became_floats_are_refused(policy):
     """In bfloat16, 257 is 256."""

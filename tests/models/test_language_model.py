@@ -83,6 +83,7 @@ def test_padding_of_prompts_may_be_anywhere():
     np.testing.assert_allclose(to_numpy(found.scores), to_numpy(expected.scores), atol=1e-5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
 def test_keeps_the_protocol(protocol):
     model = small_model()
@@ -139,6 +140,7 @@ def test_a_saved_model_gives_the_same_logits_on_another_backend(tmp_path):
     np.testing.assert_allclose(logits, to_numpy(model(token_ids)), atol=1e-5)
 
 
+@pytest.mark.once
 def test_texts_that_are_too_long_are_refused():
     model = small_model()
     source_ids = prompts_of(model, [5])[1]
@@ -150,12 +152,14 @@ def test_texts_that_are_too_long_are_refused():
         model.extend_cache(cache, LONGEST - 3)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pad_id", [2.5, -2, V])
 def test_padding_that_is_no_id_is_refused(pad_id):
     with pytest.raises(ValueError, match=f"`pad_id` must be an integer from -1.*pad_id={pad_id}"):
         new_model(pad_id=pad_id)
 
 
+@pytest.mark.once
 def test_prompts_without_tokens_are_refused():
     with pytest.raises(ValueError, match="`prompt_length` must be an integer of at least 1"):
         small_model().init_cache(np.zeros((2, 0), "int32"), 4)

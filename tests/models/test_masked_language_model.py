@@ -92,6 +92,7 @@ def test_quantized_model_and_lora_are_saved(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
 
 
+@pytest.mark.once
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="must be a `BertEncoder`. Received: encoder=None"):
         MaskedLanguageModel(None)

@@ -4,6 +4,8 @@ import pytest
 
 from keras_transformer.models import Transformer
 
+pytestmark = pytest.mark.once
+
 
 def parameters(num_layers, d_model, d_ff, vocabulary_size):
     """The count by hand, layer by layer: kernels, biases, and gain and bias of each norm."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 RECIPE = Path(__file__).parents[2] / "recipes" / "debian_en_ko.py"
 
 

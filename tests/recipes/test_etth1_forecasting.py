@@ -44,6 +44,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     assert "| skip-gram windows |" in capsys.readouterr().out
 
 
+@pytest.mark.once
 def test_windows_and_scale_are_those_of_the_benchmark(recipe, tmp_path):
     write_data(tmp_path / "data")
     series = recipe["load_series"](tmp_path / "data")
@@ -57,6 +58,7 @@ def test_windows_and_scale_are_those_of_the_benchmark(recipe, tmp_path):
     assert len(recipe["windows"](series, 0, 8_640, 96, 96)[0]) == 8_640 - 191
 
 
+@pytest.mark.once
 def test_windows_of_pretraining_come_from_one_series(recipe):
     series = (np.arange(1_000)[:, None] + 10_000 * np.arange(7)).astype("float32")
     center, context = recipe["draw"](series, 50, 64, np.random.default_rng(0), shifted=True)

@@ -53,6 +53,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
     assert recipe["decode"](autoencoder, drawn).shape == (20, 28, 28, 1)
 
 
+@pytest.mark.once
 def test_sequences_are_captions_and_codes_with_losses_of_codes_alone(recipe):
     captions = recipe["Captions"]()
     labels, codes = np.array([9, 1]), np.arange(98).reshape(2, 49)

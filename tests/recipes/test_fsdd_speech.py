@@ -55,6 +55,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
     assert 0 <= report["accuracy"] <= 1 and report["word_error_rate"] >= 0
 
 
+@pytest.mark.once
 def test_a_batch_depends_only_on_its_step(recipe):
     banks = [np.full((n, 80), n, "float32") for n in (3, 4, 5)]
     options = SimpleNamespace(batch_size=4, seed=1, steps=12)
@@ -68,6 +69,7 @@ def test_a_batch_depends_only_on_its_step(recipe):
     assert inputs["target_ids"][0, 0] == 2 and set(labels.ravel()) <= {0, 3, 7, 8, 9}
 
 
+@pytest.mark.once
 def test_filter_banks_do_not_depend_on_the_other_sounds(recipe):
     noise = np.random.default_rng(0).normal(size=800).astype("float32")
     sounds = [1e-5 * noise, noise, 0 * noise]
@@ -76,6 +78,7 @@ def test_filter_banks_do_not_depend_on_the_other_sounds(recipe):
         np.testing.assert_allclose(recipe["filter_banks"]([sound])[0], found, atol=1e-3)
 
 
+@pytest.mark.once
 def test_masks_leave_no_frame_of_zeros(recipe):
     for seed in range(20):
         features = recipe["masked"](np.ones((9, 80), "float32"), np.random.default_rng(seed))

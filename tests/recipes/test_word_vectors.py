@@ -69,6 +69,7 @@ def first_pairs(stream, batches):
     return np.stack([centers, np.concatenate([x["contexts"][:, 0] for x in found])], axis=1)
 
 
+@pytest.mark.once
 def test_pairs_are_neighbors_in_a_sentence_and_near_ones_are_more_frequent(recipe):
     sentences = [np.arange(10), np.arange(10, 20)]
     batches = recipe["skip_gram_batches"](sentences, 20, batch_size=50, window=4, subsampling=1.0)
@@ -83,6 +84,7 @@ def test_pairs_are_neighbors_in_a_sentence_and_near_ones_are_more_frequent(recip
     np.testing.assert_allclose(found, expected / expected.sum(), atol=0.02)
 
 
+@pytest.mark.once
 def test_frequent_words_are_removed_with_the_probability_of_the_paper(recipe):
     # Word 1 has 0.8 of the text and stays with sqrt(0.2 / 0.8) = 1/2. Word 2 stays.
     sentences = [[1, 1, 1, 1, 2]] * 2_000
@@ -95,6 +97,7 @@ def test_frequent_words_are_removed_with_the_probability_of_the_paper(recipe):
     np.testing.assert_allclose((centers == 2).mean(), share, atol=0.03)
 
 
+@pytest.mark.once
 def test_negative_samples_follow_the_counts_to_the_power_of_three_quarters(recipe):
     sentences = [[0] * 16 + [2]] * 50
     inputs, labels = next(
@@ -106,6 +109,7 @@ def test_negative_samples_follow_the_counts_to_the_power_of_three_quarters(recip
     np.testing.assert_allclose(shares, [8 / 9, 0, 1 / 9, 0], atol=0.01)  # 16^0.75 = 8
 
 
+@pytest.mark.once
 def test_skipped_batches_are_those_of_an_uninterrupted_stream(recipe):
     sentences = [np.random.default_rng(i).integers(0, 30, 8) for i in range(20)]
     batches = recipe["skip_gram_batches"](sentences, 30, batch_size=64, subsampling=1.0, seed=5)

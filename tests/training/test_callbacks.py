@@ -133,6 +133,7 @@ def test_dropout_is_a_function_of_seed_and_step():
     assert norms(seed=2, initial_epoch=1) != whole[2:]
 
 
+@pytest.mark.once
 def test_every_replica_drops_other_elements_and_the_first_those_of_one_process():
     class Second(Distribution):
         def assign_seed(self, state, seed):
@@ -148,6 +149,7 @@ def test_every_replica_drops_other_elements_and_the_first_those_of_one_process()
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+@pytest.mark.once
 def test_validation_means_are_per_real_token():
     # Logits of 0 give every token the probability 1/V.
     model = new_model()
@@ -169,6 +171,7 @@ def test_validation_means_are_per_real_token():
     assert values["validation/bleu"] == logs["val_bleu"] == 30
 
 
+@pytest.mark.once
 def test_validation_measures_the_averages_of_the_weights():
     # Logits of 0 give every token the probability 1/V; the weights themselves are not 0.
     model = new_model()

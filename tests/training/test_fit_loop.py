@@ -108,6 +108,7 @@ def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batc
     assert_same_bits(resumed, whole)
 
 
+@pytest.mark.once
 def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
     fit_quietly(new_model(), tmp_path, steps=3)
     fit_quietly(new_model(), tmp_path, steps=6)
@@ -117,6 +118,7 @@ def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
     assert int(finished.optimizer.iterations) == 6
 
 
+@pytest.mark.once
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 
@@ -128,6 +130,7 @@ def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path)
     assert seen == [(0, ["loss", "val_loss"], []), (1, ["loss", "val_loss"], ["step-00000002"])]
 
 
+@pytest.mark.once
 def test_logs_metrics_and_what_a_function_measures(tmp_path):
     def measure(model, step):
         loss = keras.ops.convert_to_tensor([10.0 - step])
@@ -154,6 +157,7 @@ def test_logs_metrics_and_what_a_function_measures(tmp_path):
     assert len(logs.Tensors("validation/sample")) == 2
 
 
+@pytest.mark.once
 def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0}
     arguments = {
@@ -170,6 +174,7 @@ def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("ends, expected", [(True, [2]), (False, [2, 4, 6])])
 def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     distribution = Distribution()

@@ -32,6 +32,7 @@ def test_batches_add_up_by_tokens():
     assert float(metric(np.array([[0, 0]]), logits_for([[1, 0]]))) == 0
 
 
+@pytest.mark.once
 def test_weights_count():
     metric = MaskedAccuracy()
     weights = np.array([[3.0, 1.0]], "float32")
@@ -48,6 +49,7 @@ def test_is_the_geometric_mean_over_tokens_of_all_batches():
     np.testing.assert_allclose(float(metric.result()), 64**0.25, rtol=1e-6)
 
 
+@pytest.mark.once
 def test_the_crossentropy_is_finite_where_its_exponential_is_not():
     metric = Perplexity()
     metric.update_state(np.array([[1, 1]]), np.array([[[500.0, 0.0], [400.0, 0.0]]], "float32"))

@@ -181,6 +181,7 @@ def test_warms_up_linearly_and_decays_with_the_inverse_square_root(arguments, st
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arguments", [{}, {"d_model": 8, "peak": 0.1}])
 def test_takes_exactly_one_of_d_model_and_peak(arguments):
     with pytest.raises(ValueError, match="Exactly one .* Received: d_model="):

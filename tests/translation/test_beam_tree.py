@@ -10,6 +10,8 @@ from keras_transformer.decoding import Request
 from keras_transformer.decoding.search import make_strategy
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
 
+pytestmark = pytest.mark.once
+
 V, MAX_LENGTH = 9, 7
 MODEL = PrefixModel(V)
 PIECES = ["</s>" if number == EOS else f"▁{number}" for number in range(V)]

@@ -19,6 +19,8 @@ from keras_transformer.translation.hypothesis import (
     word_alignment,
 )
 
+pytestmark = pytest.mark.once
+
 FIRST = Hypothesis("ein Hund .", (4, 5, 6), -1.0, -2.0, 4, ((1, 0), (1, 1), (2, 2)))
 SECOND = Hypothesis("er bellt .", (7, 8), -0.5, -0.25, 3, ((0, 1), (1, 0)))
 SAMPLES = ["a dog sleeps", "two cats", "a dog sleeps", "a dog sleeping", "a dog"]

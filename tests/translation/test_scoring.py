@@ -143,6 +143,7 @@ def test_scores_are_those_of_each_pair_alone(model):
     np.testing.assert_allclose([score.log_probability for score in scores], expected, atol=1e-4)
 
 
+@pytest.mark.once
 def test_translations_score_as_the_search_said(model):
     sentences = ["abc", "de", "hgfedcba"]
     translator = Translator(
@@ -162,6 +163,7 @@ def test_translations_score_as_the_search_said(model):
         np.testing.assert_allclose(score.log_probability, hypothesis.log_probability, atol=1e-4)
 
 
+@pytest.mark.once
 def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     shapes = set()
 
@@ -181,6 +183,7 @@ def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     assert shapes == {(8, 8), (4, 11)}
 
 
+@pytest.mark.once
 def test_mistakes_are_named(model):
     with pytest.raises(
         UserError, match="a target must have at most 10 pieces. Received: 11 pieces"
@@ -192,6 +195,7 @@ def test_mistakes_are_named(model):
         Scorer(model, Letters()).score(["a"], ["a", "b"])
 
 
+@pytest.mark.once
 def test_tokens_sum_to_the_score(model):
     scorer = Scorer(model, Letters())
     pairs = ["abc", "b"], ["ab", "cde"]

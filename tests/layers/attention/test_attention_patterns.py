@@ -110,6 +110,7 @@ def test_contract(name, x, tmp_path):
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
 
 
+@pytest.mark.once
 @ALL
 def test_configs_make_equal_patterns(pattern):
     config = keras.saving.serialize_keras_object(pattern)
@@ -145,21 +146,19 @@ def test_padding_before_a_sequence_changes_nothing(pattern, x):
 
 
 @ALL
-@pytest.mark.parametrize("shape", [(0, T), (B, 0)], ids=["no_sentence", "no_token"])
-def test_empty_inputs_give_empty_outputs(pattern, shape):
-    layer = make_layer(pattern)
+def test_no_tokens_give_no_outputs(pattern):
+    layer, shape = make_layer(pattern), (B, 0)
     x = np.zeros((*shape, D), "float32")
     masks = {"padding_mask": np.ones(shape, "bool"), "use_causal_mask": True}
     assert layer(x, **masks).shape == layer(x).shape == x.shape
 
 
 @pytest.mark.parametrize("name", SPARSE)
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_a_graph_for_all_lengths_keeps_the_sizes(name, is_causal):
+def test_a_graph_for_all_lengths_keeps_the_sizes(name):
     x = np.random.default_rng(0).normal(size=(2, 1, 11, 4)).astype("float32")
 
     def attend(x):
-        return PATTERNS[name](x, x, x, use_causal_mask=is_causal)
+        return PATTERNS[name](x, x, x, use_causal_mask=True)
 
     expected = attend(ops.convert_to_tensor(x))
     found = for_all_lengths(attend, x.shape)(x)
@@ -189,6 +188,7 @@ def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.once
 def test_every_name_makes_its_pattern():
     assert new_attention_pattern(None, None) is None
     for name, pattern in ATTENTION_PATTERNS.items():

@@ -22,7 +22,6 @@ from keras_transformer.layers.attention.decoding_step import (
     self_attention_step,
 )
 from keras_transformer.layers.positions.positional_encoding import (
-    POSITION_ENCODINGS,
     new_position_encoding,
 )
 
@@ -66,7 +65,7 @@ def assert_steps_equal_the_whole(decoder, max_length, **memory):
     return weights
 
 
-@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+@pytest.mark.parametrize("name", ["learned", "rotary", "t5"])
 def test_a_decoder_without_memory_decodes_what_it_computes_at_once(name):
     encoding = new_position_encoding(name, {"max_length": T, "num_heads": H}).for_decoder()
     encoding.build((None, None, D))
@@ -74,9 +73,9 @@ def test_a_decoder_without_memory_decodes_what_it_computes_at_once(name):
     assert_steps_equal_the_whole(decoder, T - 2)
 
 
-@pytest.mark.parametrize("max_length", [T - 2, T, None])
+@pytest.mark.parametrize("max_length", [T - 2, None])
 def test_a_decoder_with_memory_decodes_what_it_computes_at_once(memory, padding_mask, max_length):
-    decoder = make_decoder(d_k=8, norm_first=max_length == T)
+    decoder = make_decoder(d_k=8, norm_first=max_length is None)
     inputs = {"memory": memory, "memory_padding_mask": padding_mask}
     weights = to_numpy(assert_steps_equal_the_whole(decoder, max_length, **inputs))
     assert weights.shape == (B, H, N, S)

@@ -1,5 +1,7 @@
 """What all position encodings have in common: two hooks that take an offset."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -41,6 +43,8 @@ ENCODINGS = {
     "binary_concatenated": (BinaryPositionalEncoding, {"max_length": LENGTH, "concatenate": True}),
 }
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+
 
 @pytest.fixture(params=ENCODINGS)
 def encoding(request):
@@ -52,7 +56,14 @@ def encoding(request):
 
 
 # The weights of T5's bias are used in attention alone (see test_relative_position_bias.py).
-@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "t5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("sinusoidal", "learned", "binary_concatenated") else SLOW(name)
+        for name in ENCODINGS
+        if name != "t5"
+    ],
+)
 def test_contract(name, tmp_path):
     encoding, arguments = ENCODINGS[name]
     x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32") / 8
@@ -92,6 +103,7 @@ def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
         np.testing.assert_allclose(part, whole[:, :, start:stop], atol=1e-6)
 
 
+@pytest.mark.once
 def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
     sizes = {"max_length": LENGTH, "num_heads": H}
     for name, (constructor, arguments) in POSITION_ENCODINGS.items():
@@ -102,6 +114,7 @@ def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
         assert all(config[size] == sizes[size] for size in sizes if size in config)
 
 
+@pytest.mark.once
 def test_a_file_registers_its_own_encoding(monkeypatch):
     monkeypatch.setattr(module, "POSITION_ENCODINGS", {})
 
@@ -130,6 +143,7 @@ def test_only_some_have_a_bias_or_a_longest_position(encoding):
         encoding.check_length(10 * LENGTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [RotaryPositionalEncoding, lambda: RelativePositionBias(2)])
 def test_an_own_model_whose_attention_has_positions_can_be_quantized(make):
     x = keras.Input((None, 8))
