@@ -105,16 +105,6 @@ def test_a_step_that_reads_from_the_gpu_runs_without_a_graph(gpu):
             train(trainer_of(True, overwriting), 1)
 
 
-def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "_MOST_GRAPHS", 1)
-    plain, trainer = trainer_of(False, {}), trainer_of("auto", {})
-    assert train(trainer) == train(plain)
-    assert not graphs(trainer)
-    if ON_PYTORCH:
-        with pytest.raises(ValueError, match="the batches have more than 1 shapes"):
-            train(trainer_of(True, {}), 3)
-
-
 def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu, monkeypatch):
     def fail(*args):
         raise RuntimeError("out of memory")
@@ -142,12 +132,3 @@ def test_numbers_are_made_on_the_device():
     assert [x.item() for x in made] == [True, 3, 2.5, 1.5, 7]
     assert [tuple(x.shape) for x in whole] == [(3,), (1,)]
     assert made[2].dtype == torch.float32
-
-
-def test_a_training_after_compile_records_anew(gpu):
-    trainer = trainer_of("auto", {})
-    train(trainer)
-    before = trainer.train_function
-    trainer.compile(TransformerAdam(0.02))
-    train(trainer, 2)
-    assert trainer.train_function is not before

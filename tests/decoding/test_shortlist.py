@@ -5,12 +5,11 @@ import pytest
 from keras import ops
 from support.fake_models import EOS, PAD, UNK, PrefixModel
 from support.parallel_text import SENTENCES
-from support.searching import beam_search, sample
+from support.searching import beam_search
 from support.small_models import small_model
 
 from keras_transformer import Ensemble, SearchOptions, Tokenizer, TokenStore, Translator
 from keras_transformer.decoding import ForbiddenWords, Request
-from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.search import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.errors import UserError
@@ -74,13 +73,6 @@ def test_tokens_of_constraints_are_added():
     assert {12, 4} <= set(found.ids[1, 0].tolist())
 
 
-def test_samples_are_of_the_shortlist():
-    numbers = random_numbers(0, [0, 1], 5, 8)
-    options = {"num_samples": 5, "max_length": 8, "top_k": 4}
-    found = sample(PrefixModel(V), SOURCE, numbers, shortlist=SHORTLIST, **options)
-    assert_same(found, sample(MaskedModel(ALLOWED), SOURCE, numbers, **options))
-
-
 def test_all_tokens_give_the_search_of_a_keras_model():
     model = small_model()
     every = np.tile(np.arange(V, dtype="int32"), (2, 1))
@@ -91,13 +83,6 @@ def test_all_tokens_give_the_search_of_a_keras_model():
     limited = beam_search(model, SOURCE, shortlist=SHORTLIST, **options)
     for row, allowed in enumerate(ALLOWED):
         assert set(limited.ids[row].ravel().tolist()) <= {*allowed, *ALWAYS}
-
-
-def test_members_of_an_ensemble_share_the_shortlist():
-    one = beam_search(PrefixModel(V), SOURCE, shortlist=SHORTLIST, beam_size=3, max_length=8)
-    pair = Ensemble([PrefixModel(V), PrefixModel(V)])
-    found = beam_search(pair, SOURCE, shortlist=SHORTLIST, beam_size=3, max_length=8)
-    assert_same(found, one)
 
 
 @pytest.mark.once

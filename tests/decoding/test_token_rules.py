@@ -85,8 +85,8 @@ def test_repetition_penalty_multiplies_what_is_decoded_once(position):
     each(RepetitionPenalty(1.7), position, expected)
 
 
-@pytest.mark.parametrize("position", [0, 1, 2, 3, 8, L])
-@pytest.mark.parametrize("size", [1, 2, 3, L, L + 1])
+@pytest.mark.parametrize("position", [0, 2, 8, L])
+@pytest.mark.parametrize("size", [1, 3, L + 1])
 def test_no_ngram_is_repeated(size, position):
     def expected(log_probabilities, decoded):
         ngrams = [decoded[start : start + size] for start in range(len(decoded) - size + 1)]

@@ -180,15 +180,6 @@ def test_an_attention_mask_holds_beside_the_padding_mask(x, padding_mask, make):
     assert [y.shape for y in outputs] == [(None, S, D), (None, H, S, S)]
 
 
-def test_a_keras_mask_holds_beside_an_attention_mask(x, padding_mask):
-    layer, everything = make_layer(), np.ones((B, S, S), bool)
-    x[~padding_mask] = 0
-    masked = keras.layers.Masking()(x)
-    found = to_numpy(layer(masked, attention_mask=everything))
-    expected = to_numpy(layer(x, padding_mask=padding_mask))
-    np.testing.assert_allclose(found[padding_mask], expected[padding_mask], atol=1e-5)
-
-
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_causal_encoder_layer_is_a_decoder_layer_without_memory(x, padding_mask, norm_first):
     encoder = make_layer(use_causal_mask=True, norm_first=norm_first)

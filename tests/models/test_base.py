@@ -185,6 +185,7 @@ def test_padding_of_a_language_model_is_in_the_vocabulary_or_is_minus_1(pad_id):
         LanguageModel(13, 1, 4, 2, 6, pad_id=pad_id)
 
 
+@pytest.mark.once
 def test_the_twin_is_made_without_tensorflow_on_other_backends():
     code = (
         "import sys; from keras_transformer.models.base import in_float32; "

@@ -153,13 +153,6 @@ def test_texts_that_are_too_long_are_refused():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("pad_id", [2.5, -2, V])
-def test_padding_that_is_no_id_is_refused(pad_id):
-    with pytest.raises(ValueError, match=f"`pad_id` must be an integer from -1.*pad_id={pad_id}"):
-        new_model(pad_id=pad_id)
-
-
-@pytest.mark.once
 def test_prompts_without_tokens_are_refused():
     with pytest.raises(ValueError, match="`prompt_length` must be an integer of at least 1"):
         small_model().init_cache(np.zeros((2, 0), "int32"), 4)

@@ -58,16 +58,6 @@ def test_windows_and_scale_are_those_of_the_benchmark(recipe, tmp_path):
     assert len(recipe["windows"](series, 0, 8_640, 96, 96)[0]) == 8_640 - 191
 
 
-@pytest.mark.once
-def test_windows_of_pretraining_come_from_one_series(recipe):
-    series = (np.arange(1_000)[:, None] + 10_000 * np.arange(7)).astype("float32")
-    center, context = recipe["draw"](series, 50, 64, np.random.default_rng(0), shifted=True)
-    assert (np.diff(center, axis=1) == 1).all() and (np.diff(context, axis=1) == 1).all()
-    np.testing.assert_array_equal(center[:, 0] // 10_000, context[:, 0] // 10_000)
-    shifts = np.abs(center[:, 0] - context[:, 0])
-    assert shifts.max() <= 50 and np.median(shifts) > 24
-
-
 OPTIONS = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
 
 

@@ -85,19 +85,6 @@ def test_pairs_are_neighbors_in_a_sentence_and_near_ones_are_more_frequent(recip
 
 
 @pytest.mark.once
-def test_frequent_words_are_removed_with_the_probability_of_the_paper(recipe):
-    # Word 1 has 0.8 of the text and stays with sqrt(0.2 / 0.8) = 1/2. Word 2 stays.
-    sentences = [[1, 1, 1, 1, 2]] * 2_000
-    batches = recipe["skip_gram_batches"](sentences, 3, batch_size=1_000, window=1, subsampling=0.2)
-    centers = first_pairs(batches(0), 3)[:, 0]
-    # Of the left neighbors of a 2, all are 1. A sentence keeps 0 to 4 of its ones: the expected
-    # number of pairs (1, 2) is 1 - 1/16, and of pairs (1, 1) it is 2 - 1 + 1/16.
-    one_two, one_one = 1 - 1 / 16, 2 - 1 + 1 / 16
-    share = one_two / (2 * one_two + 2 * one_one)
-    np.testing.assert_allclose((centers == 2).mean(), share, atol=0.03)
-
-
-@pytest.mark.once
 def test_negative_samples_follow_the_counts_to_the_power_of_three_quarters(recipe):
     sentences = [[0] * 16 + [2]] * 50
     inputs, labels = next(

@@ -1,7 +1,6 @@
 """A checkpoint is complete or not there, damage is seen, and the average is the mean."""
 
 import json
-import os
 
 import keras
 import numpy as np
@@ -183,50 +182,6 @@ def test_averages_of_the_weights_stand_for_them(tmp_path):
     averaged = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(averaged.get_weights(), [[[1.5]]])
     assert not averaged.compiled
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class ForgetsWhatIsFrozen(keras.layers.Layer):
-    """As custom layers of sublayers do: after loading, all sublayers can be trained."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.inner = keras.layers.Dense(2)
-
-    def build(self, shape):
-        self.inner.build(shape)
-
-    def call(self, x):
-        return self.inner(x)
-
-
-def test_averages_of_other_weights_than_the_loaded_model_trains_are_refused(tmp_path):
-    """Keras would only warn, and leave the averages of the loaded model at zero."""
-    layer = ForgetsWhatIsFrozen()
-    model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
-    layer.inner.trainable = False
-    model.compile(TransformerAdam(use_ema=True), loss="mse")
-    model.optimizer.build(model.trainable_variables)
-    path = save_checkpoint(tmp_path, model, step=1, keep=1)
-    with pytest.raises(UserError, match="EMA weights of .*step-00000001 cannot be loaded: .*has"):
-        average_checkpoints([path], tmp_path / "model.keras")
-    assert not (tmp_path / "model.keras").exists()
-
-
-def test_the_older_file_is_kept_until_the_new_one_is_there(tmp_path, monkeypatch):
-    old, previous = tmp_path / "model.keras", tmp_path / "model.previous.keras"
-    average_checkpoints([checkpoint_of(tmp_path, 1, 1.0)], old, previous)
-    assert not previous.exists()
-    content, replace = old.read_bytes(), os.replace
-    other = checkpoint_of(tmp_path, 2, 2.0)
-
-    def look(source, target):
-        assert old.read_bytes() == content
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", look)
-    average_checkpoints([other], old, previous)
-    assert previous.read_bytes() == content != old.read_bytes()
 
 
 @pytest.mark.parametrize("change", [lambda x: x.quantize("int8"), lambda x: x.enable_lora(1)])

@@ -126,29 +126,6 @@ def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(labels, l
     assert np.isnan(float(perplexity.result()))
 
 
-@pytest.mark.parametrize("pad_id", [-100, V + 3])
-def test_pad_id_may_be_outside_the_vocabulary(labels, logits, pad_id):
-    outside = np.where(labels == 0, pad_id, labels)
-    expected = value(MaskedCrossentropy(0.1), labels, logits)
-    loss = value(MaskedCrossentropy(0.1, pad_id=pad_id), outside, logits)
-    np.testing.assert_allclose(loss, expected, rtol=1e-6)
-    for metric in (Perplexity, MaskedAccuracy):
-        found = metric(pad_id=pad_id)(outside, logits)
-        np.testing.assert_allclose(to_numpy(found), to_numpy(metric()(labels, logits)), rtol=1e-6)
-    embeddings = np.eye(V, dtype="float32")
-    found, expected = (
-        sliced_crossentropy(
-            ops.convert_to_tensor(logits.reshape(-1, V)),
-            ops.convert_to_tensor(embeddings),
-            ops.convert_to_tensor(y.reshape(-1)),
-            ops.convert_to_tensor((labels.reshape(-1) != 0).astype("float32")),
-            slice_size=4,
-        )
-        for y in (outside, labels)
-    )
-    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-6)
-
-
 def test_no_reduction_keeps_one_value_a_token(labels, logits):
     expected = reference_losses(labels, logits, 0.1) * (labels != 0)
     loss = MaskedCrossentropy(0.1, reduction=None)
@@ -274,13 +251,6 @@ def test_all_three_sums(needs_gradient):
     tensors = [ops.convert_to_tensor(x) for x in arrays]
     found = sliced_crossentropy(*tensors, 4, SMOOTHING, needs_gradient=needs_gradient)
     np.testing.assert_allclose(to_numpy(found), by_hand(*arrays)[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("label", [V, -1])
-def test_label_outside_the_vocabulary_gives_nan_sums(label):
-    states, embeddings = np.ones((4, 2), "float32"), np.ones((V, 2), "float32")
-    labels, weights = np.array([1, 2, label, 3], "int32"), np.ones(4, "float32")
-    assert np.isnan(float(sliced_crossentropy(states, embeddings, labels, weights, 2)[0]))
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -79,14 +79,6 @@ def run_after(first: Run, directory: Path, **sections) -> Run:
     return new_run(directory, training=training, **sections)
 
 
-def write_losses(run: Run, losses: dict[str, float]) -> None:
-    """Gives the newest checkpoint other validation losses, and makes the model be written again."""
-    state = run.checkpoints()[-1] / "state.json"
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps({**content, "validation_losses": losses}))
-    run.model_path.unlink(missing_ok=True)
-
-
 def arrays(path: Path) -> dict[str, np.ndarray]:
     """Every array in a `.keras` file, by its name."""
     found = {}
@@ -213,14 +205,6 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, va
 
 
 @pytest.mark.once
-def test_another_run_must_have_the_tokenizer_of_the_recipe(whole, tmp_path):
-    message = r"training\.initial_run: .*run has tokenizer\.vocabulary_size=17, .* recipe has .*=18"
-    with pytest.raises(UserError, match=message):
-        run_after(whole[0], tmp_path, tokenizer={"vocabulary_size": 18})
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.once
 def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     (tmp_path / "next").mkdir()
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
@@ -273,20 +257,6 @@ def test_another_number_of_checkpoints_is_averaged_again_even_after_a_kill(copy,
     train(Run.open(copy.directory), resume=True)
     assert_same_weights(open_model(copy), open_model(copy, checkpoint="last"))
     assert (copy.directory / "model.previous.keras").read_bytes() == before
-
-
-@pytest.mark.once
-def test_early_stopping_leaves_out_the_warmup_but_for_the_best_checkpoint(copy, capsys):
-    settings = {"warmup_steps": tiny_run.STEPS + 1, "early_stopping_patience": 1}
-    copy = changed(copy, training=settings)
-    copy.recipe_path.write_text(copy.recipe.to_yaml())
-    write_losses(copy, {"2": 9.0, "4": 7.0, "5": 8.0})
-    train(copy, resume=True)
-    shown = capsys.readouterr()
-    assert "not averaged, because training.warmup_steps=6: step-00000005\n" in shown.out
-    assert f"{copy.model_path} is the model of step-00000004\n" in shown.out
-    told = "training.steps=5 is less than training.warmup_steps=6, so the learning rate does"
-    assert told in shown.err
 
 
 @pytest.mark.once

@@ -11,7 +11,6 @@ from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserEr
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.translation import ctranslate2_run as conversion
 from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 pytestmark = pytest.mark.once
@@ -99,9 +98,7 @@ def replace_by_file(folder):
         cut,
         damage_stamps,
         replace_by_file,
-        lambda folder: (folder / "config.json").unlink(),
         lambda folder: (folder / "vmap.txt").write_text("a\tb\n"),
-        lambda folder: (folder / conversion.STAMPS).write_text("{}"),
     ],
 )
 def test_a_damaged_conversion_is_made_again(damage, run):
@@ -128,20 +125,6 @@ def test_failures_leave_no_conversion(run, monkeypatch):
     with pytest.raises(UserError, match="no model"):
         conversion.converted(run)
     assert not list(run.directory.glob(".partial*"))
-
-
-def test_a_model_replaced_while_it_is_converted_is_refused(run, monkeypatch):
-    def load_and_replace(run):
-        model = open_model(run)
-        save_model(run, seed=2)
-        return model
-
-    save_model(run, seed=1)
-    monkeypatch.setattr(conversion, "open_model", load_and_replace)
-    with pytest.raises(UserError, match="changed while it was converted"):
-        conversion.converted(run)
-    monkeypatch.undo()
-    assert is_converted_again(run)
 
 
 def test_a_conversion_that_translates_otherwise_is_not_kept(run, monkeypatch):
