@@ -5,7 +5,6 @@ import os
 import resource
 import stat
 import tempfile
-import threading
 import zipfile
 from pathlib import Path
 
@@ -76,18 +75,6 @@ def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):
         target.chmod(0o640)
     assert link.is_symlink()
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("newer", 0o640)
-
-
-def test_a_pipe_gets_each_line_at_once(tmp_path):
-    pipe, lines = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: lines.extend(pipe.open()))
-    reader.start()
-    with output_file(pipe) as file:
-        file.write("a\n")
-    reader.join()
-    assert lines == ["a\n"]
-    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("write", [output_path, output_file])

@@ -88,22 +88,6 @@ def test_shares_together_are_the_batch(store, count):
             assert not weights[len(expected[2]) :].any()
 
 
-def test_batches_have_the_sentences_whole(store):
-    plan = BatchPlan(store, tokens_per_batch=300)
-    for step in range(plan.batches_per_pass):
-        inputs, labels, _ = plan.batch(step)
-        for source, target, label in zip(
-            inputs["source_ids"], inputs["target_ids"], labels, strict=True
-        ):
-            if label[0] == 0:
-                assert not source.any() and not target.any() and not label.any()
-                continue
-            source_pieces, target_pieces = store.pair(int(label[0]) - FIRST_ID)
-            assert source[source != 0].tolist() == [*source_pieces, 3]
-            assert label[label != 0].tolist() == [*target_pieces, 3]
-            assert target[target != 0].tolist() == [2, *target_pieces]
-
-
 def test_a_step_is_a_function_of_seed_and_step(store):
     plan = BatchPlan(store, tokens_per_batch=300, seed=4, accumulation_steps=3)
     forward = [plan.micro_batches(step) for step in range(100)]

@@ -2,7 +2,6 @@ import gzip
 import io
 import queue
 import sys
-import threading
 import tracemalloc
 from types import SimpleNamespace
 
@@ -124,16 +123,6 @@ def test_an_error_comes_after_the_items_before_it():
     assert next(chunks) == [1, 2]
     with pytest.raises(ValueError, match="third"):
         next(chunks)
-
-
-def test_no_thread_is_left_when_nobody_wants_more():
-    chunks = available_chunks(iter(int, 1), most=4)  # Endless.
-    next(chunks)
-    chunks.close()
-    takers = [thread for thread in threading.enumerate() if thread.name.endswith("(take)")]
-    for thread in takers:
-        thread.join(timeout=10)
-    assert not any(thread.is_alive() for thread in takers)
 
 
 def test_standard_input_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):

@@ -58,16 +58,6 @@ def test_no_character_of_the_training_text_is_unknown():
         assert tokenizer.unk_id not in ids
 
 
-def test_joint_vocabulary_is_shared(tokenizer, separate_tokenizer):
-    assert tokenizer.joint
-    assert tokenizer.source_vocabulary_size == tokenizer.target_vocabulary_size == 120
-    assert tokenizer.encode_source(["ein hund"]) == tokenizer.encode_target(["ein hund"])
-    assert not separate_tokenizer.joint
-    assert separate_tokenizer.source_vocabulary_size == 60
-    assert separate_tokenizer.unk_id in separate_tokenizer.encode_source(["für"])[0]
-    assert separate_tokenizer.unk_id not in separate_tokenizer.encode_target(["für"])[0]
-
-
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_same_text_gives_the_same_tokenizer(model_type):
     first, second = (

@@ -12,7 +12,7 @@ from support.small_models import inputs_of, small_model
 
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score, length_divisor
+from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score
 
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
@@ -224,13 +224,6 @@ def test_stops_as_soon_as_no_live_beam_can_win():
         assert (result.steps == 1) == stops
 
 
-def test_stops_after_as_many_hypotheses_as_beams():
-    model = BigramModel({BOS: {A: 0.6, EOS: 0.4}, A: {A: 0.6, EOS: 0.4}}, V)
-    result = search(model, SOURCES[:1], max_length=40, beam_size=3, n_best=3, length_penalty=4.0)
-    assert result.steps == 3
-    assert sorted(map(trimmed, result.ids[0])) == [[EOS], [A, EOS], [A, A, EOS]]
-
-
 def test_each_sentence_is_cut_at_its_own_maximum_length():
     model = BigramModel({BOS: {A: 0.8, Z: 0.2}, A: {A: 1.0}, Z: {A: 1.0}}, V)
     limits = np.array([1, 2, 4, 9, 3])
@@ -259,13 +252,6 @@ def test_each_sentence_has_its_own_beam_size_and_length_penalty():
         assert np.all(np.isneginf(found.scores[row, len(expected) :]))
         assert np.all(np.isneginf(found.log_probabilities[row, len(expected) :]))
         assert not found.lengths[row, len(expected) :].any()
-
-
-def test_padding_and_bos_are_never_chosen():
-    model = BigramModel({BOS: {PAD: 0.4, BOS: 0.4, A: 0.2}, A: {PAD: 0.9, EOS: 0.1}}, V)
-    result = search(model, SOURCES[:1], max_length=4, beam_size=2)
-    assert trimmed(result.ids[0, 0]) == [A, EOS]
-    np.testing.assert_allclose(result.log_probabilities, [[np.log(0.2 * 0.1)]], rtol=1e-5)
 
 
 def test_required_words_of_one_sentence_leave_the_others_as_they_are():
@@ -303,15 +289,6 @@ def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     bonus = 0.7 * np.where(mask, np.log(coverage), 0.0).sum(axis=-1)
     expected = result.log_probabilities / penalty(result.lengths, 0.6) + bonus
     np.testing.assert_allclose(result.scores, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("form", "exponent", "expected"),
-    [("wu", 0.5, [1.0, 2.0**0.5]), ("power", 1.0, [1.0, 7.0]), ("power", 0.0, [1.0, 1.0])],
-)
-def test_length_penalty_of_one_token_and_of_seven(form, exponent, expected):
-    found = to_numpy(length_divisor(np.array([1, 7]), exponent, form))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_only_real_tokens_that_got_less_than_1_count():

@@ -72,13 +72,6 @@ def test_attention_weights_are_the_mean_of_the_models():
     np.testing.assert_allclose(weights[2], (weights[0] + weights[1]) / 2, atol=1e-6)
 
 
-def test_variables_are_all_and_the_maximum_length_is_the_smallest():
-    models = [transformer(0), transformer(1, max_length=17)]
-    ensemble = Ensemble(models)
-    assert ensemble.max_length == 17
-    assert len(ensemble.variables) == len(models[0].variables) + len(models[1].variables)
-
-
 @pytest.mark.once
 def test_other_vocabularies_are_refused():
     models = [transformer(0), transformer(1, target_vocabulary_size=V + 2)]

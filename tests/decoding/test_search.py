@@ -15,12 +15,10 @@ from keras_transformer.decoding.batch_search import (
     FEW_SHAPES_SENTENCES,
     GRAPH_SENTENCES,
     BatchSearch,
-    batch_sizes,
-    stage_lengths,
 )
 from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import make_strategy, search, stages
+from keras_transformer.decoding.search import make_strategy, search
 from keras_transformer.decoding.steps import Request
 from keras_transformer.layers.attention.cache import Cache
 
@@ -174,23 +172,6 @@ def test_a_model_that_does_not_compile_is_searched_by_python(options):
     assert_equal(staged(model, request, options), expected)
     both = Ensemble([model, PrefixModel(V)])
     assert_equal(quick_search(both, request, MAX_LENGTH, options), expected)
-
-
-def test_stages_double_and_end_with_the_length():
-    assert stages(GrowingModel(), 100, 8) == [8, 16, 32, 64, 100]
-    assert stages(GrowingModel(), 16, 8) == [8, 16]
-    assert stages(GrowingModel(), 5, 8) == [5]
-    assert stages(FixedModel(), 100, 8) == [100]
-    assert stage_lengths(GrowingModel(), 32, 100, FEW_SHAPES) == [32, 100]
-    assert stage_lengths(GrowingModel(), 128, 100, FEW_SHAPES) == [100]
-    assert stage_lengths(GrowingModel(), 32, 100, MANY_SHAPES) == [8, 16, 32, 64, 100]
-    assert stage_lengths(FixedModel(), 32, 100, FEW_SHAPES) == [100]
-
-
-def test_batches_shrink_to_two_rows_and_a_batch_of_one_stays():
-    assert batch_sizes(64, MANY_SHAPES) == [64, 32, 16, 8, 2]
-    assert [batch_sizes(rows, MANY_SHAPES) for rows in (2, 1)] == [[2], [1]]
-    assert [batch_sizes(rows, FEW_SHAPES) for rows in (64, 16, 4)] == [[64, 16], [16, 4], [4]]
 
 
 WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")

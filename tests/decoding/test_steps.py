@@ -72,15 +72,3 @@ def test_excluded_tokens_are_those_of_minus_infinity(vocabulary_size):
     found = top_k_tokens(scores, K, excluded=excluded)
     for actual, wanted in zip(found, top_k_tokens(without, K), strict=True):
         np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
-
-
-def test_all_of_the_best_may_lie_in_the_last_tokens_that_fill_no_block():
-    vocabulary_size = 2 * K * BLOCK + K
-    scores = np.zeros((B, N, vocabulary_size), "float32")
-    scores[:, 1, -K:] = np.arange(K, 0, -1)
-    values, beams, tokens = map(to_numpy, top_k_tokens(scores, K))
-    np.testing.assert_array_equal(values, np.tile(np.arange(K, 0, -1), (B, 1)))
-    assert (beams == 1).all()
-    np.testing.assert_array_equal(
-        tokens, np.tile(np.arange(vocabulary_size - K, vocabulary_size), (B, 1))
-    )

@@ -163,13 +163,3 @@ def test_what_is_frozen_in_a_transformer_stays_so(freeze, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for other in (of_config, loaded, copy.deepcopy(model)):
         assert trainable_flags(other) == trainable_flags(model)
-
-
-@pytest.mark.once
-def test_a_frozen_stack_is_one_change():
-    model = small_transformer()
-    frozen(model.encoder, model.encoder.layers[-1])
-    assert layer_changes(model) == {
-        "encoder": {"trainable": False},
-        "encoder_layer_2": {"trainable": True},
-    }

@@ -9,7 +9,6 @@ from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import (
-    Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,
@@ -210,18 +209,6 @@ def test_a_mask_that_the_input_carries_goes_through_the_stack(padding_mask):
     masked = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(stack(embedding(ids))))
     mean = [row[real].mean(axis=0) for row, real in zip(found, padding_mask, strict=True)]
     np.testing.assert_allclose(to_numpy(masked(tokens)), mean, atol=1e-5)
-
-
-@pytest.mark.parametrize("make", [Encoder, partial(Decoder, use_memory=False)])
-def test_time_distributed_hands_on_the_mask_of_each_sentence(make):
-    """Keras passes a layer within `TimeDistributed` only the argument `mask`."""
-    stack = make(2, D, num_heads=2, d_ff=5)
-    documents = np.random.default_rng(0).normal(size=(1, 2, 4, D)).astype("float32")
-    mask = np.arange(4) < np.array([[[4], [2]]])
-    found = to_numpy(keras.layers.TimeDistributed(stack)(documents, mask=mask))
-    for n in range(2):
-        expected = stack(documents[:, n], padding_mask=mask[:, n])
-        np.testing.assert_allclose(found[:, n], to_numpy(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

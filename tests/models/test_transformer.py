@@ -52,39 +52,12 @@ def test_cached_equals_full_decoding(variant):
             np.testing.assert_allclose(to_numpy(logits[:, n]), full[n][:, position], atol=1e-5)
 
 
-def test_extended_cache_goes_on_where_it_was():
-    model = small_model()
-    inputs = inputs_of(model)
-    beams = np.random.default_rng(3).integers(6, V, (B, N, T)).astype("int32")
-    long = model.init_cache(inputs["source_ids"], max_length=T, beam_size=N)
-    short = model.init_cache(inputs["source_ids"], max_length=2, beam_size=N)
-    for position in range(T):
-        if position == 2:
-            short = model.extend_cache(short, T)
-        expected, long = model.step(beams[:, :, position], long, position)
-        logits, short = model.step(beams[:, :, position], short, position)
-        np.testing.assert_allclose(to_numpy(logits), to_numpy(expected), atol=1e-5)
-
-
 @pytest.mark.once
 def test_cache_does_not_outgrow_learned_positions():
     model = small_model("learned")
     cache = model.init_cache(inputs_of(model)["source_ids"], max_length=2)
     with pytest.raises(ValueError, match="must have at most `max_length` positions"):
         model.extend_cache(cache, model.max_length + 1)
-
-
-def test_step_returns_the_attention_to_the_source():
-    model = small_model()
-    inputs = inputs_of(model)
-    cache = model.init_cache(inputs["source_ids"], max_length=T, beam_size=N)
-    token_ids = np.full((B, N), 4, "int32")
-    *_, weights = model.step(token_ids, cache, 0, return_attention_weights=True)
-    weights, is_padding = to_numpy(weights), inputs["source_ids"] == model.pad_id
-    assert weights.shape == (B, N, inputs["source_ids"].shape[1])
-    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
-    assert is_padding.any()
-    assert (weights[np.broadcast_to(is_padding[:, None], weights.shape)] == 0).all()
 
 
 @pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
@@ -239,24 +212,6 @@ def test_saved_is_loaded(variant, tmp_path):
 
 def sparse_crossentropy():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def test_output_weights_project_the_states():
-    model = small_model("separate_vocabularies")
-    inputs = inputs_of(model)
-    states = to_numpy(keras.Function(model.inputs, model.states)(list(inputs.values())))
-    matrix, bias = model.output_weights()
-    assert bias is None
-    np.testing.assert_allclose(states @ to_numpy(matrix).T, to_numpy(model(inputs)), atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["alibi", "t5"])
-def test_positions_on_the_scores_tell_orders_apart(name):
-    model = small_model(name)
-    inputs = inputs_of(model, batch=1)
-    inputs["source_ids"][0] = [7, 8, 9, 10, 11, 12, 6]
-    swapped = {**inputs, "source_ids": inputs["source_ids"][:, [1, 0, 2, 3, 4, 5, 6]]}
-    assert np.abs(to_numpy(model(swapped)) - to_numpy(model(inputs))).max() > 1e-3
 
 
 @pytest.mark.once

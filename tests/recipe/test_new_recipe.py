@@ -9,8 +9,7 @@ import pytest
 from keras_transformer import Tokenizer, UserError, load_recipe
 from keras_transformer.data.corpus_report import examine
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.recipe import new_recipe
-from keras_transformer.recipe.new_recipe import NewRecipe, Text, choose_settings
+from keras_transformer.recipe.new_recipe import Text, choose_settings
 
 
 def words(count, seed):
@@ -79,15 +78,6 @@ def test_settings_are_those_of_the_recipe_of_that_size(report, tmp_path, pairs, 
         assert getattr(recipe.training, setting) == getattr(known.training, setting)
 
 
-@pytest.mark.parametrize("scale", new_recipe._SCALES)
-@pytest.mark.parametrize("share", [0.51, 0.97, 1.0])
-def test_passes_are_at_most_those_of_the_documentation(scale, share):
-    tokens = round(share * min(scale.pairs, 4_000_000) * 11)
-    settings = NewRecipe(scale, 50, 2_000, 64, tokens, new_recipe._steps(scale, tokens))
-    assert settings.steps % 20 == 0
-    assert 0.9 * scale.passes < settings.passes <= scale.passes or settings.steps == 100_000
-
-
 def test_vocabulary_fits_the_training_split_of_repetitive_text(tmp_path):
     digits = "zero one two three four five six seven eight nine".split()
     ziffern = "null eins zwei drei vier fünf sechs sieben acht neun".split()
@@ -103,22 +93,10 @@ def test_vocabulary_fits_the_training_split_of_repetitive_text(tmp_path):
     assert Tokenizer.train(list(held_out.train()), size).source_vocabulary_size == size
 
 
-def test_the_smallest_corpus_leaves_most_pairs_for_training():
-    pairs = corpus(200)
-    count = choose_settings(examine(pairs)).held_out
-    assert count == 25
-    assert len(list(hold_out(pairs, count, count).train())) == 150
-
-
 @pytest.mark.parametrize("pairs", [[], corpus(199), corpus(199) * 2])
 def test_too_few_different_sentences_are_refused(pairs):
     with pytest.raises(UserError, match=f"at least 200 pairs .* Received: {len(pairs)} pairs"):
         choose_settings(examine(pairs))
-
-
-@pytest.mark.parametrize(("length", "maximum"), [(3, 32), (20, 128)])
-def test_max_length_covers_most_sentences(length, maximum):
-    assert choose_settings(examine(corpus(300, length=length))).max_length == maximum
 
 
 def test_names_and_languages_of_all_kinds_survive_yaml(report, tmp_path):

@@ -82,29 +82,3 @@ def test_pairs_are_neighbors_in_a_sentence_and_near_ones_are_more_frequent(recip
     expected = np.array([4 * 18, 3 * 16, 2 * 14, 1 * 12])
     found = np.bincount(distances)[1:] / len(pairs)
     np.testing.assert_allclose(found, expected / expected.sum(), atol=0.02)
-
-
-@pytest.mark.once
-def test_negative_samples_follow_the_counts_to_the_power_of_three_quarters(recipe):
-    sentences = [[0] * 16 + [2]] * 50
-    inputs, labels = next(
-        recipe["skip_gram_batches"](sentences, 4, 500, negatives=20, subsampling=1.0)(0)
-    )
-    assert inputs["contexts"].shape == labels.shape == (500, 21)
-    np.testing.assert_array_equal(labels[3], [1] + [0] * 20)
-    shares = np.bincount(inputs["contexts"][:, 1:].ravel(), minlength=4) / 10_000
-    np.testing.assert_allclose(shares, [8 / 9, 0, 1 / 9, 0], atol=0.01)  # 16^0.75 = 8
-
-
-@pytest.mark.once
-def test_skipped_batches_are_those_of_an_uninterrupted_stream(recipe):
-    sentences = [np.random.default_rng(i).integers(0, 30, 8) for i in range(20)]
-    batches = recipe["skip_gram_batches"](sentences, 30, batch_size=64, subsampling=1.0, seed=5)
-    whole, resumed = batches(0), batches(17)
-    for _ in range(17):  # a pass has at most 17: 160 centers with at most 7 neighbors
-        next(whole)
-    for _ in range(9):
-        (inputs, labels), (expected, expected_labels) = next(resumed), next(whole)
-        np.testing.assert_array_equal(inputs["centers"], expected["centers"])
-        np.testing.assert_array_equal(inputs["contexts"], expected["contexts"])
-        np.testing.assert_array_equal(labels, expected_labels)

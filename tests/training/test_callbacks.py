@@ -1,23 +1,19 @@
 """Callbacks count optimizer steps, whatever the accumulation."""
 
 import itertools
-from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer import _progress
 from keras_transformer.training import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
     TransformerAdam,
-    callbacks,
 )
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
-    ProgressBar,
     Reseed,
     StepCallback,
     StepReports,
@@ -105,17 +101,6 @@ def test_reports_are_means_since_the_last_one():
     np.testing.assert_allclose([values["loss"] for _, values in pairs], expected, rtol=1e-5)
 
 
-@pytest.mark.once
-def test_speed_counts_real_tokens_of_the_steps_reported(monkeypatch):
-    clock = iter([100.0, 102.0, 200.0, 204.0])
-    fake_time = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr(callbacks, "time", fake_time)
-    reports = Reports()
-    fit(new_model(), 3, 1, StepReports([reports], tokens=lambda step: 10**step, every=2))
-    # Steps 0 and 1 in 2 seconds, step 2 in 4.
-    assert [values["tokens_per_second"] for _, values in reports] == [11 / 2, 100 / 4]
-
-
 def test_dropout_is_a_function_of_seed_and_step():
     # A rate of 0 leaves the weights alone: gradients differ by dropout only.
     model = new_model(learning_rate=0.0, dropout_rate=0.5)
@@ -188,16 +173,3 @@ def test_validation_measures_the_averages_of_the_weights():
     _measuring([one_batch()], [reports])(model, 1, {})
     np.testing.assert_allclose(reports[0][1]["validation/perplexity"], V, rtol=1e-6)
     np.testing.assert_array_equal(model.get_weights(), weights)
-
-
-@pytest.mark.once
-def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys, monkeypatch):
-    monkeypatch.setattr(_progress, "SECONDS_BETWEEN_LINES", 1e9)
-    bar = ProgressBar(steps=40)
-    validation = AtCheckpoint(lambda model, step, logs: bar.report(step, {"validation/loss": 1.0}))
-    fit(new_model(), 10, 4, bar, StepReports([bar], every=1), validation)
-    captured = capsys.readouterr()
-    assert captured.err.startswith("training: 0/40, ")
-    assert len(captured.err.splitlines()) == 1
-    lines = [f"step {step}: validation/loss 1" for step in (10, 20, 30, 40)]
-    assert captured.out.splitlines() == lines

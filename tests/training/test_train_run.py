@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -257,17 +256,6 @@ def test_another_number_of_checkpoints_is_averaged_again_even_after_a_kill(copy,
     train(Run.open(copy.directory), resume=True)
     assert_same_weights(open_model(copy), open_model(copy, checkpoint="last"))
     assert (copy.directory / "model.previous.keras").read_bytes() == before
-
-
-@pytest.mark.once
-def test_a_callback_that_ends_the_training_is_named_as_the_reason(copy, capsys):
-    callback = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: setattr(callback.model, "stop_training", True)
-    )
-    longer = changed(copy, training={"steps": 9, "early_stopping_patience": 9})
-    train(longer, resume=True, callbacks=[callback])
-    shown = capsys.readouterr().out
-    assert re.search(r"ended at step [67]: a callback stopped it before step 9\.", shown), shown
 
 
 @pytest.mark.once

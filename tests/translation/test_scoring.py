@@ -5,7 +5,6 @@ import pytest
 from keras import ops
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, UNK
-from support.searching import beam_search
 from support.small_models import V, inputs_of, new_model, small_model
 
 from keras_transformer import SearchOptions, Tokenizer, Translator, compile_function
@@ -42,19 +41,6 @@ def test_scores_are_the_log_softmax_of_the_logits(variant):
     np.testing.assert_allclose(found.token_log_probabilities, expected, atol=1e-5)
     np.testing.assert_allclose(found.log_probabilities, expected.sum(axis=-1), atol=1e-5)
     np.testing.assert_array_equal(found.lengths, (labels != model.pad_id).sum(axis=-1))
-
-
-def test_a_translation_scores_what_search_says():
-    model = new_model(num_layers=1)
-    result = beam_search(model, SOURCES, np.array([9, 2, 5]), max_length=9, beam_size=1)
-    ids, lengths = to_numpy(result.ids)[:, 0], to_numpy(result.lengths)[:, 0]
-    assert lengths.min() < lengths.max()
-    # Where a label is padding, it does not matter what `target_ids` have.
-    target_ids = np.concatenate([np.full((3, 1), BOS), ids[:, :-1]], axis=1)
-    found = score(model, SOURCES, target_ids, ids)
-    expected = to_numpy(result.log_probabilities)[:, 0]
-    np.testing.assert_allclose(found.log_probabilities, expected, rtol=1e-5)
-    np.testing.assert_array_equal(found.lengths, lengths)
 
 
 class HalfPrecisionModel:
@@ -193,13 +179,3 @@ def test_mistakes_are_named(model):
         Scorer(model, Letters()).score(["a", "b"], "ab")
     with pytest.raises(ValueError, match="Received: 1 sentences, 2 translations"):
         Scorer(model, Letters()).score(["a"], ["a", "b"])
-
-
-@pytest.mark.once
-def test_tokens_sum_to_the_score(model):
-    scorer = Scorer(model, Letters())
-    pairs = ["abc", "b"], ["ab", "cde"]
-    tokens, scores = scorer.token_log_probabilities(*pairs), scorer.score(*pairs)
-    assert [len(of_pair) for of_pair in tokens] == [3, 4]
-    expected = [score.log_probability for score in scores]
-    np.testing.assert_allclose([sum(of_pair) for of_pair in tokens], expected, rtol=1e-5)

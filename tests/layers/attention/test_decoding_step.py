@@ -14,10 +14,9 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
     StridedAttention,
 )
-from keras_transformer.layers.attention.cache import FixedKeyValues, empty_key_values
+from keras_transformer.layers.attention.cache import empty_key_values
 from keras_transformer.layers.attention.decoding_step import (
     NewTokens,
-    cross_attention_step,
     fuse_projections,
     self_attention_step,
 )
@@ -125,20 +124,6 @@ def test_self_attention_of_a_step_is_that_of_the_sequence(arguments, is_fused):
         output, cache = self_attention_step(layer, query, cache, projections, tokens)
         expected = full[:, :, position].reshape(B * N, D)
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
-
-
-def test_cross_attention_of_a_step_is_that_of_the_sequence(memory, padding_mask):
-    layer = make_attention(use_bias=False)
-    query = np.random.default_rng(5).normal(size=(B, N, D)).astype("float32")
-    output, weights = layer(
-        query, key=memory, padding_mask=padding_mask, return_attention_weights=True
-    )
-    keys, values = layer.project_key_value(memory, memory)
-    projected = FixedKeyValues(np.swapaxes(to_numpy(keys), -1, -2), values)
-    tokens = NewTokens(0, np.ones((B * H, N, N), bool), padding_mask)
-    flat, step_weights = cross_attention_step(layer, query.reshape(B * N, D), projected, tokens)
-    np.testing.assert_allclose(to_numpy(flat).reshape(B, N, D), to_numpy(output), atol=1e-6)
-    np.testing.assert_allclose(to_numpy(step_weights), to_numpy(weights), atol=1e-6)
 
 
 @pytest.mark.once
