@@ -57,6 +57,13 @@ def test_order_of_the_corpus_does_not_matter_but_the_seed_does():
     assert first.test != other.test
 
 
+def test_case_spaces_and_punctuation_make_no_other_sentence():
+    assert sentence_key("Don't go!") == sentence_key("dont GO …")
+    assert sentence_key("Geh ins Haus.") != sentence_key("Geh in das Haus.")
+    assert sentence_key("?!") == sentence_key(" ? ! ") == "?!"
+    assert sentence_key("가자!") == sentence_key("가 자.") != sentence_key("가지")
+
+
 def test_pairs_with_an_empty_side_are_not_held_out():
     pairs = [("", "leer"), ("empty", " "), *((f"a {n}", f"b {n}") for n in range(8))]
     split = hold_out(pairs, validation=2, test=2)

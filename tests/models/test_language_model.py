@@ -1,6 +1,5 @@
 """The language model against NumPy, and its cached steps against itself."""
 
-import inspect
 import os
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from support.language_models import (
 )
 
 from keras_transformer import LanguageModel, MaskedCrossentropy, SlicedLogitsTrainer, search
-from keras_transformer.models.protocol import Searchable, SlicesLogits
 
 N, STEPS = 3, 4
 LENGTHS = [5, 1, 3]
@@ -81,18 +79,6 @@ def test_padding_of_prompts_may_be_anywhere():
     expected, found = (search(model, ids, max_length=STEPS) for ids in (at_end, elsewhere))
     np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
     np.testing.assert_allclose(to_numpy(found.scores), to_numpy(expected.scores), atol=1e-5)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
-def test_keeps_the_protocol(protocol):
-    model = small_model()
-    assert all(hasattr(model, attribute) for attribute in protocol.__annotations__)
-    for method, function in inspect.getmembers(protocol, inspect.isfunction):
-        if not method.startswith("_"):
-            names = list(inspect.signature(function).parameters)
-            expected = [name for name in names if name != "return_attention_weights"]
-            assert list(inspect.signature(getattr(LanguageModel, method)).parameters) == expected
 
 
 def test_initial_weights_are_those_of_gpt2():
