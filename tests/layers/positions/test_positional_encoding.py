@@ -46,9 +46,12 @@ ENCODINGS = {
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=ENCODINGS)
-def encoding(request):
-    encoding_class, arguments = ENCODINGS[request.param]
+# Those that change embeddings, with one of each pair that shares its code.
+ADDING = ["sinusoidal", "learned", "index_concatenated", "binary"]
+
+
+def made(name):
+    encoding_class, arguments = ENCODINGS[name]
     encoding = encoding_class(**arguments)
     encoding.build((None, None, D))
     randomize(encoding)
@@ -77,7 +80,9 @@ def parts():
     yield keras.ops.convert_to_tensor(3, "int32"), 3, 7
 
 
-def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding):
+@pytest.mark.parametrize("name", ADDING)
+def test_adding_at_an_offset_is_a_slice_of_the_whole(name):
+    encoding = made(name)
     x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
     whole = to_numpy(encoding(x))
     for offset, start, stop in parts():
@@ -85,7 +90,9 @@ def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding):
         np.testing.assert_allclose(part, whole[:, start:stop], atol=1e-6)
 
 
-def test_each_sequence_may_have_an_offset_of_its_own(encoding):
+@pytest.mark.parametrize("name", ADDING)
+def test_each_sequence_may_have_an_offset_of_its_own(name):
+    encoding = made(name)
     x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
     rows, starts = np.arange(B)[:, None], 3 * np.arange(B)[:, None]
     columns = starts + np.arange(4)
@@ -95,7 +102,8 @@ def test_each_sequence_may_have_an_offset_of_its_own(encoding):
     assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
 
 
-def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
+def test_turning_at_an_offset_is_a_slice_of_the_whole():
+    encoding = made("rotary")
     heads = np.random.default_rng(0).normal(size=(B, H, LENGTH, K)).astype("float32")
     whole = to_numpy(encoding.rotate(heads))
     for offset, start, stop in parts():
@@ -129,7 +137,10 @@ def test_a_file_registers_its_own_encoding(monkeypatch):
         new_position_encoding("yours", {})
 
 
-def test_only_some_have_a_bias_or_a_longest_position(encoding):
+@pytest.mark.once
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_only_some_have_a_bias_or_a_longest_position(name):
+    encoding = made(name)
     distance = keras.ops.convert_to_tensor([[0, 1, -1]], "int32")
     bias = encoding.score_bias(distance)
     assert (bias is not None) == encoding.has_score_bias
