@@ -78,22 +78,6 @@ def test_unknown_override_is_refused_with_the_nearest_key(path):
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        ("stepss", "training.steps"),
-        ("evaluation.dropout_rate", "model.dropout_rate"),
-        ("evaluaton.beam_size", "evaluation"),
-        ("max_length", "data.max_length or model.max_length or evaluation.max_length"),
-        ("data.train.sorce", "data.train.source"),
-    ],
-)
-def test_keys_of_all_sections_are_suggested(path, key, nearest):
-    with pytest.raises(UserError) as error:
-        load_recipe(path, [f"{key}=2"])
-    assert f"; did you mean {nearest}?" in str(error.value)
-
-
 def test_the_tokenizer_of_the_initial_run_is_the_default(path, tmp_path):
     first = tmp_path / "first"
     initial, joint = f"training.initial_run={first}", "tokenizer.joint=true"

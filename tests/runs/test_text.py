@@ -62,12 +62,6 @@ def test_download_is_recognised_by_its_checksum(download_recipe, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_failed_download_is_one_line_with_the_address(download_recipe, tmp_path):
-    recipe = download_recipe("http://127.0.0.1:1/data/", "0" * 64)  # nothing listens there
-    with pytest.raises(UserError, match="http://127.0.0.1:1/data/served.txt cannot be fetched"):
-        Run.create(tmp_path / "new", recipe)
-
-
 def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
     path = tmp_path / "generated.yaml"
     path.write_text("{name: a, data: {generator: {train: 30, validation: 5, test: 7}}}")
