@@ -1,6 +1,7 @@
 """Whatever is done to a model, each way to use it equals the model's own call, or is refused."""
 
 import copy
+import itertools
 import pickle
 
 import keras
@@ -112,22 +113,7 @@ COPIES = {
     "pickled": lambda model, folder: pickle.loads(pickle.dumps(model)),
     "of_its_config": of_its_config,
 }
-WAYS = {"as_made": lambda model, folder: model, **COPIES}
-
-
-def table(changes, ways, is_quick):
-    """Parameters "change, way" for each cell of the table; a cell that is not quick is slow."""
-    return [
-        pytest.param(change, way, marks=[] if is_quick(change, way) else pytest.mark.slow)
-        for change in changes
-        for way in ways
-    ]
-
-
-def changed_model(change, way, folder):
-    model = new_model(change)
-    CHANGES[change](model, folder)
-    return WAYS[way](model, folder)
+QUICK = [("lora_merged", "saved"), ("float8", "saved")]
 
 
 def ids_of(length, begin=()):
@@ -211,9 +197,6 @@ def assert_evaluation(trainer, model, change):
 # --- The table -----------------------------------------------------------------------------------
 
 
-INT8_SAVED, INT8_LORA_SAVED = ("int8", "saved"), ("int8_lora", "saved")
-
-
 @QUIET
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
@@ -251,11 +234,10 @@ def assert_same_model(model, other, tolerance):
 @QUIET
 @pytest.mark.parametrize(
     "change, way",
-    table(
-        CHANGES,
-        COPIES,
-        lambda *cell: cell in [("lora_merged", "saved"), ("float8", "saved"), INT8_LORA_SAVED],
-    ),
+    [
+        pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.slow)
+        for cell in itertools.product(CHANGES, COPIES)
+    ],
 )
 def test_a_copy_is_the_same_model(change, way, tmp_path):
     model = new_model(change)
@@ -263,33 +245,21 @@ def test_a_copy_is_the_same_model(change, way, tmp_path):
     assert_same_model(model, COPIES[way](model, tmp_path), TOLERANCES.get(change, 1e-4))
 
 
-TRAINER_COPIES = {
-    "deep_copied": copy.deepcopy,
-    "pickled": pickle.dumps,
-}
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("way", TRAINER_COPIES)
-def test_a_copy_of_a_trainer_is_refused(way):
-    trainer = new_trainer(new_model("float32"))
-    with pytest.raises(ValueError, match="Copy its `model` and create a new trainer"):
-        TRAINER_COPIES[way](trainer)
-
-
 @pytest.mark.once
 @QUIET
-@pytest.mark.parametrize("change, way", table(["int8", "float8"], ["as_made"], lambda *cell: True))
-def test_exports_of_a_quantized_model_are_refused(change, way, tokenizer, tmp_path):
+def test_exports_of_a_quantized_model_are_refused(tokenizer):
     """`check_model` is the first call of every export."""
+    model = new_model("float32")
+    model.quantize("float8")
     with pytest.raises(ValueError, match="must not be quantized"):
-        check_model(changed_model(change, way, tmp_path), tokenizer)
+        check_model(model, tokenizer)
 
 
 @QUIET
-@pytest.mark.parametrize("change, way", [("lora", "as_made"), INT8_SAVED])
-def test_keras_own_export_equals_the_model(change, way, tmp_path):
-    model = changed_model(change, way, tmp_path)
+@pytest.mark.parametrize("change", ["lora", pytest.param("int8", marks=pytest.mark.slow)])
+def test_keras_own_export_equals_the_model(change, tmp_path):
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
     if keras.backend.backend() == "torch":
         return  # Keras exports from PyTorch only models whose sequence length is known.
     model.export(tmp_path / "export", verbose=False)
