@@ -8,8 +8,11 @@ import re
 from pathlib import Path
 
 import keras
+import pytest
 
 import keras_transformer
+
+pytestmark = pytest.mark.once
 
 # Each name, and the test that fails if Keras gives the name another meaning.
 WATCHED = {

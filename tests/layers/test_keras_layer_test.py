@@ -51,6 +51,7 @@ def keras_test_case():
     return case
 
 
+@pytest.mark.once
 def test_all_public_layers_are_here():
     layers = {
         name
@@ -62,6 +63,7 @@ def test_all_public_layers_are_here():
     assert layers == CASES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_passes_the_layer_test_of_keras(name):
     arguments, input_shape, output_shape = CASES[name]
@@ -83,6 +85,7 @@ def test_passes_the_layer_test_of_keras(name):
     )
 
 
+@pytest.mark.slow
 def test_the_model_passes_the_serialization_test_of_keras():
     """`run_layer_test` calls a model with one argument per input, which no functional model has."""
     keras_test_case().run_class_serialization_test(new_model(num_layers=1))

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
+import pytest
 from support import small_models
 
 from keras_transformer.layers import TokenEmbedding
@@ -12,6 +13,8 @@ from keras_transformer.layers.placeholder_weights import making_model, placehold
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.runs.model_file import load_model
+
+pytestmark = pytest.mark.once
 
 
 def is_zero():
@@ -39,26 +42,11 @@ def test_the_seed_gives_the_weights_it_gives_to_keras():
     np.testing.assert_array_equal(weights(Dense), weights(keras.layers.Dense))
 
 
-def test_only_random_weights_become_zeros():
-    layer = Dense(3, kernel_initializer="ones", bias_initializer="random_normal")
-    with placeholder_weights(), making_model(Transformer):
-        layer.build((None, 2))
-    kernel, bias = layer.get_weights()
-    assert np.all(kernel == 1) and not np.any(bias)
-
-
 def test_layers_of_a_users_model_keep_their_random_weights_as_it_may_not_save_them():
     class Users(Transformer):
         pass
 
     with placeholder_weights(), making_model(Users):
-        assert is_zero() == [False, False, False]
-
-
-def test_layers_outside_of_models_of_the_package_keep_their_random_weights():
-    with placeholder_weights():
-        assert is_zero() == [False, False, False]
-    with making_model(Transformer):
         assert is_zero() == [False, False, False]
 
 

@@ -17,16 +17,6 @@ def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
     assert logged_scalars(tmp_path, "validation/") == {"validation/bleu": {2: 7.0}}
 
 
-def test_an_incomplete_record_ends_a_file(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": 4.0})
-        writer.report(2, {"loss": 2.0})
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-3])
-    assert logged_scalars(tmp_path) == {"loss": {1: 4.0}}
-    assert logged_scalars(tmp_path / "none") == {}
-
-
 def test_reading_loads_neither_tensorflow_nor_numpy(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
         writer.report(1, {"loss": 4.0})

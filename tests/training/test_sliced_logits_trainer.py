@@ -72,17 +72,6 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     assert_same_weights(trainer, loaded)
 
 
-def test_a_sum_is_the_mean_times_the_weights():
-    trainers = [new_trainer(reduction=each) for each in ("mean_with_sample_weight", "sum")]
-    inputs = inputs_of(trainers[0].model)
-    labels, weights = labels_of(inputs), np.full(inputs["target_ids"].shape, 0.25, "float32")
-    states = np.random.default_rng(4).normal(size=(*labels.shape, 12)).astype("float32")
-    states = keras.ops.convert_to_tensor(states)
-    mean, total = (x.compute_loss(inputs, labels, states, weights) for x in trainers)
-    expected = to_numpy(mean) * 0.25 * np.sum(labels != 0)
-    np.testing.assert_allclose(to_numpy(total), expected, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "is_training, reduction", [(True, "sum"), (False, "sum"), (False, "mean_with_sample_weight")]
 )
@@ -144,18 +133,6 @@ def test_a_quantized_model_is_refused():
     trainer.model.quantize("int8")
     with pytest.raises(ValueError, match="quantized output matrix.*dtype int8"):
         trainer.evaluate(inputs, labels_of(inputs), verbose=0)
-
-
-@pytest.mark.slow
-def test_r_drop_without_dropout_is_training_without_it():
-    trainers = [new_trainer(), new_trainer()]
-    trainers[1].r_drop = 5.0
-    inputs = inputs_of(trainers[0].model, batch=3)
-    losses = [
-        [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(2)]
-        for trainer in trainers
-    ]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -7,19 +7,14 @@ from support.contract import randomize
 from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
-from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserError
+from keras_transformer import Run, Tokenizer, Transformer, UserError
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.translation import ctranslate2_run as conversion
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 pytestmark = pytest.mark.once
 
 V = 60
-# Short and greedy, because the hypotheses of random weights nearly tie.
-OPTIONS = SearchOptions(beam_size=1, max_length=3)
-TEXTS = [source for source, _ in SENTENCES[:3]]
 
 
 def save_model(run, seed, **arguments):
@@ -71,15 +66,6 @@ def test_a_model_is_converted_once(run):
     assert not is_converted_again(run)
 
 
-def test_another_model_is_converted_again(run, capsys):
-    before = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
-    save_model(run, seed=1)
-    expected = open_translator(run, OPTIONS).translate(TEXTS)
-    found = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
-    assert found == expected != before
-    assert "Converting" in capsys.readouterr().err
-
-
 def cut(folder):
     (folder / "model.bin").write_bytes(b"cut")
 
@@ -99,9 +85,7 @@ def replace_by_file(folder):
         cut,
         damage_stamps,
         replace_by_file,
-        lambda folder: (folder / "config.json").unlink(),
         lambda folder: (folder / "vmap.txt").write_text("a\tb\n"),
-        lambda folder: (folder / conversion.STAMPS).write_text("{}"),
     ],
 )
 def test_a_damaged_conversion_is_made_again(damage, run):
@@ -128,20 +112,6 @@ def test_failures_leave_no_conversion(run, monkeypatch):
     with pytest.raises(UserError, match="no model"):
         conversion.converted(run)
     assert not list(run.directory.glob(".partial*"))
-
-
-def test_a_model_replaced_while_it_is_converted_is_refused(run, monkeypatch):
-    def load_and_replace(run):
-        model = open_model(run)
-        save_model(run, seed=2)
-        return model
-
-    save_model(run, seed=1)
-    monkeypatch.setattr(conversion, "open_model", load_and_replace)
-    with pytest.raises(UserError, match="changed while it was converted"):
-        conversion.converted(run)
-    monkeypatch.undo()
-    assert is_converted_again(run)
 
 
 def test_a_conversion_that_translates_otherwise_is_not_kept(run, monkeypatch):

@@ -12,6 +12,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
 V, LENGTH = 60, 61

@@ -26,15 +26,6 @@ def test_sequences_without_tokens_are_finite():
     assert_finite_without_keys(FullAttention(2))
 
 
-def test_queries_without_keys_get_zeros_as_with_all_scores():
-    query, key = np.ones((2, 3, 5, 7), "float32"), np.ones((2, 3, 0, 7), "float32")
-    np.testing.assert_array_equal(to_numpy(FullAttention()(query, key, key)), 0 * query)
-
-
-def test_all_distances_are_allowed():
-    assert to_numpy(FullAttention().allows(np.arange(-3, 4), 0)).all()
-
-
 def test_a_fused_kernel_is_taken_where_there_is_one_and_nothing_is_dropped(monkeypatch):
     monkeypatch.setattr(module, "fused_attention", lambda *_: "fused")
     inputs = Problem(3, 3).inputs
@@ -42,11 +33,6 @@ def test_a_fused_kernel_is_taken_where_there_is_one_and_nothing_is_dropped(monke
     assert FullAttention()(*inputs) == "fused"
     assert FullAttention()(*inputs, dropout=dropout) == "fused"
     assert to_numpy(FullAttention()(*inputs, dropout=dropout, training=True)).shape == (2, 3, 3, 7)
-
-
-def test_blocks_of_nothing_are_refused():
-    with pytest.raises(ValueError, match="Received: block_size=0"):
-        FullAttention(0)
 
 
 # --- Blocks of keys ------------------------------------------------------------------------------
