@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,24 @@ class Measured(NamedTuple):
     noise: dict[str, np.ndarray]
     epsilon: float
     terms: int
+
+    def save(self, path: Path) -> None:
+        """Writes an .npz file."""
+        values = {f"values {name}": x for name, x in self.values.items()}
+        noise = {f"noise {name}": x for name, x in self.noise.items()}
+        np.savez(path, **values, **noise, epsilon=self.epsilon, terms=self.terms)
+
+    @classmethod
+    def load(cls, path: Path) -> "Measured":
+        """Reads what `save` wrote."""
+        with np.load(path) as file:
+            found = dict(file)
+        epsilon, terms = float(found.pop("epsilon")), int(found.pop("terms"))
+        parts = {"values": {}, "noise": {}}  # type: dict[str, dict[str, np.ndarray]]
+        for key, array in found.items():
+            part, _, name = key.partition(" ")
+            parts[part][name] = array
+        return cls(**parts, epsilon=epsilon, terms=terms)
 
 
 class ArrayDifference(NamedTuple):
