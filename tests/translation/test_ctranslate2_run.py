@@ -110,12 +110,6 @@ def test_a_damaged_conversion_is_made_again(damage, run):
     assert not (run.directory / conversion.FOLDER / "vmap.txt").exists()
 
 
-def test_the_conversion_of_another_run_is_converted_again(run, tmp_path):
-    other = new_run(tmp_path / "other", seed=2)
-    shutil.copytree(run.directory / conversion.FOLDER, other.directory / conversion.FOLDER)
-    assert is_converted_again(other)
-
-
 def test_failures_leave_no_conversion(run, monkeypatch):
     save_model(run, seed=0, position_encoding="alibi")
     with pytest.raises(UserError, match="'alibi'; use the engine keras"):
