@@ -143,3 +143,11 @@ def test_entropy_is_the_mean_over_real_queries_in_nats():
     mask = np.array([[True, True, False]])
     np.testing.assert_allclose(head_entropy(weights[None]), [[np.log(8) / 3]])
     np.testing.assert_allclose(head_entropy(weights[None], mask), [[np.log(4) / 2]])
+
+
+def test_entropy_of_other_shapes_is_refused():
+    weights = np.full((2, 3, 5, 4), 0.25)
+    with pytest.raises(ValueError, match=r"`weights` must have the shape \(B, H, T, S\)"):
+        head_entropy(weights[0])
+    with pytest.raises(ValueError, match=r"`query_mask` .* \(2, 5\). Received: shape=\(2, 1\)"):
+        head_entropy(weights, np.ones((2, 1), bool))
