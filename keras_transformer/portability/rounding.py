@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,9 @@ class Measured(NamedTuple):
 
     def save(self, path: Path) -> None:
         """Writes an .npz file."""
-        values = {f"values {name}": x for name, x in self.values.items()}
-        noise = {f"noise {name}": x for name, x in self.noise.items()}
-        np.savez(path, **values, **noise, epsilon=self.epsilon, terms=self.terms)
+        arrays: dict[str, Any] = {f"values {name}": x for name, x in self.values.items()}
+        arrays |= {f"noise {name}": x for name, x in self.noise.items()}
+        np.savez(path, **arrays, epsilon=self.epsilon, terms=self.terms)
 
     @classmethod
     def load(cls, path: Path) -> "Measured":
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
         with np.load(path) as file:
             found = dict(file)
         epsilon, terms = float(found.pop("epsilon")), int(found.pop("terms"))
-        parts = {"values": {}, "noise": {}}  # type: dict[str, dict[str, np.ndarray]]
+        parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "noise": {}}
         for key, array in found.items():
             part, _, name = key.partition(" ")
             parts[part][name] = array

@@ -67,10 +67,7 @@ def connect(
     Raises:
         UserError: If `timeout` is out of range, if `model` is not valid Unicode, or if `protocol`
             is `"grpc"` but tensorflow-serving-api is not installed.
-        ValueError: If `protocol` is unknown, or if `retries` is negative.
     """
-    if protocol not in _ENDPOINTS:
-        raise ValueError(f"`protocol` must be 'rest' or 'grpc'. Received: protocol={protocol!r}")
     if not 0 < timeout <= _LONGEST_TIMEOUT:
         raise UserError(
             f"timeout must be above 0 and at most {_LONGEST_TIMEOUT:,} s. Received: {timeout}"
@@ -92,8 +89,6 @@ class ServingClient:
     """
 
     def __init__(self, endpoint: RestEndpoint | GrpcEndpoint, retries: int = 5) -> None:
-        if retries < 0:
-            raise ValueError(f"`retries` must be at least 0. Received: retries={retries}")
         self._endpoint, self._retries = endpoint, retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[ServedTranslation]:
@@ -217,21 +212,22 @@ class ServingClient:
 
     def _predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
         """Sends a request, again and again after temporary errors."""
-        wait = _FIRST_WAIT
-        for attempt in range(self._retries + 1):
+        wait, attempts = _FIRST_WAIT, 0
+        while True:
             try:
                 return self._endpoint.predict(signature, inputs)
             except NotFoundError as error:
                 trouble = self._why_not_found(str(error))
             except TemporaryError as error:
                 trouble = str(error)
-            if attempt < self._retries:
-                pause = wait * random.uniform(0.5, 1)
-                warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
-                time.sleep(pause)
-                wait = min(2 * wait, _LONGEST_WAIT)
-        attempts = f"{attempt + 1} attempt{'s' * (attempt > 0)}"
-        raise UserError(f"{trouble} (after {attempts}). {_HINT}")
+            attempts += 1
+            if attempts > self._retries:
+                count = f"{attempts} attempt{'s' * (attempts > 1)}"
+                raise UserError(f"{trouble} (after {count}). {_HINT}")
+            pause = wait * random.uniform(0.5, 1)
+            warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
+            time.sleep(pause)
+            wait = min(2 * wait, _LONGEST_WAIT)
 
     def _why_not_found(self, message: str) -> str:
         """Returns the reason why the model is not available yet.
