@@ -53,7 +53,8 @@ from pathlib import Path
 sys.path += {paths!r}
 import keras  # noqa: E402
 
-from keras_transformer.portability import conformance, load_inputs  # noqa: E402
+from keras_transformer.portability import conformance  # noqa: E402
+from keras_transformer.portability.inputs import load_inputs  # noqa: E402
 
 modules = {modules!r}
 for module in modules:
