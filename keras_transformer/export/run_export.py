@@ -17,13 +17,12 @@ from keras_transformer._child_process import child_process
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.options import ExportOptions, check_installed
+from keras_transformer.export.options import FORMATS, ExportOptions, check_installed
 from keras_transformer.models.architectures import program_of, run_program
 from keras_transformer.runs.run import Run
 
 MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
-_ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
 
 
 class Exported(NamedTuple):
@@ -55,7 +54,7 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
     _check_search(format, search)
-    if format in ("ctranslate2", "onnx"):
+    if FORMATS[format].only_transformer:
         run.require_transformer(f"The format {format}")
     directory = options.output or _default_directory(run, options)
     if format != "saved_model":
@@ -78,15 +77,15 @@ def _check_search(format: str, search: SearchOptions) -> None:
             f"for the format saved_model, `beam_size` must be at most {MAX_BEAM_SIZE}. "
             f"Received: beam_size={search.beam_size}"
         )
-    if format != "onnx":
+    if not (supported := FORMATS[format].search):
         return
-    defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
+    defaults, ignored = SearchOptions(), {*supported, "n_best"}
     refused = [name for name, x in search if name not in ignored and x != getattr(defaults, name)]
     if refused:
         received = ", ".join(f"{name}={getattr(search, name)}" for name in refused)
         flags = (f"--{name.replace('_', '-')} {getattr(defaults, name)}" for name in refused)
         raise UserError(
-            f"the format onnx supports only the search options {', '.join(_ONNX_SEARCH)}. To "
+            f"the format {format} supports only the search options {', '.join(supported)}. To "
             f"export without the others, replace those of the recipe: {' '.join(flags)}. To export "
             f"with them, use the format saved_model. Received: {received}"
         )
@@ -131,7 +130,7 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     parts = model, tokenizer, output, weights, sentences
     if options.format == "ctranslate2":
         return Exported(output, str(export_ctranslate2(*parts)))
-    own = {name: getattr(search, name) for name in _ONNX_SEARCH}
+    own = {name: getattr(search, name) for name in FORMATS["onnx"].search}
     return Exported(output, str(export_onnx(*parts, **own)))
 
 

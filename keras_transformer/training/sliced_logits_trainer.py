@@ -19,7 +19,6 @@ from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import inner_optimizer
 
-
 # Weights of a model whose training step is compiled on PyTorch with a GPU.
 _LEAST_COMPILED = 20_000_000
 

@@ -5,14 +5,12 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from keras import ops
 from support.contract import to_numpy
 from support.parallel_text import SENTENCES
 from support.small_models import LENGTH, small_model
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.exchange.source_model import (
-    array,
     check_model,
     check_supported,
     position_table,
@@ -62,13 +60,6 @@ def test_other_architectures_are_refused():
     model = SimpleNamespace(architecture="own")
     with pytest.raises(ValueError, match="It supports only the architecture transformer"):
         check_supported(model, "It")
-
-
-def test_arrays_are_float32_whatever_they_were():
-    for dtype in ("bfloat16", "float32", "int32"):
-        value = array(ops.cast([1, 2, 3], dtype))
-        assert value.dtype == np.float32
-        assert value.tolist() == [1, 2, 3]
 
 
 def test_position_tables_are_sinusoids_or_weights_or_nothing():

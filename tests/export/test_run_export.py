@@ -107,13 +107,6 @@ def test_saved_model_is_the_next_version(run):
     assert found["translation"] == open_translator(opened, options).translate(texts)
 
 
-@pytest.mark.slow
-def test_errors_of_the_process_that_writes_the_saved_model_are_one_line(run, tmp_path):
-    (tmp_path / "file").touch()
-    error = fails(run, "--format", "saved_model", "--output", tmp_path / "file" / "models")
-    assert "Not a directory" in error
-
-
 @pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
 def test_formats_for_transformers_refuse_other_models_before_they_load_them(
     run, format, monkeypatch
@@ -149,12 +142,6 @@ def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     assert f"replace those of the recipe: {defaults}. " in error
     assert error.endswith("Received: min_length=14, length_penalty_form=power")
     succeeds(run, "--format", "onnx", *defaults.split())
-
-
-def test_run_whose_text_is_gone_is_compared_on_random_sentences(run):
-    path = run / "recipe.yaml"
-    path.write_text(path.read_text().replace("text.en", "gone.en"))
-    assert "100.0%" in succeeds(run, "--format", "onnx")
 
 
 @pytest.mark.parametrize("format", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
@@ -230,9 +217,3 @@ def test_errors_are_one_line_and_leave_nothing(run, tmp_path, monkeypatch):
     (run / "model.keras").unlink()
     assert f"keras-transformer train {run} --resume" in fails(run, "--format", "onnx")
     assert not list((tmp_path / "exports").rglob("*.*"))
-
-
-def test_help_shows_an_example_of_each_format():
-    shown = succeeds("--help")
-    for format in ("saved_model", "ctranslate2", "onnx", "run"):
-        assert f"--format {format}" in shown
