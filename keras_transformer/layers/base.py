@@ -10,13 +10,13 @@ from keras import ops
 
 from keras_transformer._backend.operations import scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.layers.changes import (
+from keras_transformer.layers.saving import (
+    CreatesPlaceholders,
     apply_layer_changes,
     apply_own_changes,
     layer_changes,
     own_changes,
 )
-from keras_transformer.layers.placeholder_weights import CreatesPlaceholders
 
 # Constructor arguments of every Keras layer, which `keras.layers.Layer.get_config` returns.
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}

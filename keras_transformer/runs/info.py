@@ -12,10 +12,13 @@ from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.run_folders import find_run
-from keras_transformer.runs.checkpoints import checkpoint_step
-from keras_transformer.runs.logged_scalars import logged_scalars
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    checkpoint_step,
+    load_history,
+    logged_scalars,
+)
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.validation_history import ValidationHistory, load_history
 
 _SIZES = (
     *("num_layers", "num_decoder_layers", "d_model", "d_embedding", "kernel_size"),

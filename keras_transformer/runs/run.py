@@ -23,11 +23,16 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.run_folders import find_run, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
-from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+from keras_transformer.runs.checkpoints import (
+    STATE,
+    best_checkpoints,
+    checkpoint_folders,
+    checkpoint_step,
+    load_history,
+)
 from keras_transformer.runs.model_file import CHECKPOINT_MEMBER, TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
-from keras_transformer.runs.validation_history import STATE, best_checkpoints, load_history
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizer import Tokenizer

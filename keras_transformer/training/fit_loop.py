@@ -15,9 +15,13 @@ from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
-from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    checkpoint_folders,
+    checkpoint_step,
+    load_history,
+)
 from keras_transformer.runs.run import training_lock
-from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
     ProgressBar,

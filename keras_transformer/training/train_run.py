@@ -15,7 +15,12 @@ from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import checkpoint_step
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    best_checkpoints,
+    checkpoint_step,
+    read_state,
+)
 from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
     CHECKPOINT_MEMBER,
@@ -25,11 +30,6 @@ from keras_transformer.runs.model_file import (
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
-from keras_transformer.runs.validation_history import (
-    ValidationHistory,
-    best_checkpoints,
-    read_state,
-)
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start

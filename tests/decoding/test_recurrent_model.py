@@ -13,7 +13,7 @@ from keras_transformer import SamplingOptions, SearchOptions, Tokenizer, Transla
 from keras_transformer.decoding import Request
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import MANY_SHAPES
-from keras_transformer.decoding.search import make_strategy
+from keras_transformer.decoding.decoding_loop import make_strategy
 
 V, LONGEST = 11, 20
 SOURCES = np.array([[7, 9, 5, 3], [8, 3, PAD, PAD], [10, 8, 3, PAD]] * 6, "int32")

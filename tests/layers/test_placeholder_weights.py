@@ -8,7 +8,7 @@ from support import small_models
 
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers.base import Conv2D, Dense
-from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
+from keras_transformer.layers.saving import making_model, placeholder_weights
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.runs.model_file import load_model

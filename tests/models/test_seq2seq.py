@@ -15,7 +15,7 @@ from support.small_models import small_model as small_transformer
 from keras_transformer import Ensemble, MaskedCrossentropy, SearchOptions
 from keras_transformer._backend.compile_function import compile_function, makes_graphs
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.search import make_strategy, run_stages
+from keras_transformer.decoding.decoding_loop import make_strategy, run_stages
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 

@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -246,13 +244,3 @@ def test_events_of_a_killed_process(unfinished):
 def test_a_folder_without_a_recipe_is_no_run(tmp_path):
     with pytest.raises(UserError, match="no run folder"):
         run_info(tmp_path)
-
-
-def test_neither_keras_nor_numpy_is_imported(unfinished):
-    code = (
-        "import sys; from keras_transformer.runs.info import run_info; "
-        f"run_info({str(unfinished)!r}); "
-        "print({'keras', 'numpy', 'h5py', 'tensorflow'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert found.stdout == "set()\n", found.stderr

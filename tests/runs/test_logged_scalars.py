@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from keras_transformer.runs.logged_scalars import logged_scalars
+from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 
@@ -31,7 +31,7 @@ def test_reading_loads_neither_tensorflow_nor_numpy(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
         writer.report(1, {"loss": 4.0})
     code = (
-        "import sys; from keras_transformer.runs.logged_scalars import logged_scalars; "
+        "import sys; from keras_transformer.runs.checkpoints import logged_scalars; "
         f"print(logged_scalars({str(tmp_path)!r}), "
         "{'tensorflow', 'numpy', 'keras'} & set(sys.modules))"
     )

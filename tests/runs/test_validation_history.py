@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.validation_history import (
+from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     best_checkpoints,
     load_history,
@@ -18,7 +18,7 @@ FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
 
 
 def test_keras_is_not_imported():
-    code = "import keras_transformer.runs.validation_history, sys; sys.exit('keras' in sys.modules)"
+    code = "import keras_transformer.runs.checkpoints, sys; sys.exit('keras' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -11,8 +11,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import ModelSettings, Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.open_run import open_model, open_translator
 
 
 def recipe_for(directory, name, **training) -> Recipe:

@@ -20,8 +20,8 @@ from keras_transformer import Ensemble, SamplingOptions, SearchOptions, Tokenize
 from keras_transformer.decoding import Request
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import MANY_SHAPES
+from keras_transformer.decoding.decoding_loop import make_strategy
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import make_strategy
 from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator
 
