@@ -65,8 +65,9 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """
     if len(parts) == 1:
         return parts[0]
+    is_aligned = parts[0].alignment is not None
     if any(part.score == IMPOSSIBLE for part in parts):
-        return replace(NO_HYPOTHESIS, alignment=None if parts[0].alignment is None else ())
+        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
     alignment: list[tuple[int, int]] = []
     targets_before = 0
     for part in parts:
@@ -78,7 +79,7 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
         score=sum(part.score for part in parts),
         log_probability=sum(part.log_probability for part in parts),
         length=sum(part.length for part in parts),
-        alignment=None if parts[0].alignment is None else tuple(sorted(alignment)),
+        alignment=tuple(sorted(alignment)) if is_aligned else None,
     )
 
 
@@ -87,21 +88,15 @@ def word_alignment(
 ) -> tuple[tuple[int, int], ...]:
     """Aligns each target word with the source word that its pieces attend to most.
 
-    A word begins at a SentencePiece piece that starts with "▁".
+    A word begins at a SentencePiece piece that starts with "▁". Row t, column s of the float array
+    `attention` is the attention of target piece t to source piece s. Further rows and columns, for
+    example those of eos, are ignored. Returns sorted pairs of word indices (source, target),
+    counted from 0.
 
     Example:
 
     >>> word_alignment(np.array([[0.1, 0.9], [0.6, 0.4]]), ["▁black", "▁cat"], ["▁chat", "▁noir"])
     ((0, 1), (1, 0))
-
-    Args:
-        attention: float array. Row t, column s is the attention of target piece t to source piece
-            s. Further rows and columns, for example those of eos, are ignored.
-        source_pieces: Pieces of the source.
-        target_pieces: Pieces of the target.
-
-    Returns:
-        Sorted pairs of word indices (source, target), counted from 0.
     """
     return align_words(attention, word_indices(source_pieces), word_indices(target_pieces))
 

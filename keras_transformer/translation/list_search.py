@@ -28,15 +28,9 @@ class ListSearch:
     """
 
     def __init__(
-        self,
-        model: Any,
-        bos_id: int,
-        eos_id: int,
-        decode: Callable[[list[list[int]]], list[str]],
+        self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
-        self.model = model
-        self._bos_id, self._eos_id = bos_id, eos_id
-        self._decode = decode
+        self.model, self._bos_id, self._eos_id, self._decode = model, bos_id, eos_id, decode
         self.batch_search = BatchSearch(model)
 
     def strategy(self, options: SearchOptions | SamplingOptions) -> Strategy:

@@ -101,14 +101,13 @@ class Translator(BaseTranslator):
             )
         _check_vocabularies(model, tokenizer)
         self.model = model
-        self.tokens_per_batch = (
-            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
-        )
+        self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(tokenizer)
-        bos_id, eos_id, decode = tokenizer.bos_id, tokenizer.eos_id, tokenizer.decode_target
-        self._search = ListSearch(model, bos_id, eos_id, decode)
+        self._search = ListSearch(
+            model, tokenizer.bos_id, tokenizer.eos_id, tokenizer.decode_target
+        )
         self._search.strategy(self.options)  # Raises the errors of the options.
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
@@ -134,11 +133,11 @@ class Translator(BaseTranslator):
                 as an ensemble; their tokenizers must be equal.
             options: The options of beam search. Defaults to None, which means the search options of
                 the (first) run's recipe.
-            overlong: `"split"` or `"truncate"`. Defaults to `"split"`.
+            overlong: As for `Translator`.
             use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
                 faster. Defaults to False.
-            checkpoint: As in `open_model`. Defaults to None.
-            tokens_per_batch: As for `Translator`. Defaults to None.
+            checkpoint: As in `open_model`.
+            tokens_per_batch: As for `Translator`.
 
         Raises:
             UserError: If a run or its model is missing, or if the tokenizers of the runs differ.
@@ -257,8 +256,8 @@ class Translator(BaseTranslator):
         if self.shortlist is not None:
             raise UserError("a beam tree needs a translator without a shortlist")
         (part,) = parts
-        width = len(part.ids)
-        request, length = self._search.request([part.ids], 1, width, self._limit(self.options))
+        limit = self._limit(self.options)
+        request, length = self._search.request([part.ids], 1, len(part.ids), limit)
         strategy = self._search.strategy(self.options)
         steps, result = record(self.model, request, length, strategy)
         nodes = nodes_of(steps, result, length, self.options, self.tokenizer.target_pieces)
