@@ -71,22 +71,19 @@ class _ParallelText:
         if self.target_path is None:
             yield from self._tab_separated()
             return
-        sources, targets = read_lines(self.source_path), read_lines(self.target_path)
-        for aligned in itertools.count():
-            source, target = next(sources, None), next(targets, None)
-            if source is not None and target is not None:
+        counts = [0, 0]
+        sides = read_lines(self.source_path), read_lines(self.target_path)
+        for source, target in itertools.zip_longest(*sides):
+            counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
+            if counts[0] == counts[1]:
                 yield source, target
-            elif source is None and target is None:
-                return
-            else:
-                source_count = aligned + (source is not None) + sum(1 for _ in sources)
-                target_count = aligned + (target is not None) + sum(1 for _ in targets)
-                raise CorpusError(
-                    "line-aligned files must have the same number of lines. Add or remove lines, "
-                    "so that each line translates the line of the same number. Received: "
-                    f"{self.source_path} with {source_count:,} and "
-                    f"{self.target_path} with {target_count:,} lines"
-                )
+        if counts[0] != counts[1]:
+            raise CorpusError(
+                "line-aligned files must have the same number of lines. Add or remove lines, so "
+                "that each line translates the line of the same number. Received: "
+                f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
+                f"{counts[1]:,} lines"
+            )
 
     def _tab_separated(self) -> Iterator[Pair]:
         for number, line in enumerate(read_lines(self.source_path), start=1):

@@ -112,20 +112,21 @@ class KeepsLora:
     def save_own_variables(self, store: Any) -> None:
         """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
         super().save_own_variables(store)  # type: ignore
-        for name in self._unmerged_names() if self.built else ():
+        for name in self._unmerged_names():
             store[name] = getattr(self, name)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
         merged = {name: store[name] for name in store.keys() if name.isdigit()}
         super().load_own_variables(merged)  # type: ignore
-        for name in self._unmerged_names() if self.built else ():
+        for name in self._unmerged_names():
             if name in store.keys():
                 getattr(self, name).assign(store[name])
 
     def _unmerged_names(self) -> list[str]:
         names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        return [name for name in names if self.lora_enabled and hasattr(self, name)]
+        is_merged = not (self.built and self.lora_enabled)
+        return [name for name in names if not is_merged and hasattr(self, name)]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -181,10 +182,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
-        gamma, beta = (
-            None if vector is None else ops.cast(vector, dtype)
-            for vector in (self.gamma, self.beta)
-        )
+        gamma, beta = (None if w is None else ops.cast(w, dtype) for w in (self.gamma, self.beta))
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
 
 
@@ -197,26 +195,16 @@ def is_default_int8(config: Any) -> bool:
 
 
 def _quantizers(config: Any) -> str:
-    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples.
-
-    While a model is saved or loaded, `config.get_config()` also has ids of objects that layers
-    share.
-    """
+    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples."""
     quantizers = config.weight_quantizer, config.activation_quantizer
     return json.dumps([x and [type(x).__name__, x.get_config()] for x in quantizers])
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
-    """Quantizes each row of `x` to 8-bit integers and multiplies it by the int8 `kernel`.
+    """Quantizes the rows of `x` `(..., D)` to 8-bit integers, and multiplies by `kernel` `(D, M)`.
 
-    Args:
-        x: float tensor `(..., D)`.
-        kernel: int8 tensor `(D, M)`.
-        scale: float tensor `(M,)`, the factors of the kernel columns. Each column was multiplied by
-            its factor before rounding.
-
-    Returns:
-        A float tensor `(..., M)` of the dtype of `x`.
+    Each column of the int8 kernel was multiplied by its factor `scale` `(M,)` before rounding.
+    Returns a float tensor `(..., M)` of the dtype of `x`.
     """
     quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
     product = ops.cast(ops.matmul(quantized, kernel), x.dtype)

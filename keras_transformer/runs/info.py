@@ -1,4 +1,4 @@
-"""Describes a run from its files, without Keras and NumPy, so that the answer comes at once."""
+"""Describes a run from its files."""
 
 import math
 import shlex
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import h5py
 
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
@@ -66,15 +68,11 @@ def run_info(directory: str | Path) -> dict[str, Any]:
 
 
 def _of_recipe(run: Run) -> dict[str, Any]:
-    recipe = run.recipe
+    names, recipe = ("recipe", "description", "source_language", "target_language"), run.recipe
     if recipe is None:
-        return dict.fromkeys(("recipe", "description", "source_language", "target_language"))
-    return {
-        "recipe": recipe.name,
-        "description": recipe.description,
-        "source_language": recipe.data.source_language,
-        "target_language": recipe.data.target_language,
-    }
+        return dict.fromkeys(names)
+    languages = recipe.data.source_language, recipe.data.target_language
+    return dict(zip(names, (recipe.name, recipe.description, *languages), strict=True))
 
 
 def _model(run: Run) -> dict[str, Any]:
@@ -106,9 +104,7 @@ def _parameters(run: Run) -> int | None:
 
 
 def _count(model: Path) -> int:
-    """Returns the number of parameters in a `.keras` file. Importing h5py takes 0.1 s."""
-    import h5py
-
+    """Returns the number of parameters in a `.keras` file."""
     counts: list[int] = []
 
     def add(name: str, item: Any) -> None:

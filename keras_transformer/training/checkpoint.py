@@ -63,8 +63,9 @@ def save_checkpoint(
         (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
     best = {checkpoint_path(directory, step) for step in history.best(keep_best)}
     for old in checkpoint_folders(directory)[:-keep]:
-        if old not in best:
-            _remove(old)
+        if old not in best:  # Renamed first, so that a folder `step-...` is always complete.
+            _rename(old, hidden := old.with_name(f".removed-{old.name}"))
+            shutil.rmtree(hidden)
     return path
 
 
@@ -191,13 +192,6 @@ def remove_unfinished(directory: str | Path) -> None:
     for pattern in (f".partial-{step}", f".removed-{step}", f"{step}/{_EXTRACTED}*"):
         for path in Path(directory).glob(pattern):
             shutil.rmtree(path)
-
-
-def _remove(path: Path) -> None:
-    """Renames a checkpoint, then removes it. So a folder named `step-...` is always complete."""
-    hidden = path.with_name(f".removed-{path.name}")
-    _rename(path, hidden)
-    shutil.rmtree(hidden)
 
 
 def _rename(path: Path, target: Path) -> None:

@@ -1,9 +1,10 @@
 """Above search and runs: strings in, strings out."""
 
 from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.generator import Generator
 from keras_transformer.translation.hypothesis import Hypothesis, word_alignment
-from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
+from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.scoring import Scorer, score_pairs
 from keras_transformer.translation.target_constraints import ConstraintError
 from keras_transformer.translation.translator import Translator

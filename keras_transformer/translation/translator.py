@@ -20,6 +20,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, Sear
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
+from keras_transformer.models.protocol import vocabulary_sizes
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.base_translator import (
     BaseTranslator,
@@ -330,11 +331,9 @@ def _check_vocabularies(model: Any, tokenizer: Any) -> None:
 
     TensorFlow would take another token for such an id, and JAX would compute NaN.
     """
-    size = getattr(model, "vocabulary_size", math.inf)
-    target_size = getattr(model, "target_vocabulary_size", None) or size
-    for side, of_model in (("source", size), ("target", target_size)):
+    for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
         of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
-        if of_tokenizer > of_model:
+        if of_tokenizer > (of_model or math.inf):
             raise ValueError(
                 f"The tokenizer has more {side} tokens than the model, so it is not the model's. "
                 f"Received: {of_tokenizer} and {of_model} tokens"

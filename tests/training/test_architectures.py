@@ -11,7 +11,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import ModelSettings, Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 
 def recipe_for(directory, name, **training) -> Recipe:
