@@ -1,4 +1,4 @@
-"""Defines the base class of most layers, and Keras layers with faster gradients or kept LoRA."""
+"""Defines the base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
 import json
@@ -99,39 +99,13 @@ def argument_names(classes: Sequence[type]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in BASE_ARGUMENTS]
 
 
-class KeepsLora:
-    """Mixin of layers that save the two matrices of LoRA (`enable_lora`) beside the kernel.
-
-    Layers of Keras save the merged kernel only. A loaded layer then has two matrices of zeros, both
-    of whose gradients are zero, and its LoRA never changes again.
-    """
-
-    built: bool
-    lora_enabled: bool
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
-        super().save_own_variables(store)  # type: ignore
-        for name in self._unmerged_names():
-            store[name] = getattr(self, name)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
-        merged = {name: store[name] for name in store.keys() if name.isdigit()}
-        super().load_own_variables(merged)  # type: ignore
-        for name in self._unmerged_names():
-            if name in store.keys():
-                getattr(self, name).assign(store[name])
-
-    def _unmerged_names(self) -> list[str]:
-        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        is_merged = not (self.built and self.lora_enabled)
-        return [name for name in names if not is_merged and hasattr(self, name)]
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(KeepsLora, CreatesPlaceholders, keras.layers.Dense):
-    """`keras.layers.Dense` that computes the bias gradient faster on TensorFlow."""
+class Dense(CreatesPlaceholders, keras.layers.Dense):
+    """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
+
+    The layer of Keras saves the merged kernel only. A loaded layer then has two matrices of zeros,
+    both of whose gradients are zero, and its LoRA never changes again.
+    """
 
     def __init__(
         self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
@@ -148,16 +122,30 @@ class Dense(KeepsLora, CreatesPlaceholders, keras.layers.Dense):
         """Quantizes the weights without Keras's type check, which would reject this subclass."""
         super().quantize(mode, type_check=False, config=config)
 
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
+        super().save_own_variables(store)
+        for name in self._unmerged_names():
+            store[name] = getattr(self, name)
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class Conv2D(KeepsLora, CreatesPlaceholders, keras.layers.Conv2D):
-    """`keras.layers.Conv2D` that keeps LoRA when it is saved."""
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
+        merged = {name: store[name] for name in store.keys() if name.isdigit()}
+        super().load_own_variables(merged)
+        for name in self._unmerged_names():
+            if name in store.keys():
+                getattr(self, name).assign(store[name])
+
+    def _unmerged_names(self) -> list[str]:
+        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
+        is_merged = not (self.built and self.lora_enabled)
+        return [name for name in names if not is_merged and hasattr(self, name)]
 
 
 def check_lora_is_kept(model: Any) -> None:
     """Raises `ValueError` if a layer of Keras has LoRA, because a saved model would lose it."""
     for layer in model._flatten_layers():
-        if getattr(layer, "lora_enabled", False) and not isinstance(layer, KeepsLora):
+        if getattr(layer, "lora_enabled", False) and not isinstance(layer, Dense):
             raise ValueError(
                 "Checkpoints keep LoRA of this package's layers only. A layer of Keras saves the "
                 "merged kernel, and its LoRA would not train after a resume. Train the model with "

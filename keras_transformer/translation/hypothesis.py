@@ -1,7 +1,7 @@
 """Joins the translated parts of an overlong sentence, aligns words and rates samples."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,20 +40,6 @@ class Hypothesis:
 
 # Fills a list of hypotheses if the search found too few.
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
-
-
-def hypotheses(
-    result: Any, row: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
-) -> list[Hypothesis]:
-    """Returns the hypotheses in one row of a `SearchResult`. `decode` converts ids to texts."""
-    lengths = result.lengths[row].tolist()
-    pieces = [
-        [id for id in ids[:length].tolist() if id != eos_id]
-        for ids, length in zip(result.ids[row], lengths, strict=True)
-    ]
-    scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
-    columns = decode(pieces), map(tuple, pieces), *scores, lengths
-    return [Hypothesis(*x) for x in zip(*columns, strict=True)]
 
 
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:

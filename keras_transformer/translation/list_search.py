@@ -11,7 +11,7 @@ from keras_transformer.decoding.buckets import LengthBatch, length_batches, padd
 from keras_transformer.decoding.decoding_loop import Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.steps import Request
-from keras_transformer.translation.hypothesis import Hypothesis, hypotheses
+from keras_transformer.translation.hypothesis import Hypothesis
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3
@@ -51,7 +51,14 @@ class ListSearch:
 
     def hypotheses(self, result: Any, row: int) -> list[Hypothesis]:
         """Returns the hypotheses in one row of a `SearchResult`."""
-        return hypotheses(result, row, self._eos_id, self._decode)
+        lengths = result.lengths[row].tolist()
+        pieces = [
+            [id for id in ids[:length].tolist() if id != self._eos_id]
+            for ids, length in zip(result.ids[row], lengths, strict=True)
+        ]
+        scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
+        columns = self._decode(pieces), map(tuple, pieces), *scores, lengths
+        return [Hypothesis(*x) for x in zip(*columns, strict=True)]
 
     def __call__(
         self,

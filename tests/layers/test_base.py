@@ -19,7 +19,6 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.base import (
     ConfiguredLayer,
-    Conv2D,
     Dense,
     LayerNormalization,
     config_of,
@@ -216,15 +215,3 @@ def test_layer_normalization_is_that_of_keras(options, training):
     tolerance = HALF_PRECISION_TOLERANCE.get(keras.backend.standardize_dtype(found.dtype), 1e-5)
     expected, found = (to_numpy(keras.ops.cast(y, "float32")) for y in (expected, found))
     np.testing.assert_allclose(found, expected, atol=tolerance)
-
-
-def test_a_loaded_convolution_goes_on_with_lora(tmp_path):
-    layers = [Conv2D(3, 2), Conv2D(3, 2)]
-    model, loaded = (keras.Sequential([keras.Input((4, 4, 1)), layer]) for layer in layers)
-    for layer in layers:
-        layer.enable_lora(2)
-    layers[0].lora_kernel_b.assign(np.ones((2, 3)))
-    model.save_weights(tmp_path / "lora.weights.h5")
-    loaded.load_weights(tmp_path / "lora.weights.h5")
-    for own, other in zip(layers[0].weights, layers[1].weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
