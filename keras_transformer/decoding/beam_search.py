@@ -143,11 +143,11 @@ class BeamSearch:
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
         """Returns the state with room for `max_length` tokens."""
-        live, finished = (
-            x._replace(ids=widen_ids(x.ids, 1 + max_length, self.pad_id))
-            for x in (state.live, state.finished)
-        )
-        return state._replace(live=live, finished=finished)
+
+        def wide(part: Any) -> Any:
+            return part._replace(ids=widen_ids(part.ids, 1 + max_length, self.pad_id))
+
+        return state._replace(live=wide(state.live), finished=wide(state.finished))
 
     def is_open(self, state: BeamState) -> Any:
         """Returns a bool mask `(B,)`, True for sentences whose search is not finished."""
@@ -390,7 +390,8 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
 
 def _best_finished(finished: Finished, n_best: Any) -> Finished:
     scores, chosen = ops.top_k(finished.scores, n_best)
-    return Finished(*(take_columns(x, chosen) for x in finished[:2]), scores)
+    ids, log_probabilities = (take_columns(x, chosen) for x in finished[:2])
+    return Finished(ids, log_probabilities, scores)
 
 
 def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:

@@ -159,5 +159,6 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
 
 def bleu(translations: Sequence[str], references: Sequence[str], settings: Evaluation) -> float:
     """Computes BLEU, with the tokenization and case sensitivity of `settings`."""
-    of_recipe = {"tokenize": settings.tokenize, "lowercase": settings.lowercase}
-    return Evaluator(references, None, ["bleu"], **of_recipe).scores(translations)[0].score
+    tokenize, lowercase = settings.tokenize, settings.lowercase
+    evaluator = Evaluator(references, metrics=["bleu"], tokenize=tokenize, lowercase=lowercase)
+    return evaluator.scores(translations)[0].score

@@ -43,8 +43,8 @@ class TranslationValidation:
 
     def __call__(self, trainer: Any, step: int) -> dict[str, Any]:
         found = self._evaluate(trainer, step)
-        found["loss"] = float(trainer.perplexity.crossentropy())
-        return {**found, **self._translations(trainer.model)}
+        loss = float(trainer.perplexity.crossentropy())
+        return {**found, "loss": loss, **self._translations(trainer.model)}
 
     def _translations(self, model: Any) -> dict[str, Any]:
         if not self.pairs:
