@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from keras_transformer.errors import UserError
 
@@ -149,10 +149,7 @@ def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
             ) from None
 
 
-class _End(NamedTuple):
-    """The last item of a queue. `error` is the exception that ended the iteration, or None."""
-
-    error: BaseException | None
+_END = object()  # the last item of a queue
 
 
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
@@ -170,36 +167,35 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
             with suppress(queue.Full):
                 return arrived.put(item, timeout=1)
 
+    errors: list[BaseException] = []  # raised again in the thread that reads the queue
+
     def take() -> None:
-        error = None
         try:
             for item in items:
                 put(item)
                 if is_abandoned.is_set():
                     return
-        except BaseException as caught:  # re-raised in the thread that reads the queue
-            error = caught
-        put(_End(error))
+        except BaseException as error:
+            errors.append(error)
+        put(_END)
 
     threading.Thread(target=take, daemon=True).start()
-    end = None
+    chunk: list[Any] = [None]
     try:
-        while end is None:
+        while chunk[-1] is not _END:
             chunk = _next_chunk(arrived, most)
-            if isinstance(chunk[-1], _End):
-                end = chunk.pop()
-            if chunk:
-                yield chunk
+            if arrived_items := [item for item in chunk if item is not _END]:
+                yield arrived_items
     finally:
         is_abandoned.set()
-    if end.error is not None:
-        raise end.error
+    if errors:
+        raise errors[0]
 
 
 def _next_chunk(arrived: "queue.Queue[Any]", most: int) -> list[Any]:
     chunk = [arrived.get()]
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(chunk) < most and not isinstance(chunk[-1], _End):
+    while len(chunk) < most and chunk[-1] is not _END:
         try:
             chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
         except queue.Empty:

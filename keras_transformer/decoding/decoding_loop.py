@@ -98,12 +98,6 @@ def make_strategy(
 
     For the arguments, see `search`.
     """
-    coverage_penalty = getattr(options, "coverage_penalty", 0.0)
-    if coverage_penalty and not hasattr(model, "source_attention"):
-        raise ValueError(
-            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
-            f"Received: coverage_penalty={coverage_penalty}, model={type(model).__name__}"
-        )
     reads_prompt = getattr(model, "reads_prompt", False)
     if bos_id is None:
         bos_id = NO_ID if reads_prompt else 2
@@ -119,6 +113,11 @@ def make_strategy(
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
         return Sampling(options, rules, options.num_samples, options.num_samples, **ids)
+    if options.coverage_penalty and not hasattr(model, "source_attention"):
+        raise ValueError(
+            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
+            f"Received: coverage_penalty={options.coverage_penalty}, model={type(model).__name__}"
+        )
     sizes = (options.beam_size, options.n_best) if beam_size is None else (beam_size, beam_size)
     return BeamSearch(options, rules, *sizes, **ids)
 

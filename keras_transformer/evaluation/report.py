@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from tabulate import tabulate
 

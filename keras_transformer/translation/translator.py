@@ -278,9 +278,6 @@ class Translator(BaseTranslator):
         beams = self.options.beam_size
         tokens_per_batch = -(-self.tokens_per_batch * beams // max(beams, options.num_beams))
 
-        def all_fields(batch: LengthBatch, length: int) -> dict[str, Any]:
-            return {**fields(batch, length), "shortlist": self._shortlists(parts, batch)}
-
         with counted_progress(progress, parts, count) as advance:
             return self._search(
                 [part.ids for part in parts],
@@ -288,7 +285,10 @@ class Translator(BaseTranslator):
                 limit=self._limit(options),
                 longest=self.max_length,
                 tokens_per_batch=tokens_per_batch,
-                fields=all_fields,
+                fields=lambda batch, length: {
+                    **fields(batch, length),
+                    "shortlist": self._shortlists(parts, batch),
+                },
                 advance=advance,
             )
 
