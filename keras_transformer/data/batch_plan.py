@@ -132,11 +132,6 @@ class BatchPlan:
         """Number of micro-batches per pass over the data."""
         return len(self._slots)
 
-    @property
-    def steps_per_pass(self) -> float:
-        """Number of optimizer steps per pass. If it is no integer, some steps are in two passes."""
-        return self.batches_per_pass / self.accumulation_steps
-
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
         slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]

@@ -136,12 +136,6 @@ class Run:
         places += [self.history_path, self.hypotheses_dir]
         return [*places, self.directory / "text"] if self.text.is_kept else places
 
-    def owns(self, path: Path) -> bool:
-        """Returns whether the run writes the file or folder `path`."""
-        found = Path(os.path.realpath(path))
-        places = {Path(os.path.realpath(x)) for x in (self.recipe_path, *self._places())}
-        return not places.isdisjoint((found, *found.parents))
-
     def _write_recipe(self) -> None:
         with atomic_write(self.recipe_path) as partial:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
