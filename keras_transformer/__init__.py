@@ -77,8 +77,13 @@ if TYPE_CHECKING:
         visualization as visualization,
     )
     from keras_transformer.data import BatchPlan, Tokenizer, TokenStore
-    from keras_transformer.decoding import Ensemble, SamplingOptions, SearchOptions, Shortlist
-    from keras_transformer.decoding.search import search
+    from keras_transformer.decoding import (
+        Ensemble,
+        SamplingOptions,
+        SearchOptions,
+        Shortlist,
+        search,
+    )
     from keras_transformer.portability import conformance
     from keras_transformer.recipe.files import load_recipe
     from keras_transformer.recipe.settings import Recipe
@@ -163,8 +168,7 @@ _public_name = lazy_names(
     __name__,
     {
         "data": "BatchPlan TokenStore Tokenizer",
-        "decoding": "Ensemble SamplingOptions SearchOptions Shortlist",
-        "decoding.search": "search",
+        "decoding": "Ensemble SamplingOptions SearchOptions Shortlist search",
         "portability": "conformance",
         "recipe.files": "load_recipe",
         "recipe.settings": "Recipe",

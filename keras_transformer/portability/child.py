@@ -101,8 +101,8 @@ class Child:
     def search(self) -> Measured:
         """Returns the ids and scores of greedy search and of beam search with 3 beams."""
         from keras_transformer._backend.compile_function import compile_function
+        from keras_transformer.decoding.decoding_loop import search
         from keras_transformer.decoding.options import SearchOptions
-        from keras_transformer.decoding.search import search
 
         compiled, model = compile_function(search, self.model), self.model
 

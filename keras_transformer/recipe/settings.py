@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
 from keras_transformer.models import ARCHITECTURES, Seq2Seq
 
 _HIGHEST_LEARNING_RATE = 10.0
@@ -43,12 +43,6 @@ PlainName = Annotated[str, StringConstraints(pattern=r"^[^./\\:\x00-\x1f][^/\\:\
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 
 
-def _on_one_line(schema: dict[str, Any]) -> None:
-    for key in schema["properties"].values():
-        if "description" in key:
-            key["description"] = " ".join(key["description"].split())
-
-
 class _Section(BaseModel):
     """Base class of recipe sections, which are immutable and reject unknown keys."""
 
@@ -57,7 +51,7 @@ class _Section(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
-        json_schema_extra=_on_one_line,
+        json_schema_extra=descriptions_on_one_line,
     )
 
 
@@ -330,15 +324,12 @@ class Training(_Section):
 class Evaluation(SearchOptions):
     """Settings of checkpoint averaging, and of search and scoring with the finished model."""
 
-    average_last: Steps = Field(
-        5,
-        description="Number of checkpoints to average: the newest or, with early stopping, the "
-        "best.",
-    )
-    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = Field(
-        "13a", description="Tokenization of BLEU, as in sacrebleu."
-    )
-    lowercase: bool = Field(False, description="Whether BLEU ignores case.")
+    average_last: Steps = 5
+    """Number of checkpoints to average: the newest or, with early stopping, the best."""
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
+    """Tokenization of BLEU, as in sacrebleu."""
+    lowercase: bool = False
+    """Whether BLEU ignores case."""
 
     def search_options(self, **changes: Any) -> SearchOptions:
         """Returns the search options, updated with `changes`."""

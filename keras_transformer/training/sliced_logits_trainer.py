@@ -245,11 +245,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
                 f"evaluate the model itself. Received: an output matrix of dtype {dtype}"
             )
         matrix = ops.cast(matrix, states.dtype)
-        if bias is None:
-            return states, matrix
-        bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
-        states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
-        return states, ops.concatenate([matrix, bias], axis=1)
+        if bias is not None:
+            bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
+            matrix = ops.concatenate([matrix, bias], axis=1)
+            states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
+        return states, matrix
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Returns the metrics, which `compute_loss` has updated."""

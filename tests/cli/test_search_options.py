@@ -12,7 +12,7 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
         for name, field in kind.model_fields.items():
             flag = "--sample" if name == "num_samples" else f"--{name.replace('_', '-')}"
             assert f" {flag} " in shown
-            described = field.description
+            described = " ".join(field.description.split())
             if name in SearchOptions.model_fields:
                 described = described.replace("Default: ", "Default: that of the recipe, else ")
             assert name == "num_samples" or described in shown

@@ -19,7 +19,7 @@ from keras_transformer import (
     Perplexity,
     SlicedLogitsTrainer,
 )
-from keras_transformer.layers.changes import _sublayers
+from keras_transformer.layers.saving import _sublayers
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.portability.inputs import random_inputs
