@@ -16,6 +16,10 @@ pytestmark = pytest.mark.once
 
 # Each name, and the test that fails if Keras gives the name another meaning.
 WATCHED = {
+    "_call_has_training_arg": "_backend/test_compiled_step.py compiled_steps_equal_eager",
+    "_compute_loss": "_backend/test_compiled_step.py compiled_steps_equal_eager",
+    "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
+    "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
     "_all_reduce_sum_gradients": "training/distribution/test_distribution.py many_train_to",
     "_available": "_backend/test_process.py saving_and_seeding_load_no_tensorflow",
     "_backend_update_step": "training/test_optimizer.py averages_count_optimizer_steps",
@@ -39,6 +43,7 @@ WATCHED = {
 
 # Names of our own that Keras also uses, in classes that have nothing to do with ours.
 OWN = {
+    *("_lock", "_step", "_trainable"),
     "_devices",
     "_encode",
     "_metrics",
