@@ -96,7 +96,7 @@ def test_a_model_without_attention_is_refused():
     with pytest.raises(ValueError, match="must have attention layers.*class Sequential"):
         attention_maps(model, np.ones((1, 3)))
     with pytest.raises(ValueError, match="must be a Keras model"):
-        attention_maps(Ensemble([model]), inputs_of(model))
+        attention_maps(Ensemble([small_model()]), inputs_of(small_model()))
 
 
 def test_rollout_multiplies_the_layers_with_residual_connections():
