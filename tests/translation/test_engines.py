@@ -11,13 +11,8 @@ from keras_transformer.translation.engines import open_translator
 
 pytestmark = pytest.mark.once
 
-
 V = 60
-
-
 OPTIONS = SearchOptions(beam_size=1, max_length=3)
-
-
 TEXTS = [source for source, _ in SENTENCES[:3]]
 
 
