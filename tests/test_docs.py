@@ -66,6 +66,7 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "quickstart").symlink_to(quickstart)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     namespace: dict = {"__name__": "page"}
     for block in blocks(page, "python"):
         if "conformance(" in block and keras.config.backend() != "jax":

@@ -12,10 +12,10 @@ import pytest
 import keras_transformer
 
 PUBLIC = """
-    AttentionalRecurrentSeq2Seq BatchPlan BertEncoder ConvolutionalSeq2Seq Decoder DecoderLayer
+    BatchPlan BertEncoder Decoder DecoderLayer
     Encoder EncoderLayer Ensemble FeedForward Generator Hypothesis LanguageModel
     LearnedPositionalEncoding MaskedAccuracy MaskedCrossentropy MaskedLanguageModel
-    MultiHeadAttention Perplexity PositionalEncoding Recipe RecurrentSeq2Seq ResidualConnection
+    MultiHeadAttention Perplexity PositionalEncoding Recipe ResidualConnection
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer TokenEmbedding TokenStore Tokenizer Transformer
     TransformerAdam TransformerSchedule Translator UserError array_batches average_checkpoints

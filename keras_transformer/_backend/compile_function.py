@@ -3,12 +3,17 @@
 import functools
 import threading
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer._backend.compilation_cache import use_compilation_cache
+
+# The `GraphedLoops` of the compiled function that runs now, on PyTorch with a GPU of CUDA.
+_graphed_loops: ContextVar[Any] = ContextVar("graphed_loops", default=None)
 
 
 def compile_function(
@@ -20,8 +25,9 @@ def compile_function(
 ) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode. If
-    `model.compiles` is False (see `Searchable`), the function runs eagerly on every backend.
+    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode,
+    except `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), the function runs
+    eagerly on every backend.
     Every call reads the model's current weights, so training does not require recompilation.
     `quantize` and `enable_lora` replace or add weights, so the next call recompiles the function.
 
@@ -66,6 +72,28 @@ def compile_function(
     return call
 
 
+def while_loop(
+    condition: Callable[..., Any],
+    body: Callable[..., Any],
+    carried: tuple[Any, ...],
+    given: Any,
+    name: Any,
+) -> Any:
+    """Does the same as `ops.while_loop`, in a compiled function of PyTorch on a GPU by CUDA graphs.
+
+    Args:
+        condition: Function of the loop's tensors. It returns whether to go on.
+        body: Function of `given` and the loop's tensors. It returns the new tensors of the loop.
+        carried: The loop's tensors at the beginning, in any nested structure.
+        given: Other tensors that `body` reads, in any nested structure. It may also read weights.
+        name: Hashable object that differs between functions that compute something else.
+    """
+    graphed = _graphed_loops.get()
+    if graphed is not None:
+        return graphed.run(condition, body, carried, given, name)
+    return ops.while_loop(condition, functools.partial(body, given), carried)
+
+
 def compiles_each_shape() -> bool:
     """Returns whether `compile_function` compiles again for each new shape."""
     return keras.config.backend() != "torch"
@@ -83,6 +111,11 @@ def prefers_float32() -> bool:
     bfloat16 takes less time in bfloat16 if the matrices are large.
     """
     return compiles_each_shape() and is_on_cpu()
+
+
+def is_on_cuda() -> bool:
+    """Returns whether PyTorch computes on a GPU of CUDA. Apple's GPUs have no CUDA graphs."""
+    return keras.config.backend() == "torch" and ops.zeros(()).device.type == "cuda"
 
 
 def is_on_cpu() -> bool:
@@ -198,4 +231,18 @@ def _jax(function: Callable[..., Any], model: Any, donated: Collection[int]) -> 
 def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
-    return torch.inference_mode()(bound)
+    @functools.cache
+    def loops() -> Any:
+        from keras_transformer._backend.cuda_graphs import GraphedLoops
+
+        return GraphedLoops()
+
+    @torch.inference_mode()
+    def call(*tensors: Any, **options: Any) -> Any:
+        token = _graphed_loops.set(loops() if is_on_cuda() else None)
+        try:
+            return bound(*tensors, **options)
+        finally:
+            _graphed_loops.reset(token)
+
+    return call

@@ -1,11 +1,9 @@
-"""Runs the training steps of PyTorch on a GPU as CUDA graphs."""
+"""Runs training steps and the loops of searches on PyTorch as CUDA graphs."""
 
-import traceback
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,34 +13,31 @@ from keras import ops
 from torch.overrides import TorchFunctionMode
 
 _MOST_GRAPHS = 32
-# Files in which the cause of a wait is not found.
-_NOT_SHOWN = (__file__, warnings.__file__, str(Path(torch.__file__).parent))
-_WAITS = "called a synchronizing CUDA operation"
 
 
 class GraphedStep:
-    """Trains a model on PyTorch by CUDA graphs, which are recordings of a step's kernels.
+    """Runs training steps on PyTorch by CUDA graphs, which are recordings of a step's kernels.
 
     Python takes longer to start the kernels of a step than a GPU takes to run them. A graph starts
-    all of them by one call. The first batch is trained without a graph. Then each shape of batches
-    gets a graph when it first occurs, up to 32 shapes. With more, all steps run without graphs.
+    all of them by one call. The first batch of each shape is trained without a graph, which
+    compiles the step. The second is recorded, up to 32 shapes. With more, all steps run without
+    graphs.
 
     Numbers that Python computes are constants of the recording, as in a program that XLA compiles.
-    A step in which Python reads a value from the GPU can't be recorded. Examples are gradient
-    accumulation and loss scaling, which decide in Python what to do.
+    A step in which Python reads a value from the GPU can't be recorded.
 
     Args:
-        model: A compiled Keras model. Its `train_step` returns a dict of tensors, and changes other
-            tensors in place only.
+        step: Function that trains a model on a batch, a nested structure of arrays and None. It
+            returns a dict of tensors, and changes other tensors in place only.
+        model: The model, whose gradients are freed between the steps.
         is_required: Whether to raise an error if the step can't be recorded. Defaults to False,
             which means that all steps run without a graph then.
 
     Call arguments:
-        data: A list or iterator. The next element is a batch, which is a nested structure of
-            arrays and None.
+        data: A list or iterator. The next element is a batch.
 
     Returns:
-        A dict, the result of `train_step`.
+        The result of `step`.
 
     Raises:
         ValueError: If `is_required` is True, and the step can't be recorded.
@@ -50,12 +45,12 @@ class GraphedStep:
     Source: "CUDA Graphs" in PyTorch's documentation.
     """
 
-    def __init__(self, model: Any, is_required: bool = False) -> None:
+    def __init__(self, step: Callable[[Any], Any], model: Any, is_required: bool = False) -> None:
+        self._step = step
         self._model = model
         self._is_required = is_required
-        self._has_begun = False
         self._reason: str | None = None  # why steps can't be recorded
-        self._recordings: dict[str, _Recording] = {}
+        self._recordings: dict[str, _Recording | None] = {}  # None after a shape's first batch
         self._stream = torch.cuda.Stream()
         # The graphs share their memory, because they never run at the same time.
         self._pool = torch.cuda.graph_pool_handle()
@@ -64,38 +59,37 @@ class GraphedStep:
         batch = next(iter(data))
         arrays = [x for x in keras.tree.flatten(batch) if x is not None]
         if self._reason is not None or not all(hasattr(x, "dtype") for x in arrays):
-            return self._model.train_step(batch)
+            return self._step(batch)
         key = f"{keras.tree.map_structure(_kind, batch)}"
-        if not self._has_begun:
-            return self._first_step(batch)
-        recording = self._recordings.get(key) or self._record(key, batch)
+        if key not in self._recordings:
+            return self._first_step(key, batch)
+        recording = self._recordings[key] or self._record(key, batch)
         if recording is None:
-            return self._model.train_step(batch)
+            return self._step(batch)
         recording.assign(batch)
         recording.graph.replay()
         return {name: value.clone() for name, value in recording.result.items()}
 
-    def _first_step(self, batch: Any) -> dict[str, Any]:
-        """Makes a step without a graph, which shows whether Python waits for the GPU."""
-        self._has_begun = True
+    def _first_step(self, key: str, batch: Any) -> dict[str, Any]:
+        """Trains without a graph on the first batch of a shape."""
+        if len(self._recordings) == _MOST_GRAPHS:
+            self._give_up(f"the batches have more than {_MOST_GRAPHS} shapes")
+            return self._step(batch)
+        self._recordings[key] = None
         batch = _on_device(batch)
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream), NumbersOnDevice(), _waits() as waits:
-            result = self._model.train_step(batch)
+        with torch.cuda.stream(self._stream):
+            result = self._step(batch)
         torch.cuda.current_stream().wait_stream(self._stream)
-        if waits:
-            self._give_up(f"Python waits for the GPU in {waits[0]}")
+        self._model.zero_grad()
         return result
 
     def _record(self, key: str, batch: Any) -> "_Recording | None":
         """Records the step of a batch, but does not make it. Returns None if that fails."""
-        if len(self._recordings) == _MOST_GRAPHS:
-            self._give_up(f"the batches have more than {_MOST_GRAPHS} shapes")
-            return None
         graph, batch = torch.cuda.CUDAGraph(), _on_device(batch)
         try:
-            with torch.cuda.graph(graph, self._pool, self._stream), NumbersOnDevice():
-                result = self._model.train_step(batch)
+            with torch.cuda.graph(graph, self._pool, self._stream):
+                result = self._step(batch)
         except RuntimeError as error:
             self._give_up(f"{error}")
             return None
@@ -128,8 +122,116 @@ class _Recording:
                 own.copy_(ops.convert_to_tensor(given))
 
 
-class NumbersOnDevice(TorchFunctionMode):
-    """Makes 0-d tensors of numbers on the GPU. PyTorch would copy the numbers, and wait for it."""
+class GraphedLoops:
+    """Runs loops on PyTorch by CUDA graphs, see `compile_function.while_loop`.
+
+    The first step of a loop with new shapes runs without a graph. Then one step is recorded, with
+    tensors of its own, and all other steps replay it. A step that can't be recorded, for example
+    because Python reads a value from the GPU, always runs without a graph.
+
+    Weights that are cast to another dtype are cast once per loop. One object serves one function
+    of one model. One thread at a time runs a loop.
+    """
+
+    def __init__(self) -> None:
+        self._loops: dict[Any, _Loop | None] = {}  # None if the loop can't be recorded
+        self._recordable = Recordable({})
+        self._lock = threading.Lock()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def run(
+        self,
+        condition: Callable[..., Any],
+        body: Callable[..., Any],
+        carried: tuple[Any, ...],
+        given: Any,
+        name: Any,
+    ) -> tuple[Any, ...]:
+        key = name, f"{keras.tree.map_structure(_kind, (given, carried))}"
+        with self._lock, self._recordable:
+            if key in self._loops:
+                loop = self._loops.pop(key)
+                self._recordable.cast_again()
+            elif condition(*carried):
+                loop = self._record(condition, body, carried, given)
+            else:
+                return carried
+            self._loops[key] = loop  # the last one is the one used last
+            if len(self._loops) > _MOST_GRAPHS:
+                del self._loops[next(iter(self._loops))]
+            if loop is None:
+                return ops.while_loop(condition, functools.partial(body, given), carried)
+            return loop.run(carried, given)
+
+    def _record(
+        self, condition: Callable[..., Any], body: Callable[..., Any], carried: Any, given: Any
+    ) -> "_Loop | None":
+        """Records a step of a loop. Returns None if that fails."""
+        given, carried = keras.tree.map_structure(_copy, (given, carried))
+        loop = _Loop(torch.cuda.CUDAGraph(), condition, given, carried, condition(*carried))
+
+        def step() -> None:
+            loop.assign((given, body(given, *carried)))
+            loop.goes_on.copy_(condition(*carried))
+
+        self._recordable.cast_again()
+        try:
+            step()  # without a graph, because the first step chooses and loads kernels
+            with torch.cuda.graph(loop.graph, self._pool, capture_error_mode="thread_local"):
+                step()
+        except RuntimeError:
+            return None
+        return loop
+
+
+@dataclass
+class _Loop:
+    """The graph of a loop's step, with the tensors that it reads and changes."""
+
+    graph: Any
+    condition: Callable[..., Any]
+    given: Any
+    carried: Any
+    goes_on: Any
+
+    def run(self, carried: Any, given: Any) -> Any:
+        self.assign((given, carried))
+        self.goes_on.copy_(self.condition(*self.carried))
+        while self.goes_on.item():
+            self.graph.replay()
+        return keras.tree.map_structure(_copy, self.carried)
+
+    def assign(self, values: Any) -> None:
+        """Copies `values` to `given` and `carried`, except those that are the same memory."""
+        own, new = (
+            [x for x in keras.tree.flatten(y) if torch.is_tensor(x)]
+            for y in ((self.given, self.carried), values)
+        )
+        if [_kind(x) for x in own] != [_kind(x) for x in new]:
+            raise RuntimeError("A step changes the shape of a tensor.")
+        memories = {x.untyped_storage().data_ptr() for x in own}
+        pairs = [(x, y) for x, y in zip(own, new, strict=True) if x.data_ptr() != y.data_ptr()]
+        # First the copies: a step may exchange two tensors.
+        new = [y.clone() if y.untyped_storage().data_ptr() in memories else y for _, y in pairs]
+        for (x, _), y in zip(pairs, new, strict=True):
+            x.copy_(y)
+
+
+class Recordable(TorchFunctionMode):
+    """Lets PyTorch do without copies from the CPU that a CUDA graph can't record.
+
+    Makes 0-d tensors of numbers on the GPU. PyTorch would copy the numbers, and wait for it. With
+    `casts`, it also casts each weight only once, and keeps the result in this dict.
+    """
+
+    def __init__(self, casts: dict[Any, Any] | None = None) -> None:
+        super().__init__()
+        self._casts = casts
+
+    def cast_again(self) -> None:
+        """Updates the casts of all weights."""
+        for weight, value in (self._casts or {}).values():
+            value.copy_(weight)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -139,7 +241,27 @@ class NumbersOnDevice(TorchFunctionMode):
         if makes_tensor and not isinstance(args[0], torch.Tensor) and np.ndim(args[0]) == 0:
             number = args[0].item() if hasattr(args[0], "item") else args[0]
             return torch.full((), number, **kwargs)
-        return function(*args, **kwargs)
+        is_cast = function is torch.Tensor.to and isinstance(args[0], torch.nn.Parameter)
+        if self._casts is None or not is_cast:
+            return function(*args, **kwargs)
+        key = id(args[0]), args[1:], tuple(kwargs.items())
+        if key not in self._casts:
+            self._casts[key] = args[0], function(*args, **kwargs)
+        return self._casts[key][1]
+
+
+def recordable(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes a step that runs eagerly one that `GraphedStep` can record."""
+
+    def run(batch: Any) -> Any:
+        with Recordable():
+            return step(batch)
+
+    return run
+
+
+def _copy(x: Any) -> Any:
+    return x.clone() if torch.is_tensor(x) else x
 
 
 def _on_device(batch: Any) -> Any:
@@ -149,29 +271,6 @@ def _on_device(batch: Any) -> Any:
 
 
 def _kind(x: Any) -> Any:
-    return None if x is None else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
-
-
-@contextmanager
-def _waits() -> Iterator[list[str]]:
-    """Yields a list, which gets the place of each line of Python that waits for the GPU."""
-    places: list[str] = []
-
-    def show(message: Any, *arguments: Any, **options: Any) -> None:
-        if not f"{message}".startswith(_WAITS):
-            original(message, *arguments, **options)
-            return
-        calls = [x for x in traceback.extract_stack() if not x.filename.startswith(_NOT_SHOWN)]
-        places.append(f"{calls[-1].filename}:{calls[-1].lineno}" if calls else "a gradient")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns that this mode is a prototype.
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings():
-            original, warnings.showwarning = warnings.showwarning, show
-            warnings.filterwarnings("always", _WAITS)
-            yield places
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+    return (
+        x if not hasattr(x, "dtype") else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
+    )

@@ -1,5 +1,6 @@
 """Contains operations that differ by backend, such as affine maps, attention and loops."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,13 @@ from keras import ops
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
+
+# Replaces masked scores. It is finite: if all keys of a query are masked, they get equal weights
+# instead of NaN.
+MASKED_SCORE = -1e9
+
+# What is faster on a GPU of PyTorch than the layers' formulas.
+FUSES_ATTENTION = JOINS_PROJECTIONS = FUSES_RELU = True
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +82,99 @@ def _sum_tokens(x: Any) -> Any:
     """Sums `x`, `(..., D)`, over all axes except the last."""
     x = ops.reshape(x, (-1, x.shape[-1]))
     return ops.matmul(ops.ones((_ROWS, ops.shape(x)[0]), x.dtype), x)[0]
+
+
+def attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    padding_mask: Any = None,
+    use_causal_mask: bool = False,
+    use_scale: bool = True,
+) -> Any:
+    """Computes attention by a fused kernel on a GPU of PyTorch.
+
+    The mask is finite, so rows of padding have finite results, and it has the dtype of the query,
+    without which PyTorch's kernels are wrong.
+
+    For the arguments, see the call arguments of `AttentionPattern`.
+
+    Returns:
+        A float tensor `(B, H, T, K_v)`, or None where the formula is to be used.
+    """
+    if not FUSES_ATTENTION or not _is_on_cuda(query) or query.shape[-1] != value.shape[-1]:
+        return None
+    import torch
+
+    mask = None
+    if padding_mask is not None:
+        score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
+        mask = torch.zeros_like(padding_mask, dtype=query.dtype)
+        mask = mask.masked_fill(~padding_mask, score)[:, None, None, :]
+        if use_causal_mask:
+            later = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
+            mask = mask.masked_fill(later.triu(1), score)
+        mask = mask.expand(-1, query.shape[1], query.shape[2], -1)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=use_causal_mask and mask is None,
+        scale=None if use_scale else 1.0,
+    )
+
+
+def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
+    """Computes several `Dense` layers of one input by one matrix product on a GPU of PyTorch.
+
+    Returns a list of their results, or None where each layer is to be called.
+    """
+    if not JOINS_PROJECTIONS or not _is_on_cuda(x):
+        return None
+    if any(layer.quantization_config or layer.lora_enabled for layer in layers):
+        return None
+    kernels, widths = [layer.kernel for layer in layers], [layer.units for layer in layers]
+    dtype = layers[0].compute_dtype
+    y = ops.matmul(ops.cast(x, dtype), ops.cast(ops.concatenate(kernels, axis=1), dtype))
+    if layers[0].use_bias:
+        y = y + ops.cast(ops.concatenate([layer.bias for layer in layers]), dtype)
+    return list(y.split(widths, dim=-1))
+
+
+def affine_relu(x: Any, kernel: Any, bias: Any) -> Any:
+    """Computes the ReLU of an affine map in one product on a GPU of PyTorch, otherwise None."""
+    if not FUSES_RELU or not _is_on_cuda(x):
+        return None
+    x, kernel, bias = (ops.convert_to_tensor(z) for z in (x, kernel, bias))
+    rows = ops.reshape(x, (-1, x.shape[-1]))
+    return ops.reshape(_affine_relu()(rows, kernel, bias), (*x.shape[:-1], kernel.shape[-1]))
+
+
+@functools.cache
+def _affine_relu() -> Callable[..., Any]:
+    import torch
+
+    class AffineRelu(torch.autograd.Function):
+        """The gradient needs the result only, and not what ReLU was applied to."""
+
+        @staticmethod
+        def forward(context: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            y = torch.ops.aten._addmm_activation(bias, x, kernel)
+            context.save_for_backward(x, kernel, y)
+            return y
+
+        @staticmethod
+        def backward(context: Any, upstream: Any) -> Any:
+            x, kernel, y = context.saved_tensors
+            upstream = torch.where(y > 0, upstream, 0.0)
+            return upstream @ kernel.t(), x.t() @ upstream, upstream.sum(0)
+
+    return AffineRelu.apply
+
+
+def _is_on_cuda(x: Any) -> bool:
+    return getattr(getattr(x, "device", None), "type", None) == "cuda"
 
 
 def fused_attention(
@@ -152,6 +253,20 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     return tuple(tf.while_loop(is_left, iterate, state, parallel_iterations=1)[1:])
 
 
+def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
+    """Returns the 3-D tensor `x` with `values` from index `start` of an axis on.
+
+    In inference mode, PyTorch changes `x` itself. Elsewhere, PyTorch copies `x`.
+    """
+    if keras.config.backend() == "torch":
+        import torch
+
+        if torch.is_inference_mode_enabled():
+            slots = start + torch.arange(values.shape[axis], device=x.device)
+            return x.index_copy_(axis, slots, values.to(x.dtype))
+    return ops.slice_update(x, [start if i == axis else 0 for i in range(3)], values)
+
+
 def of_unknown_shape(tensor: Any) -> Any:
     """In a TensorFlow graph, makes the sizes of the first axis and of axes of size 0 unknown.
 
@@ -182,6 +297,39 @@ def global_norm(tensors: Sequence[Any]) -> Any:
 
         return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
     return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
+
+
+def fused_adam(
+    weights: list[Any],
+    gradients: list[Any],
+    first: list[Any],
+    second: list[Any],
+    step_size: Any,
+    optimizer: Any,
+) -> None:
+    """Updates weights and moments as Keras's Adam does, by PyTorch's kernel for many tensors.
+
+    `step_size` includes the correction of both moments. So PyTorch is told of a late step, for
+    which its own corrections are 1.
+    """
+    import torch
+
+    late = torch.full((), 1e9, device=weights[0].device)
+    torch._fused_adam_(
+        weights,
+        gradients,
+        first,
+        second,
+        [],
+        [late] * len(weights),
+        lr=step_size,
+        beta1=optimizer.beta_1,
+        beta2=optimizer.beta_2,
+        weight_decay=0.0,
+        eps=optimizer.epsilon,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 def label_logits(logits: Any, labels: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling, is_on_cpu
+from keras_transformer._backend.compile_function import Recompiling, is_on_cpu, is_on_cuda
 from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
@@ -18,6 +18,9 @@ from keras_transformer.training.crossentropy import (
 from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import inner_optimizer
+
+# Weights of a model whose training step is compiled on PyTorch with a GPU.
+_LEAST_COMPILED = 20_000_000
 
 
 class SlicedLogitsTrainer(Recompiling, keras.Model):
@@ -56,7 +59,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         logits_mebibytes: Memory, in MiB, for the float32 logits. It limits the number of tokens
             that the loss processes at a time. The loss always processes at least `d_model` tokens
             at a time, because fewer tokens would be slow. Defaults to None, which means 16 on a CPU
-            and 256 on other devices.
+            and 4096 on other devices.
         r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
             is a good value. The model processes each batch twice with different dropout masks, so a
             step takes twice as long. The loss includes the divergence between the two predicted
@@ -116,8 +119,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
 
         The metrics are always accuracy and perplexity.
 
-        On PyTorch, `jit_compile` does not choose `torch.compile`, but CUDA graphs for the training
-        step (`GraphedStep`). `"auto"` uses them on a GPU where that is possible. True needs a GPU.
+        On PyTorch, `jit_compile` chooses CUDA graphs of the training step (`GraphedStep`), which
+        need a GPU. `"auto"` uses them where that is possible, and compiles the step by
+        `torch.compile` (`CompiledStep`) if the model has at least 20 million weights. Compiling
+        takes up to a minute for each shape of batches. True always does both.
         """
         on_torch = keras.config.backend() == "torch"
         wanted, jit_compile = jit_compile, False if on_torch else jit_compile
@@ -154,18 +159,24 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
-                from keras_transformer._backend.cuda_graphs import GraphedStep
+                from keras_transformer._backend.compiled_step import CompiledStep
+                from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
 
-                self.train_function = GraphedStep(self, is_required=self._uses_graphs is True)
+                is_required = self._uses_graphs is True
+                compiles = is_required or self.count_params() >= _LEAST_COMPILED
+                step = CompiledStep(self) if compiles else recordable(self.train_step)
+                self.train_function = GraphedStep(step, self, is_required)
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
         needs = {
-            "a GPU of CUDA": _is_on_cuda(),
+            "a GPU of CUDA": is_on_cuda(),
+            "Triton": _has_triton() or not is_on_cuda(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
+            "no ema_overwrite_frequency": not inner_optimizer(self).ema_overwrite_frequency,
             "run_eagerly=False": not self.run_eagerly,
         }
         lacking = [name for name, is_given in needs.items() if not is_given]
@@ -182,8 +193,8 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         vocabulary_size, width = self.model.output_weights()[0].shape
         mebibytes = self.logits_mebibytes
         if mebibytes is None:
-            # In many small slices, a GPU would wait for Python or for the start of its programs.
-            mebibytes = 16 if is_on_cpu() else 256
+            # Slices would make a GPU read the output matrix and its gradient many times.
+            mebibytes = 16 if is_on_cpu() else 4096
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
@@ -234,11 +245,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
                 f"evaluate the model itself. Received: an output matrix of dtype {dtype}"
             )
         matrix = ops.cast(matrix, states.dtype)
-        if bias is None:
-            return states, matrix
-        bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
-        states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
-        return states, ops.concatenate([matrix, bias], axis=1)
+        if bias is not None:
+            bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
+            matrix = ops.concatenate([matrix, bias], axis=1)
+            states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
+        return states, matrix
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Returns the metrics, which `compute_loss` has updated."""
@@ -271,6 +282,7 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
         return copy
 
 
-def _is_on_cuda() -> bool:
-    """Returns whether PyTorch computes on a GPU of CUDA. Apple's GPUs have no CUDA graphs."""
-    return ops.zeros(()).device.type == "cuda"
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return has_triton()

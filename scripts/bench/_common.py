@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -51,8 +52,11 @@ class Worker:
         except BrokenPipeError:
             pass  # `receive` tells why.
 
-    def receive(self) -> Any:
+    def receive(self, seconds: float | None = None) -> Any:
+        """The reply, or RuntimeError if none comes within so many seconds or the worker died."""
         assert self._process.stdout
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
+            raise RuntimeError(f"no reply within {seconds:.0f} s")
         reply = self._process.stdout.readline()
         if not reply:
             self._errors.seek(0)

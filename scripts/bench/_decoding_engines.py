@@ -457,10 +457,10 @@ def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
 # --- Hugging Face Marian -------------------------------------------------------------------------
 
 
-def save_marian(model: Any, case: Case, folder: Path) -> None:
-    from transformers import MarianConfig, MarianMTModel
+def marian_config(case: Case) -> Any:
+    from transformers import MarianConfig
 
-    config = MarianConfig(
+    return MarianConfig(
         vocab_size=case.vocabulary_size,
         d_model=case.d_model,
         encoder_layers=case.num_layers,
@@ -478,7 +478,12 @@ def save_marian(model: Any, case: Case, folder: Path) -> None:
         decoder_start_token_id=BOS_ID,
         forced_eos_token_id=None,
     )
-    marian = MarianMTModel(config)
+
+
+def save_marian(model: Any, case: Case, folder: Path) -> None:
+    from transformers import MarianMTModel
+
+    marian = MarianMTModel(marian_config(case))
     _fill(marian.model.shared, [model.target_embedding.embeddings])
     for i in range(case.num_layers):
         _fill_layer(marian.model.encoder.layers[i], model.get_layer(f"encoder_layer_{i + 1}"))

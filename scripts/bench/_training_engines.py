@@ -9,7 +9,6 @@ sublayer outputs, both peers on attention weights too, PyTorch also inside the f
 import dataclasses
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,13 +22,7 @@ DROPOUT_RATE = 0.1
 LABEL_SMOOTHING = 0.1
 ADAM = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
 PAD_ID = 0
-# Workers share a GPU: none may take all of its memory at once.
-GPU_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
-    "JAX_PLATFORMS": "cuda,cpu",
-    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-}
+MATRIX_SIZE = 2048
 
 
 @dataclass(frozen=True)
@@ -72,10 +65,6 @@ CASES = {
     "tiny": Case("tiny", 4, 128, 4, 256, 10_000, 256, 16, 16),
     "base": Case("base", 6, 512, 8, 2048, 32_000, 64, 32, 32),
 }
-GPU_CASES = {
-    "base": Case("base", 6, 512, 8, 2048, 32_000, 256, 64, 64),
-    "big": Case("big", 6, 1024, 16, 4096, 32_000, 128, 64, 64),
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,7 @@ class Setting:
     """An engine and how it is run.
 
     mixed_bfloat16 means float32 weights and products in bfloat16. `keeps_memory` is for
-    `keep_freed_memory`; `on_gpu` needs a GPU that the backend sees.
+    `keep_freed_memory`.
     """
 
     engine: str
@@ -91,7 +80,6 @@ class Setting:
     dtype: str = "float32"
     jit_compile: bool = False
     keeps_memory: bool = False
-    on_gpu: bool = False
 
     def __str__(self) -> str:
         return f"{self.engine} on {self.backend}, {self.dtype}{', jit' if self.jit_compile else ''}"
@@ -101,13 +89,12 @@ class Setting:
 class Engine:
     """What a worker times.
 
-    `step` makes a training step and returns its loss; `matmul` multiplies two square matrices,
-    float32, or on a GPU bfloat16.
+    `step` makes a training step and returns its loss; `matmul` multiplies two square float32
+    matrices.
     """
 
     step: Callable[[], float]
     matmul: Callable[[], Any]
-    matrix_size: int
     num_parameters: int
 
 
@@ -124,8 +111,8 @@ def new_transformer(case: Case) -> Any:
     )
 
 
-def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
-    """This package, through `train_on_batch`; accuracy and perplexity come with the loss."""
+def our_trainer(case: Case, dtype: str, jit_compile: bool | str) -> tuple[Any, Any, np.ndarray]:
+    """This package's trainer, compiled, its inputs and labels; accuracy comes with the loss."""
     import keras
 
     from keras_transformer.training import (
@@ -134,22 +121,21 @@ def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
         TransformerAdam,
     )
 
-    keras.config.set_dtype_policy(setting.dtype)
+    keras.config.set_dtype_policy(dtype)
     trainer = SlicedLogitsTrainer(
         new_transformer(case), MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID)
     )
-    trainer.compile(TransformerAdam(**ADAM), jit_compile=setting.jit_compile)
+    trainer.compile(TransformerAdam(**ADAM), jit_compile=jit_compile)
     source_ids, target_ids, labels = batch_of(case)
-    inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    return keras_engine(trainer, inputs, labels, setting.on_gpu)
+    return trainer, {"source_ids": source_ids, "target_ids": target_ids}, labels
 
 
-def keras_hub_engine(case: Case, setting: Setting) -> Engine:
-    """KerasHub's encoder and decoder layers, through `train_on_batch`."""
+def keras_hub_model(case: Case, dtype: str, jit_compile: bool) -> tuple[Any, Any, np.ndarray]:
+    """A model of KerasHub's encoder and decoder layers, compiled, its inputs and labels."""
     import keras
     from keras_hub import layers as hub
 
-    keras.config.set_dtype_policy(setting.dtype)
+    keras.config.set_dtype_policy(dtype)
     embedding = hub.ReversibleEmbedding(
         case.vocabulary_size,
         case.d_model,
@@ -172,19 +158,17 @@ def keras_hub_engine(case: Case, setting: Setting) -> Engine:
     for _ in range(case.num_layers):
         x = hub.TransformerDecoder(**sizes)(x, memory, encoder_padding_mask=mask)
     model = keras.Model([source, target], embedding(x, reverse=True))
-    optimizer = keras.optimizers.Adam(**ADAM)
-    model.compile(optimizer, keras_loss, jit_compile=setting.jit_compile)
+    model.compile(keras.optimizers.Adam(**ADAM), keras_loss, jit_compile=jit_compile)
     source_ids, target_ids, labels = batch_of(case)
-    return keras_engine(model, [source_ids, target_ids], labels, setting.on_gpu)
+    return model, [source_ids, target_ids], labels
 
 
-def torch_engine(case: Case, setting: Setting) -> Engine:
-    """`torch.nn.Transformer`, eager."""
+def torch_step(
+    case: Case, dtype: str, device: str = "cpu", compiled: bool = False
+) -> tuple[Callable[[], Any], Any]:
+    """A training step of `torch.nn.Transformer`, which returns the loss, and the model."""
     import torch
 
-    device = "cuda" if setting.on_gpu else "cpu"
-    if not setting.on_gpu:
-        torch.set_num_threads(_common.THREADS)
     model = _torch_model(case).to(device)
     optimizer = torch.optim.Adam(
         model.parameters(),
@@ -194,24 +178,43 @@ def torch_engine(case: Case, setting: Setting) -> Engine:
         fused=True,
     )
     loss = torch.nn.CrossEntropyLoss(ignore_index=PAD_ID, label_smoothing=LABEL_SMOOTHING)
-    source_ids, target_ids, labels = (
-        torch.from_numpy(ids).long().to(device) for ids in batch_of(case)
-    )
-    bfloat16 = setting.dtype == "mixed_bfloat16"
+    batch = [torch.from_numpy(ids).long().to(device) for ids in batch_of(case)]
+    bfloat16 = dtype == "mixed_bfloat16"
 
-    def step() -> float:
-        optimizer.zero_grad()
+    def loss_of(source_ids: Any, target_ids: Any, labels: Any) -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
             logits = model(source_ids, target_ids)
-        value = loss(logits.float().flatten(0, 1), labels.flatten())
+        return loss(logits.float().flatten(0, 1), labels.flatten())
+
+    if compiled:
+        loss_of = torch.compile(loss_of)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        value = loss_of(*batch)
         value.backward()
         optimizer.step()
-        return value.item()
+        return value.detach()
 
-    size, dtype = _matrix(setting.on_gpu)
-    matrix = torch.randn(size, size).to(device, getattr(torch, dtype))
+    return step, model
+
+
+def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
+    return keras_engine(*our_trainer(case, setting.dtype, setting.jit_compile))
+
+
+def keras_hub_engine(case: Case, setting: Setting) -> Engine:
+    return keras_engine(*keras_hub_model(case, setting.dtype, setting.jit_compile))
+
+
+def torch_engine(case: Case, setting: Setting) -> Engine:
+    import torch
+
+    torch.set_num_threads(_common.THREADS)
+    step, model = torch_step(case, setting.dtype)
+    matrix = torch.randn(MATRIX_SIZE, MATRIX_SIZE)
     num_parameters = sum(weight.numel() for weight in model.parameters())
-    return Engine(step, lambda: (matrix @ matrix)[0, 0].item(), size, num_parameters)
+    return Engine(lambda: step().item(), lambda: (matrix @ matrix)[0, 0].item(), num_parameters)
 
 
 ENGINES = {
@@ -221,27 +224,16 @@ ENGINES = {
 }
 
 
-def _matrix(on_gpu: bool) -> tuple[int, str]:
-    """Size and dtype of a matrix whose square tells how fast the device can be."""
-    return (8192, "bfloat16") if on_gpu else (2048, "float32")
-
-
-def settings_of(
-    engine: str, backend: str, keep_memory: bool = False, on_gpu: bool = False
-) -> list[Setting]:
+def settings_of(engine: str, backend: str, keep_memory: bool = False) -> list[Setting]:
     """The settings worth trying; this package keeps freed memory in any case, as `train` does.
 
-    On CPUs XLA gains nothing from bfloat16, JAX without jit and torch.compile are far slower. On
-    GPUs with PyTorch, jit is this package's CUDA graphs.
+    XLA gains nothing from bfloat16 on CPUs, JAX without jit and torch.compile are far slower.
     """
     ways: dict[str, list[dict[str, Any]]] = {
         "tensorflow": [{"jit_compile": True}, {"jit_compile": False}],
         "jax": [{"jit_compile": True}],
         "torch": [{"dtype": "float32"}, {"dtype": "mixed_bfloat16"}],
     }
-    if on_gpu:
-        jit_compile = backend != "torch" or engine == "keras_transformer"
-        return [Setting(engine, backend, "mixed_bfloat16", jit_compile, on_gpu=True)]
     keeps_memory = keep_memory or engine == "keras_transformer"
     return [Setting(engine, backend, keeps_memory=keeps_memory, **way) for way in ways[backend]]
 
@@ -258,20 +250,22 @@ def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return source, target[:, :-1], target[:, 1:]
 
 
-def keras_engine(model: Any, inputs: Any, labels: np.ndarray, on_gpu: bool = False) -> Engine:
+def keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
+    """Steps through `train_on_batch`."""
     import keras
 
-    size, dtype = _matrix(on_gpu)
     random = np.random.default_rng(0)
-    matrix = keras.ops.cast(random.standard_normal((size, size), dtype="float32"), dtype)
+    matrix = keras.ops.convert_to_tensor(
+        random.standard_normal((MATRIX_SIZE, MATRIX_SIZE), dtype="float32")
+    )
 
     def matmul() -> None:
-        float(keras.ops.matmul(matrix, matrix)[0, 0])  # JAX and GPUs wait only so
+        float(keras.ops.matmul(matrix, matrix)[0, 0])  # JAX waits only so
 
     def step() -> float:
         return float(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
 
-    return Engine(step, matmul, size, model.count_params())
+    return Engine(step, matmul, model.count_params())
 
 
 def keras_loss(labels: Any, logits: Any) -> Any:
@@ -331,27 +325,7 @@ def _torch_model(case: Case) -> Any:
     return Model()
 
 
-def _require_gpu(backend: str) -> None:
-    found: Any
-    if backend == "torch":
-        import torch
-
-        found = torch.cuda.is_available()
-    elif backend == "jax":
-        import jax
-
-        found = jax.default_backend() == "gpu"
-    else:
-        import tensorflow as tf
-
-        found = tf.config.list_physical_devices("GPU")
-    if not found:
-        raise RuntimeError(f"{backend} sees no GPU here")
-
-
 def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
-    if setting.on_gpu:
-        _require_gpu(setting.backend)
     if setting.keeps_memory:
         from keras_transformer.cli.memory import keep_freed_memory
 
@@ -366,7 +340,7 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
 
     def matmul_flops(repeats: int) -> float:
         fastest = min(_seconds(engine.matmul, 1) for _ in range(repeats))
-        return 2 * engine.matrix_size**3 / fastest
+        return 2 * MATRIX_SIZE**3 / fastest
 
     return {action.__name__: action for action in (first_step, seconds_per_step, matmul_flops)}
 
@@ -385,7 +359,6 @@ def start_worker(case: Case, setting: Setting) -> _common.Worker:
         _common.ROOT / "scripts" / "bench" / "_training_engines.py",
         specification,
         KERAS_BACKEND=setting.backend,
-        **(GPU_ENVIRONMENT if setting.on_gpu else {}),
     )
 
 

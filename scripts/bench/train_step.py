@@ -8,9 +8,6 @@ is that of the median round; a ratio is this package's rate over a peer's in the
 share is the rate of a step's matrix products, counted from the sizes, over that of the best
 float32 matrix product of any engine in the run. `base` needs 18 GiB of memory. Marian takes part
 where `pymarian` is installed; its seconds are those of its log.
-
-With `--gpu` the cases are `base` and `big` in mixed_bfloat16, and a share is of the best bfloat16
-product, or with `--peak` of the data sheet's rate: the model FLOP/s utilization.
 """
 
 import argparse
@@ -24,18 +21,16 @@ from statistics import median
 from typing import Any
 
 from _common import Worker, limit_threads, table, write_json
-from _training_engines import CASES, ENGINES, GPU_CASES, Case, Setting, settings_of, start_worker
+from _training_engines import CASES, ENGINES, Case, Setting, settings_of, start_worker
 from _training_marian import marian_worker
 from tqdm import tqdm
 
 BACKENDS = ("tensorflow", "jax", "torch")
 QUALIFYING_ROUNDS = 2
 STEPS_PER_TURN = {"tiny": 2, "base": 1}
-STEPS_PER_TURN_ON_GPU = 20
 EXAMPLES = """examples:
   scripts/bench/train_step.py --json train_step.json
   scripts/bench/train_step.py --case tiny --backends jax torch --rounds 9
-  scripts/bench/train_step.py --gpu --backends jax torch --peak 989
 """
 
 
@@ -54,7 +49,11 @@ class Measurement:
 
 
 def compete(
-    case: Case, backends: Sequence[str], rounds: int, progress: tqdm, **ways: bool
+    case: Case,
+    backends: Sequence[str],
+    rounds: int,
+    progress: tqdm,
+    keep_memory: bool = False,
 ) -> list[list[Measurement]]:
     """For each backend this package's measurement and its peers', made in the same rounds.
 
@@ -63,18 +62,17 @@ def compete(
         backends: Backends of Keras.
         rounds: Timed rounds.
         progress: Counts turns.
-        **ways: `keep_memory` and `on_gpu`, as for `settings_of`.
+        keep_memory: As for `settings_of`.
     """
     contests = []
-    on_gpu = ways.get("on_gpu", False)
     with (
-        best_worker(case, "torch.nn.Transformer", "torch", progress, **ways) as plain_torch,
-        marian(case, progress) if has_marian(on_gpu) else nullcontext({}) as with_marian,
+        best_worker(case, "torch.nn.Transformer", "torch", progress, keep_memory) as plain_torch,
+        marian(case, progress) if has_marian() else nullcontext({}) as with_marian,
     ):
         for backend in backends:
             with (
-                best_worker(case, "keras_transformer", backend, progress, **ways) as ours,
-                best_worker(case, "keras_hub", backend, progress, **ways) as keras_hub,
+                best_worker(case, "keras_transformer", backend, progress, keep_memory) as ours,
+                best_worker(case, "keras_hub", backend, progress, keep_memory) as keras_hub,
             ):
                 workers = {**ours, **keras_hub, **plain_torch, **with_marian}
                 contests.append(take_turns(workers, case, rounds, progress))
@@ -83,13 +81,13 @@ def compete(
 
 @contextmanager
 def best_worker(
-    case: Case, engine: str, backend: str, progress: tqdm, **ways: bool
+    case: Case, engine: str, backend: str, progress: tqdm, keep_memory: bool
 ) -> Iterator[dict[Setting, Worker]]:
     """Try all settings of an engine and keep the worker with the fastest turn."""
     with ExitStack() as stack:
         workers = {
             setting: stack.enter_context(start_worker(case, setting))
-            for setting in settings_of(engine, backend, **ways)
+            for setting in settings_of(engine, backend, keep_memory)
         }
         make_first_steps(workers, case, progress)
         trial = take_turns(workers, case, QUALIFYING_ROUNDS, progress)
@@ -102,8 +100,8 @@ def best_worker(
         yield {best: workers[best]}
 
 
-def has_marian(on_gpu: bool) -> bool:
-    return not on_gpu and importlib.util.find_spec("_pymarian") is not None
+def has_marian() -> bool:
+    return importlib.util.find_spec("_pymarian") is not None
 
 
 @contextmanager
@@ -143,7 +141,7 @@ def take_turns(
     for _ in range(rounds):
         for setting, worker in turns:
             progress.set_description(f"{case.name}: {setting}")
-            steps = STEPS_PER_TURN_ON_GPU if setting.on_gpu else STEPS_PER_TURN[case.name]
+            steps = STEPS_PER_TURN[case.name]
             seconds[setting].append(worker.ask("seconds_per_step", steps))
             matmul_flops[setting] = max(matmul_flops[setting], worker.ask("matmul_flops", 3))
             progress.update()
@@ -195,12 +193,12 @@ def row(measured: Measurement, peer: Measurement | None, limit_flops: float) -> 
     }
 
 
-def turns_of_case(backends: Sequence[str], rounds: int, on_gpu: bool = False) -> int:
+def turns_of_case(backends: Sequence[str], rounds: int) -> int:
     """Turns, first steps included, that `compete` will take."""
     pairs = [("torch.nn.Transformer", "torch")]
     pairs += [(engine, b) for engine in ("keras_transformer", "keras_hub") for b in backends]
-    settings = sum(len(settings_of(*pair, on_gpu=on_gpu)) for pair in pairs)
-    of_marian = int(has_marian(on_gpu))
+    settings = sum(len(settings_of(*pair)) for pair in pairs)
+    of_marian = int(has_marian())
     engines = len(ENGINES) + of_marian
     return settings * (1 + QUALIFYING_ROUNDS) + of_marian + len(backends) * engines * rounds
 
@@ -211,7 +209,7 @@ def main() -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", choices=list(CASES | GPU_CASES), help="default: all")
+    parser.add_argument("--case", choices=list(CASES), help="default: all")
     parser.add_argument(
         "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
     )
@@ -221,39 +219,29 @@ def main() -> None:
         action="store_true",
         help="peers keep freed memory too, see docs/benchmarks",
     )
-    parser.add_argument("--gpu", action="store_true", help="base and big in bfloat16 on a GPU")
-    parser.add_argument(
-        "--peak", type=float, help="TFLOP/s of the data sheet; default: the best product measured"
-    )
     parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     arguments = parser.parse_args()
-    cases = GPU_CASES if arguments.gpu else CASES
-    if arguments.case and arguments.case not in cases:
-        parser.error(f"--case must be one of {', '.join(cases)} here. Received: {arguments.case}")
     if arguments.rounds < 1:
         parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
     if arguments.json and not arguments.json.parent.is_dir():
         parser.error(f"--json must name a file in an existing folder. Received: {arguments.json}")
 
-    if not arguments.gpu:
-        limit_threads()
-    chosen = [cases[arguments.case]] if arguments.case else list(cases.values())
-    turns = turns_of_case(arguments.backends, arguments.rounds, arguments.gpu)
-    ways = {"keep_memory": arguments.keep_memory, "on_gpu": arguments.gpu}
+    limit_threads()
+    chosen = [CASES[arguments.case]] if arguments.case else list(CASES.values())
+    turns = turns_of_case(arguments.backends, arguments.rounds)
     with tqdm(total=len(chosen) * turns, unit="turn") as progress:
         contests = [
             contest
             for case in chosen
-            for contest in compete(case, arguments.backends, arguments.rounds, progress, **ways)
+            for contest in compete(
+                case, arguments.backends, arguments.rounds, progress, arguments.keep_memory
+            )
         ]
     best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
-    limit_flops = arguments.peak * 1e12 if arguments.peak else best_matmul
-    rows = report(contests, limit_flops)
+    rows = report(contests, best_matmul)
     formats = {"tokens_per_s": ",.0f", "ratio": ".2f", "share": ".2f"}
     print(f"\n{table(rows, formats)}")
-    dtype = "bfloat16" if arguments.gpu else "float32"
-    print(f"best {dtype} matrix product: {best_matmul / 1e9:,.0f} GFLOP/s", end="; ")
-    print(f"share of {limit_flops / 1e9:,.0f} GFLOP/s")
+    print(f"best float32 matrix product: {best_matmul / 1e9:,.0f} GFLOP/s")
     if arguments.json:
         write_json(arguments.json, rows)
 

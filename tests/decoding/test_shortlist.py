@@ -10,7 +10,7 @@ from support.small_models import small_model
 
 from keras_transformer import Ensemble, SearchOptions, Tokenizer, TokenStore, Translator
 from keras_transformer.decoding import ForbiddenWords, Request
-from keras_transformer.decoding.search import search
+from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer

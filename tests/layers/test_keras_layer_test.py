@@ -24,24 +24,7 @@ class ResidualOfItself(ResidualConnection):
 # Constructor arguments, input shapes and output shape of each layer.
 CASES = {
     "ALiBiPositionalEncoding": ({"num_heads": 2}, X, X),
-    "AdditiveAttention": ({"units": 4}, {"query_shape": X, "key_shape": (B, S, D)}, None),
-    "AttentionalGRU": (
-        {"units": 4},
-        {"x_shape": X, "initial_state_shape": (B, 4), "memory_shape": (B, S, D)},
-        (B, T, 4 + D),
-    ),
     "BinaryPositionalEncoding": ({"max_length": 9}, X, X),
-    "ConvolutionalDecoderLayer": (
-        {"d_model": D, "d_embedding": 4},
-        {
-            "x_shape": X,
-            "embeddings_shape": (B, T, 4),
-            "key_shape": (B, S, 4),
-            "value_shape": (B, S, 4),
-        },
-        X,
-    ),
-    "ConvolutionalEncoderLayer": ({"d_model": D}, X, X),
     "Decoder": ({"num_layers": 2, **BLOCK}, WITH_MEMORY, X),
     "DecoderLayer": (BLOCK, WITH_MEMORY, X),
     "Dropout": ({"rate": 0.5}, X, X),

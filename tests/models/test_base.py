@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support import small_models
 from support.contract import randomize, to_numpy
-from support.seq2seq_models import SIZES, new_model
 
 from keras_transformer import (
     BertEncoder,
@@ -20,18 +19,18 @@ from keras_transformer import (
     Perplexity,
     SlicedLogitsTrainer,
 )
-from keras_transformer.layers.changes import _sublayers
-from keras_transformer.models import ARCHITECTURES
+from keras_transformer.layers.saving import _sublayers
+from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.portability.inputs import random_inputs
 
 
 @pytest.mark.once
 def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
-    class Narrow(ARCHITECTURES["recurrent"]):
+    class Narrow(Transformer):
         pass
 
-    model = Narrow(13, num_layers=1, d_model=4, d_embedding=3)
+    model = Narrow(13, num_layers=1, d_model=4, num_heads=2, d_ff=3)
     assert Narrow.from_config(model.get_config()).d_model == 4
 
 
@@ -76,7 +75,6 @@ def test_a_loaded_model_goes_on_training(tmp_path):
 
 
 MODELS = {
-    **{name: lambda name=name: new_model(name) for name in SIZES},
     "transformer": lambda: small_models.new_model(),
     "language_model": lambda: LanguageModel(13, 1, 4, 2, 6, max_length=8),
     "masked_language_model": lambda: MaskedLanguageModel(new_encoder()),

@@ -1,6 +1,6 @@
 """Numbers in event files, read without TensorFlow and NumPy."""
 
-from keras_transformer.runs.logged_scalars import logged_scalars
+from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 

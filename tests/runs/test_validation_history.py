@@ -5,7 +5,7 @@ import math
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.validation_history import (
+from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     load_history,
 )

@@ -16,7 +16,6 @@ SUBLAYERS = (
     "output_projection",
     "score_projection",
     "convolution",
-    "attention",
     "cell",
     "projection",
     "inner",

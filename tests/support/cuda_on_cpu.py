@@ -1,7 +1,6 @@
 """A stand-in for `torch.cuda`, which records and replays operations on a CPU."""
 
 import contextlib
-import warnings
 from types import SimpleNamespace
 
 import torch
@@ -13,21 +12,14 @@ WAITING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.lift_fresh
 
 
 def cuda_on_cpu():
-    """Returns the part of `torch.cuda` that `GraphedStep` uses."""
-    stack = contextlib.ExitStack()
-
-    def set_sync_debug_mode(mode):
-        stack.enter_context(WarnsOfWaiting()) if mode == "warn" else stack.close()
-
+    """Returns the part of `torch.cuda` that `cuda_graphs` uses."""
     return SimpleNamespace(
         CUDAGraph=CUDAGraph,
         Stream=Stream,
         current_stream=Stream,
         stream=contextlib.nullcontext,
-        graph=lambda graph, pool, stream: Records(graph),
+        graph=lambda graph, *_, **options: Records(graph),
         graph_pool_handle=object,
-        get_sync_debug_mode=lambda: 0,
-        set_sync_debug_mode=set_sync_debug_mode,
     )
 
 
@@ -57,6 +49,10 @@ class CUDAGraph:
 
 
 class Records(TorchDispatchMode):
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True
+
     def __init__(self, graph):
         super().__init__()
         self.graph = graph
@@ -68,13 +64,6 @@ class Records(TorchDispatchMode):
         args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda x: x.data, (args, kwargs or {}))
         self.graph.operations.append((function, args, kwargs, tensors(results)))
         return results
-
-
-class WarnsOfWaiting(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function in WAITING:
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
-        return function(*args, **(kwargs or {}))
 
 
 def tensors(results):

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.seq2seq_models import small_model as seq2seq_model
 from support.small_models import V, inputs_of, new_model
 
 from keras_transformer._backend.fit_data import fit_data
@@ -191,11 +190,6 @@ def test_a_step_updates_the_batch_statistics_once():
             lambda: new_model("batch_normalization"),
             {"gradient_checkpointing": True},
             "update the moving averages again",
-        ),
-        (
-            lambda: seq2seq_model("recurrent"),
-            {"gradient_checkpointing": True},
-            "no effect on this model.* model=RecurrentSeq2Seq",
         ),
     ],
 )

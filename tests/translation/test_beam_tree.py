@@ -7,7 +7,7 @@ from support.searching import eagerly, quick_search
 
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.search import make_strategy
+from keras_transformer.decoding.decoding_loop import make_strategy
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
 
 pytestmark = pytest.mark.once

@@ -7,14 +7,19 @@ from support.contract import randomize
 from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
-from keras_transformer import Run, Tokenizer, Transformer, UserError
+from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserError
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.translation import ctranslate2_run as conversion
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 pytestmark = pytest.mark.once
 
 V = 60
+# Short and greedy, because the hypotheses of random weights nearly tie.
+OPTIONS = SearchOptions(beam_size=1, max_length=3)
+TEXTS = [source for source, _ in SENTENCES[:3]]
 
 
 def save_model(run, seed, **arguments):
@@ -66,12 +71,13 @@ def test_a_model_is_converted_once(run):
     assert not is_converted_again(run)
 
 
-def cut(folder):
-    (folder / "model.bin").write_bytes(b"cut")
-
-
-def damage_stamps(folder):
-    (folder / conversion.STAMPS).write_text("[")
+def test_another_model_is_converted_again(run, capsys):
+    before = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
+    save_model(run, seed=1)
+    expected = open_translator(run, OPTIONS).translate(TEXTS)
+    found = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
+    assert found == expected != before
+    assert "Converting" in capsys.readouterr().err
 
 
 def replace_by_file(folder):
@@ -82,22 +88,14 @@ def replace_by_file(folder):
 @pytest.mark.parametrize(
     "damage",
     [
-        cut,
-        damage_stamps,
         replace_by_file,
-        lambda folder: (folder / "vmap.txt").write_text("a\tb\n"),
+        lambda folder: (folder / conversion.STAMPS).write_text("["),
+        lambda folder: (folder / conversion.STAMPS).write_text("{}"),
     ],
 )
-def test_a_damaged_conversion_is_made_again(damage, run):
+def test_a_conversion_without_its_stamps_is_made_again(damage, run):
     damage(run.directory / conversion.FOLDER)
     assert is_converted_again(run)
-    assert not (run.directory / conversion.FOLDER / "vmap.txt").exists()
-
-
-def test_the_conversion_of_another_run_is_converted_again(run, tmp_path):
-    other = new_run(tmp_path / "other", seed=2)
-    shutil.copytree(run.directory / conversion.FOLDER, other.directory / conversion.FOLDER)
-    assert is_converted_again(other)
 
 
 def test_failures_leave_no_conversion(run, monkeypatch):
@@ -112,6 +110,19 @@ def test_failures_leave_no_conversion(run, monkeypatch):
     with pytest.raises(UserError, match="no model"):
         conversion.converted(run)
     assert not list(run.directory.glob(".partial*"))
+
+
+def test_a_model_replaced_while_it_is_converted_is_converted_again(run, monkeypatch):
+    def load_and_replace(run):
+        model = open_model(run)
+        save_model(run, seed=2)
+        return model
+
+    save_model(run, seed=1)
+    monkeypatch.setattr(conversion, "open_model", load_and_replace)
+    conversion.converted(run)
+    monkeypatch.undo()
+    assert is_converted_again(run)
 
 
 def test_a_conversion_that_translates_otherwise_is_not_kept(run, monkeypatch):

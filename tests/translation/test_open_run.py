@@ -14,9 +14,9 @@ from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER, load_checkpoint_model
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.validation_history import ValidationHistory
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.open_run import open_model, open_shortlist

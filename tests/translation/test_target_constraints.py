@@ -62,7 +62,7 @@ def test_all_batches_have_the_same_sizes():
     [
         ({"prefixes": ["a"]}, "one entry for each of 3 sentences. Received: 1"),
         ({"prefixes": "abc"}, "`prefixes` must be a list of strings. Received: 'abc'"),
-        ({"forbidden": ["ab", "c", "d"]}, "`forbidden` must have a list of words for each"),
+        ({"forbidden": ["ab", "c", "d"]}, "`forbidden\\[0\\]` must be a list of strings"),
         ({"required": [[], ["b"], []]}, "longer than the model accepts. Received: required=.'b'"),
         ({"required": [["a", "b?c"], [], []]}, "characters that the tokenizer knows.*'b.c'"),
         ({"prefixes": ["", "", "a?"]}, "characters that the tokenizer knows.*prefix='a.'"),

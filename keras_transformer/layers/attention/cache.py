@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import of_unknown_shape
+from keras_transformer._backend.operations import of_unknown_shape, write_slots
 
 
 class Cache(NamedTuple):
     """The decoding cache of a model. Each field is a nested structure of tensors.
 
-    Search relies on the shapes below to reorder hypotheses and to remove finished sentences. So
-    models need no code for these operations.
+    Search relies on these shapes to reorder hypotheses and to remove finished sentences.
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along
@@ -109,8 +108,8 @@ class FixedKeyValues(NamedTuple):
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
         """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
         return FixedKeyValues(
-            ops.slice_update(self.key, (0, 0, start), ops.swapaxes(keys, -1, -2)),
-            ops.slice_update(self.value, (0, start, 0), values),
+            write_slots(self.key, 2, start, ops.swapaxes(keys, -1, -2)),
+            write_slots(self.value, 1, start, values),
         )
 
     def extend(self, num_slots: int) -> "FixedKeyValues":

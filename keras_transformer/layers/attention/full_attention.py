@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import (
+    MASKED_SCORE,
     custom_gradient,
     fused_attention,
     scalar,
@@ -19,7 +20,6 @@ from keras_transformer.layers.attention.attention_patterns import (
     check_mask_length,
     fitting_size,
 )
-from keras_transformer.layers.attention.scaled_dot_product_attention import MASKED_SCORE
 from keras_transformer.layers.dropout import keep_mask
 
 # Score of the zeros that fill up the last block of keys. If all keys of a query are masked, they

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.operations import attend, joined_affine
 from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
     check_mask_length,
@@ -181,8 +182,7 @@ class MultiHeadAttention(ConfiguredLayer):
             padding_mask = query_mask if key is None else key_mask
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
-        queries = self.rotate(self._split_heads(self.query_projection(query)))
-        keys, values = self.project_key_value(key, key if value is None else value)
+        queries, keys, values = self._project(query, key, key if value is None else value)
         needs_scores = attention_mask is not None or return_attention_weights or is_recorded()
         if self.attention_pattern is not None and not needs_scores:
             heads = self.attention_pattern(
@@ -197,6 +197,10 @@ class MultiHeadAttention(ConfiguredLayer):
             )
             return self.output_projection(self._join_heads(heads))
         check_mask_length(padding_mask, key.shape[1])
+        if not (needs_scores or self.needs_positions or (self.dropout_rate and training)):
+            heads = attend(queries, keys, values, padding_mask, use_causal_mask, self.use_scale)
+            if heads is not None:
+                return self.output_projection(self._join_heads(heads))
         allowed, bias = self._mask_and_bias(
             ops.shape(query)[1], ops.shape(key)[1], padding_mask, attention_mask, use_causal_mask
         )
@@ -214,13 +218,27 @@ class MultiHeadAttention(ConfiguredLayer):
         output = self.output_projection(self._join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
+    def _project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        """Returns queries, keys and values as heads. Equal inputs are projected together."""
+        layers = self.query_projection, self.key_projection, self.value_projection
+        joined = joined_affine(query, layers) if query is key is value else None
+        if joined is None:
+            queries = self.rotate(self._split_heads(self.query_projection(query)))
+            return queries, *self.project_key_value(key, value)
+        queries, keys, values = map(self._split_heads, joined)
+        return self.rotate(queries), self.rotate(keys), values
+
     def project_key_value(self, key: Any, value: Any, offset: Any = 0) -> tuple[Any, Any]:
         """Projects `key` and `value` `(B, S, D)` to heads `(B, H, S, K)` and `(B, H, S, K_v)`.
 
         `offset` is the position of the first key.
         """
-        keys = self.rotate(self._split_heads(self.key_projection(key)), offset)
-        return keys, self._split_heads(self.value_projection(value))
+        layers = self.key_projection, self.value_projection
+        parts = joined_affine(key, layers) if key is value else None
+        if parts is None:
+            parts = [layer(x) for layer, x in zip(layers, (key, value), strict=True)]
+        keys, values = map(self._split_heads, parts)
+        return self.rotate(keys, offset), values
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         """Rotates queries or keys by their positions, if the `position_encoding` does so."""

@@ -11,16 +11,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import scalar
+from keras_transformer._backend.operations import MASKED_SCORE, scalar
 from keras_transformer.layers.attention.attention_records import (
     record_attention,
     self_attention_kind,
 )
 from keras_transformer.layers.base import ConfiguredLayer, Dense
-
-# Replaces masked scores. It is finite: if all keys of a query are masked, they get equal weights
-# instead of NaN.
-MASKED_SCORE = -1e9
 
 
 def padding_mask(ids: Any, pad_id: int = 0) -> Any:

@@ -11,7 +11,7 @@ from support.contract import randomize, to_numpy
 from keras_transformer import Transformer
 from keras_transformer.layers import Encoder, EncoderLayer
 from keras_transformer.layers.base import Dense
-from keras_transformer.layers.changes import apply_layer_changes, layer_changes
+from keras_transformer.layers.saving import apply_layer_changes, layer_changes
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")

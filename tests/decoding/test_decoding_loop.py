@@ -7,7 +7,7 @@ from support.fake_models import PrefixModel
 from support.small_models import new_model
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
-from keras_transformer.decoding.search import search
+from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.steps import Request
 
 BATCH, MAX_LENGTH, V = 32, 26, 13

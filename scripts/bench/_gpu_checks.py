@@ -1,0 +1,432 @@
+"""The checks of `gpu.py`. As a program: a worker for one of them.
+
+A worker is asked for `prepare`, which compiles and takes the first steps, then for `measure`, which
+is timed while all other workers sleep, and perhaps for `profile`, the slowest kernels.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import _common
+import numpy as np
+from _decoding_engines import Case as DecodingCase
+from _decoding_engines import marian_config, new_model, source_ids
+from _gpu_ceilings import ceilings
+from _training_engines import PAD_ID, Case, keras_hub_model, our_trainer, torch_step
+
+DTYPE = "mixed_bfloat16"
+STEPS, WINDOWS = 10, 6  # the first window is not counted
+PROFILED_STEPS, SLOWEST = 3, 60
+NUMERICS_STEPS = 3
+
+# What is faster on a GPU of PyTorch, with module, name and the value without it. "cudnn" is
+# PyTorch's choice of its kernel for attention.
+SWITCHES: dict[str, tuple[str, str, Any]] = {
+    "attention": ("_backend.operations", "FUSES_ATTENTION", False),
+    "joining": ("_backend.operations", "JOINS_PROJECTIONS", False),
+    "relu": ("_backend.operations", "FUSES_RELU", False),
+    "options": ("_backend.compiled_step", "OPTIONS", {}),
+}
+
+Actions = dict[str, Callable[[], dict[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What one worker does.
+
+    Attributes:
+        name: What the table calls it; the first word is the kind.
+        engine: "ours" or a peer.
+        backend: The backend of Keras.
+        cases: Sizes, those of training or of decoding.
+        jit_compile: Of training: "auto" is what users get.
+        gigabytes: Memory of the GPU that the check takes at most, estimated.
+        without: Keys of `SWITCHES`, what the package is to do without.
+        on_cpu: Whether to show that the program works, on a CPU.
+    """
+
+    name: str
+    engine: str
+    backend: str
+    cases: tuple[Any, ...]
+    jit_compile: bool | str = "auto"
+    gigabytes: float = 4
+    without: tuple[str, ...] = ()
+    on_cpu: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.name.split()[0]
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+def training(check: Check) -> Actions:
+    """Seconds and memory of training steps, for Keras through `fit`."""
+    steps, windows = (1, 2) if check.on_cpu else (STEPS, WINDOWS)
+    runner = torch_runner if check.engine == "torch.nn.Transformer" else fit_runner
+    run, model = runner(check)
+
+    def prepare() -> dict[str, Any]:
+        run(1, 3)
+        if check.backend == "torch":
+            import torch
+
+            torch.cuda.empty_cache()  # Other workers may need it.
+        return {}
+
+    def measure() -> dict[str, Any]:
+        seconds = [x / steps for x in run(windows, steps)[1:]]
+        return {
+            "ms": statistics.median(seconds) * 1e3,
+            "best_ms": min(seconds) * 1e3,
+            "gigabytes": peak_bytes(check) / 1e9,
+            "no_graph_because": getattr(model.train_function, "_reason", None) if model else None,
+        }
+
+    def profile() -> dict[str, Any]:
+        return {"kernels": slowest_kernels(check, lambda: run(1, PROFILED_STEPS))}
+
+    return {"prepare": prepare, "measure": measure, "profile": profile}
+
+
+def fit_runner(check: Check) -> tuple[Callable[[int, int], list[float]], Any]:
+    """Returns a function of windows and steps, which trains by `fit` and returns seconds.
+
+    The second result is the model.
+    """
+    import keras
+
+    from keras_transformer._backend.compilation_cache import use_compilation_cache
+
+    use_compilation_cache()
+    make = our_trainer if check.engine == "ours" else keras_hub_model
+    jit_compile = check.jit_compile if check.engine == "ours" else check.backend == "jax"
+    model, inputs, labels = make(check.cases[0], DTYPE, jit_compile)
+
+    class Windows(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds: list[float] = []
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.begin = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            # Keras has read the loss of the epoch's last step, so the device has finished it.
+            self.seconds.append(time.perf_counter() - self.begin)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield inputs, labels
+
+    def run(windows: int, steps: int) -> list[float]:
+        clock = Windows()
+        model.fit(batches(), epochs=windows, steps_per_epoch=steps, verbose=0, callbacks=[clock])
+        return clock.seconds
+
+    return run, model
+
+
+def torch_runner(check: Check) -> tuple[Callable[[int, int], list[float]], None]:
+    """The same for PyTorch's own model, in a loop of one's own."""
+    device = "cpu" if check.on_cpu else "cuda"
+    step, _ = torch_step(check.cases[0], DTYPE, device, compiled=bool(check.jit_compile))
+
+    def run(windows: int, steps: int) -> list[float]:
+        seconds = []
+        for _ in range(windows):
+            begin = time.perf_counter()
+            for _ in range(steps):
+                loss = step()
+            loss.item()
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    return run, None
+
+
+def peak_bytes(check: Check) -> float:
+    if check.on_cpu:
+        return 0
+    if check.backend == "torch":
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+    import jax
+
+    return jax.devices()[0].memory_stats()["peak_bytes_in_use"]
+
+
+def slowest_kernels(check: Check, action: Callable[[], Any]) -> list[list[Any]]:
+    """Name, count and ms of the kernels that take the most time, of three steps."""
+    counts: Counter[str] = Counter()
+    nanoseconds: Counter[str] = Counter()
+    for name, duration in (torch_kernels if check.backend == "torch" else jax_kernels)(action):
+        counts[name] += 1
+        nanoseconds[name] += duration
+    total = ["all", counts.total(), nanoseconds.total() / 1e6]
+    rows = [[name[:160], counts[name], ns / 1e6] for name, ns in nanoseconds.most_common(SLOWEST)]
+    return [total, *rows]
+
+
+def torch_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
+    import torch
+
+    activity = torch.profiler.ProfilerActivity
+    chosen = activity.CUDA if torch.cuda.is_available() else activity.CPU
+    with torch.profiler.profile(activities=[chosen]) as profile:
+        action()
+    for event in profile.events():
+        yield event.name, event.time_range.elapsed_us() * 1e3
+
+
+def jax_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
+    import jax
+
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            action()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+            for line in plane.lines if "GPU" in plane.name else ():
+                for event in line.events if line.name.startswith("Stream") else ():
+                    yield event.name, event.duration_ns
+
+
+# --- Numerics ------------------------------------------------------------------------------------
+
+
+def numerics(check: Check) -> Actions:
+    """Compares three compiled steps with those of a reference, in float32 and bfloat16.
+
+    The reference is PyTorch's eager step on the same device, by the layers' formulas, and on JAX
+    the same step on the CPU. A sentence is all padding, in source and target.
+    """
+
+    def measure() -> dict[str, Any]:
+        figures = {}
+        for dtype in ("float32", DTYPE):
+            found = three_steps(check, dtype, 0)
+            with without_kernels(check):
+                expected = three_steps(check, dtype, 1)
+            differences = [np.abs(a - b) for a, b in zip(expected[1], found[1], strict=True)]
+            largest = max(float(x.max()) for x in differences)
+            loss = max(abs(a - b) / abs(a) for a, b in zip(expected[0], found[0], strict=True))
+            figures[dtype] = {"loss": loss, "weights": largest, "losses": found[0]}
+            if not loss < (0.02 if dtype == DTYPE else 2e-3):
+                raise AssertionError(f"{dtype}: losses {expected[0]}, {found[0]}")
+        return figures
+
+    return {"prepare": dict, "measure": measure}
+
+
+@contextlib.contextmanager
+def without_kernels(check: Check) -> Iterator[None]:
+    if check.backend != "torch":
+        yield
+        return
+    from keras_transformer._backend import operations
+
+    names = ("FUSES_ATTENTION", "JOINS_PROJECTIONS", "FUSES_RELU")
+    values = [getattr(operations, name) for name in names]
+    switch_off(("attention", "joining", "relu"))
+    try:
+        yield
+    finally:
+        for name, value in zip(names, values, strict=True):
+            setattr(operations, name, value)
+
+
+def three_steps(check: Check, dtype: str, is_reference: int) -> tuple[list[float], list[Any]]:
+    """Losses and weights of a trainer whose first weights and dropout masks are always the same."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with on_cpu_of_jax(check.backend == "jax" and is_reference):
+        jit_compile = check.backend == "jax" or (False if is_reference else check.jit_compile)
+        trainer, inputs, labels = our_trainer(check.cases[0], dtype, jit_compile)
+        random = np.random.default_rng(3)
+        trainer.set_weights(
+            [
+                random.normal(0, 0.05, x.shape).astype("float32") if x.ndim > 1 else x
+                for x in trainer.get_weights()
+            ]
+        )
+        inputs["source_ids"][0], inputs["target_ids"][0], labels[0] = PAD_ID, PAD_ID, PAD_ID
+        inputs["source_ids"][1, -2:] = labels[1, -3:] = PAD_ID
+        losses = [
+            float(trainer.train_on_batch(inputs, labels, return_dict=True)["loss"])
+            for _ in range(NUMERICS_STEPS)
+        ]
+        return losses, trainer.get_weights()
+
+
+def on_cpu_of_jax(is_wanted: Any) -> Any:
+    if not is_wanted:
+        return contextlib.nullcontext()
+    import jax
+
+    return jax.default_device(jax.devices("cpu")[0])
+
+
+# --- Decoding ------------------------------------------------------------------------------------
+
+
+def decoding(check: Check) -> Actions:
+    """Seconds of searches; every hypothesis is as long as is allowed."""
+    make = our_search if check.engine == "ours" else marian_search
+    searches = {case.name: make(case, check) for case in check.cases}
+
+    def prepare() -> dict[str, Any]:
+        for search in searches.values():
+            search()
+        return {}
+
+    def measure() -> dict[str, Any]:
+        figures = {}
+        for case in check.cases:
+            times = []
+            for _ in range(1 if check.on_cpu else 3):
+                begin = time.perf_counter()
+                shape = searches[case.name]().shape
+                times.append(time.perf_counter() - begin)
+            assert shape == (case.batch_size, case.target_length), shape
+            ms = statistics.median(times) * 1e3
+            figures[case.name] = {"ms": ms, "tokens_per_s": case.target_tokens / ms * 1e3}
+            if check.engine == "ours" and check.backend == "torch":
+                figures[case.name]["same_as_eager"] = same_as_eager(case, searches[case.name])
+        return figures
+
+    def profile() -> dict[str, Any]:
+        return {"kernels": slowest_kernels(check, searches[check.cases[0].name])}
+
+    return {"prepare": prepare, "measure": measure, "profile": profile}
+
+
+def our_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
+    import keras
+
+    from keras_transformer import SearchOptions, compile_function, search
+
+    keras.config.set_dtype_policy(DTYPE)
+    model = new_model(case)
+    compiled = compile_function(search, model)
+    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
+    sources = source_ids(case)
+
+    def decode() -> np.ndarray:
+        found = compiled(sources, max_length=case.target_length, options=options).ids
+        return keras.ops.convert_to_numpy(found)[:, 0]
+
+    decode.model, decode.options = model, options  # type: ignore[attr-defined]
+    return decode
+
+
+def same_as_eager(case: DecodingCase, decode: Any) -> float:
+    """The part of the tokens that a search without graphs finds too."""
+    import torch
+
+    from keras_transformer import search
+
+    model, options = decode.model, decode.options
+    with torch.inference_mode():
+        found = search(model, source_ids(case), max_length=case.target_length, options=options)
+    return float((found.ids[:, 0].cpu().numpy() == decode()).mean())
+
+
+def marian_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
+    """Hugging Face's `generate`, with random weights in bfloat16."""
+    import torch
+    from transformers import MarianMTModel
+
+    device = "cpu" if check.on_cpu else "cuda"
+    model = MarianMTModel(marian_config(case)).to(device, torch.bfloat16).eval()
+    sources = torch.from_numpy(source_ids(case)).long().to(device)
+    length = case.target_length
+    options = {"num_beams": case.beam_size, "do_sample": False}
+    options |= {"min_new_tokens": length, "max_new_tokens": length}
+
+    def decode() -> np.ndarray:
+        with torch.inference_mode():
+            ids = model.generate(
+                input_ids=sources, attention_mask=torch.ones_like(sources), **options
+            )
+        return ids[:, 1:].cpu().numpy()
+
+    return decode
+
+
+# --- Program -------------------------------------------------------------------------------------
+
+
+def limits(check: Check) -> Actions:
+    return {"prepare": dict, "measure": lambda: ceilings(list(check.cases), check.on_cpu)}
+
+
+KINDS: dict[str, Callable[[Check], Actions]] = {
+    "ceilings": limits,
+    "numerics": numerics,
+    "train": training,
+    "restart": training,
+    "decode": decoding,
+}
+
+
+def actions_of(check: Check) -> Actions:
+    if not check.on_cpu:
+        require_gpu(check.backend)
+    switch_off(check.without)
+    return KINDS[check.kind](check)
+
+
+def switch_off(names: Iterable[str]) -> None:
+    for name in names:
+        if name == "cudnn":
+            import torch
+
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            continue
+        module, attribute, value = SWITCHES[name]
+        setattr(importlib.import_module(f"keras_transformer.{module}"), attribute, value)
+
+
+def require_gpu(backend: str) -> None:
+    if backend == "torch":
+        import torch
+
+        found = torch.cuda.is_available()
+    else:
+        import jax
+
+        found = jax.default_backend() == "gpu"
+    if not found:
+        raise RuntimeError(f"{backend} sees no GPU here")
+
+
+def to_json(check: Check) -> str:
+    return json.dumps(dataclasses.asdict(check))
+
+
+def from_json(text: str) -> Check:
+    fields = json.loads(text)
+    make = DecodingCase if fields["name"].startswith("decode") else Case
+    fields["cases"] = tuple(make(**case) for case in fields["cases"])
+    fields["without"] = tuple(fields["without"])
+    return Check(**fields)
+
+
+if __name__ == "__main__":
+    _common.serve(lambda: actions_of(from_json(sys.argv[1])))

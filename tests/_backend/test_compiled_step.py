@@ -1,0 +1,114 @@
+"""The compiled step of PyTorch equals the eager one bit for bit, but for Inductor's fusions."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import models
+from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
+
+torch = pytest.importorskip("torch")
+compiled_step = pytest.importorskip("keras_transformer._backend.compiled_step")
+
+pytestmark = pytest.mark.skipif(keras.config.backend() != "torch", reason="needs PyTorch's backend")
+
+SIZES = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.1}
+ROTARY = {"position_encoding": "rotary", "norm_first": True}
+
+
+@pytest.fixture(autouse=True)
+def without_fusions(monkeypatch):
+    monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
+
+
+def ids(batch=4, source=6, target=8):
+    random = np.random.default_rng(2)
+    source_ids = random.integers(1, 50, (batch, source), "int32")
+    target_ids = random.integers(1, 50, (batch, target), "int32")
+    source_ids[0], target_ids[0], source_ids[1, -2:] = 0, 0, 0
+    return {"source_ids": source_ids, "target_ids": target_ids[:, :-1]}, target_ids[:, 1:]
+
+
+def translator(options=None, trainer=None, optimizer=None, dtype="mixed_bfloat16"):
+    model = models.Transformer(50, **SIZES, dtype=dtype, **(options or {}))
+    trained = SlicedLogitsTrainer(model, MaskedCrossentropy(0.1), **(trainer or {}))
+    trained.compile(TransformerAdam(1e-3, **(optimizer or {})), jit_compile=False)
+    return trained, ids()
+
+
+def dense(**compiling):
+    """A user's own model, with a loss of its own, a regularizer and batch normalization."""
+    inputs = keras.Input((6,))
+    x = keras.layers.Dense(8, activity_regularizer="l2", kernel_regularizer="l1")(inputs)
+    x = keras.layers.Dropout(0.2)(keras.layers.BatchNormalization()(x))
+    model = keras.Model(inputs, keras.layers.Dense(1)(x))
+    model.compile(loss="mse", metrics=["mae"], jit_compile=False, **compiling)
+    random = np.random.default_rng(1)
+    return model, (random.normal(size=(5, 6)).astype("float32"), np.ones((5, 1), "float32"))
+
+
+CASES = {
+    "base": translator,
+    "rotary, pre-norm, float32": lambda: translator(ROTARY, dtype="float32"),
+    "ALiBi, attention dropout": lambda: translator(
+        {"position_encoding": "alibi", "attention_dropout_rate": 0.1}
+    ),
+    "T5": lambda: translator({"position_encoding": "t5"}),
+    "R-Drop, clipping": lambda: translator(
+        {}, {"r_drop": 2.0, "logits_mebibytes": 0}, {"global_clipnorm": 0.1}
+    ),
+    "checkpointing, EMA": lambda: translator(
+        {}, {"gradient_checkpointing": True}, {"use_ema": True}
+    ),
+    "accumulation, float16": lambda: translator(
+        {}, {}, {"gradient_accumulation_steps": 2}, "mixed_float16"
+    ),
+    "batch normalization": lambda: translator({"normalization": "batch"}),
+    "a user's model": lambda: dense(optimizer="adam"),
+    "a user's model, SGD with momentum": lambda: dense(
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9)
+    ),
+}
+
+
+def seeded(function, seed):
+    keras.utils.set_random_seed(seed)
+    return function()
+
+
+def one_step(model, step, batch):
+    model.reset_metrics()
+    return {name: float(x) for name, x in step(batch).items()}
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+def test_compiled_steps_equal_eager_steps_bit_for_bit(make):
+    (eager, batch), (compiled, _) = (seeded(make, 1) for _ in range(2))
+    expected = seeded(lambda: [eager.train_on_batch(*batch, return_dict=True) for _ in "abc"], 2)
+    compiled.evaluate(*batch, verbose=0)  # builds the metrics and the state, as `fit` does
+    compiled.train()
+    step = compiled_step.CompiledStep(compiled)
+    found = seeded(lambda: [one_step(compiled, step, batch) for _ in "abc"], 2)
+    assert found == expected
+    for name in ("weights", "metrics_variables"):
+        for a, b in zip(getattr(eager, name), getattr(compiled, name), strict=True):
+            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (a, b)))
+    for a, b in zip(eager.optimizer.variables, compiled.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (a, b)))
+
+
+def test_each_shape_of_batches_is_compiled():
+    model, _ = translator()
+    model.optimizer.build(model.trainable_variables)
+    step = compiled_step.CompiledStep(model)
+    for length in range(4, 14):
+        assert np.isfinite(float(step(ids(2, 3, length))["loss"]))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_functions_of_equal_shapes_have_programs_of_their_own(monkeypatch, backend):
+    monkeypatch.setattr(compiled_step, "BACKEND", backend)
+    x = torch.ones(3)
+    functions = [lambda x, factor=factor: [x * factor] for factor in (2, 3)]
+    results = [compiled_step._compiled(function)(x)[0] for function in functions]
+    assert [float(result[0]) for result in results] == [2, 3]

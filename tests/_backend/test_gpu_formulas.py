@@ -1,0 +1,70 @@
+"""What layers and the optimizer compute otherwise on a GPU of PyTorch, run on a CPU."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer._backend import operations
+from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.layers.base import Dense
+from keras_transformer.training import TransformerAdam, optimizer
+
+ON_PYTORCH = keras.config.backend() == "torch"  # Other backends compute the formulas twice.
+
+
+@pytest.mark.parametrize("options", [{}, {"use_causal_mask": True}], ids=["all", "causal"])
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("is_cross", [False, True])
+def test_fused_attention_equals_the_formula(monkeypatch, options, is_padded, is_cross):
+    random = np.random.default_rng(1)
+    query, memory = (random.normal(size=(3, n, 6)).astype("float32") for n in (5, 7))
+    inputs = {"key": memory} if is_cross else {}
+    if is_padded:
+        mask = random.random((3, 7 if is_cross else 5)) < 0.6
+        mask[0], mask[1, 0] = False, True
+        options = {**options, "padding_mask": mask}
+    attention = MultiHeadAttention(num_heads=2, bias_initializer="random_normal")
+    expected = attention(query, **inputs, **options)
+    monkeypatch.setattr(operations, "_is_on_cuda", lambda x: ON_PYTORCH)
+    found = attention(query, **inputs, **options)
+    real = slice(1 if is_padded else 0, None)  # Rows of padding are only finite.
+    np.testing.assert_allclose(
+        *(keras.ops.convert_to_numpy(x)[real] for x in (found, expected)), atol=1e-5
+    )
+    assert np.isfinite(keras.ops.convert_to_numpy(found)).all()
+
+
+def test_fused_adam_equals_that_of_keras(monkeypatch):
+    weights = []
+    for is_on_gpu in (False, True):
+        monkeypatch.setattr(
+            optimizer, "is_on_cuda", lambda is_on_gpu=is_on_gpu: is_on_gpu and ON_PYTORCH
+        )
+        variables = [keras.Variable(np.linspace(-1, 1, n, dtype="float32")) for n in (3, 5)]
+        adam = TransformerAdam(0.1, epsilon=1e-3, weight_decay=0.01)
+        for step in range(4):
+            gradients = [
+                keras.ops.sin(keras.ops.stop_gradient(x.value) * (step + 3)) for x in variables
+            ]
+            adam.apply(gradients, variables)
+        weights.append([keras.ops.convert_to_numpy(x).copy() for x in variables])
+    for expected, found in zip(*weights, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_relu_in_the_product_equals_the_formula(monkeypatch):
+    x = np.random.default_rng(1).normal(size=(3, 5, 6)).astype("float32")
+    y = np.random.default_rng(2).normal(size=(3, 5, 4)).astype("float32")
+    results = []
+    for is_on_gpu in (False, True):
+        monkeypatch.setattr(
+            operations, "_is_on_cuda", lambda x, is_on_gpu=is_on_gpu: is_on_gpu and ON_PYTORCH
+        )
+        keras.utils.set_random_seed(1)
+        layers = [Dense(8, activation="relu", bias_initializer="random_normal"), Dense(4)]
+        model = keras.Sequential([keras.Input((5, 6)), *layers])
+        model.compile("sgd", "mse")
+        model.train_on_batch(x, y)
+        results.append(model.get_weights())
+    for expected, found in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)

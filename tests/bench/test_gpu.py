@@ -1,0 +1,109 @@
+"""Which checks the GPU benchmark runs and what it writes; what it measures is no test's affair."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.models import ARCHITECTURES
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+
+import gpu  # noqa: E402
+from _gpu_ceilings import step_products  # noqa: E402
+from _gpu_checks import from_json, to_json  # noqa: E402
+
+pytestmark = pytest.mark.once
+ALL = list(gpu.all_checks(["torch", "jax"]))
+
+
+def options(**given):
+    defaults = {"only": None, "skip": [], "backends": ["torch", "jax"], "baseline": None}
+    defaults |= {"cpu": False, "minutes": 1, "profile": []}
+    return argparse.Namespace(**{**defaults, **given})
+
+
+@pytest.mark.parametrize("case", gpu.CASES)
+def test_cases_are_the_presets(case):
+    for size in ("num_layers", "d_model", "num_heads", "d_ff"):
+        assert getattr(case, size) == ARCHITECTURES["transformer"].presets[case.name][size]
+    assert round(case.flops / 1e12, 3) == {"base": 6.308, "big": 21.274}[case.name]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_products_are_those_of_the_step_without_attention(joined):
+    case = gpu.CASES[0]
+    products = [2 * a * b * c * n for a, b, c, n in step_products(case, joined)]
+    scores = 3 * 2 * 3 * 2 * case.num_layers * case.batch_size * 64 * 64 * case.d_model
+    assert sum(products) == case.flops - scores
+
+
+def test_names_are_unique_and_a_worker_gets_the_whole_check():
+    assert len({check.name for check in ALL}) == len(ALL)
+    assert [from_json(to_json(check)) for check in ALL] == ALL
+
+
+def test_groups_fit_into_the_memory_and_keep_the_order():
+    groups = gpu.waves(ALL)
+    assert [check for group in groups for check in group] == ALL
+    assert all(sum(check.gigabytes for check in group) <= gpu.GIGABYTES for group in groups)
+
+
+def test_checks_are_chosen_by_patterns_and_a_baseline_goes_first():
+    chosen = gpu.chosen_checks(options(only=["train torch *"], baseline=Path(".")))
+    names = [check.name for check in chosen]
+    assert names[:2] == ["train torch base (baseline)", "train torch base"]
+    chosen = gpu.chosen_checks(options(only=["train*"], skip=["*big", "*jax*"], cpu=True))
+    assert all(check.on_cpu and check.backend == "torch" for check in chosen[:1])
+    assert not any(check.name.endswith("big") for check in chosen)
+
+
+class Echo:
+    """A worker that replies at once; that of `numerics torch` dies."""
+
+    def __init__(self, program, text, **environment):
+        self.check = from_json(text)
+
+    def send(self, action):
+        self.action = action
+
+    def receive(self, seconds):
+        if self.check.kind == "numerics":
+            raise RuntimeError("it died:\nWhy")
+        return {"ms": 20.0, "gigabytes": 3.0} if self.action == "measure" else {}
+
+    def close(self):
+        pass
+
+
+def test_results_are_written_and_a_failure_stops_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "Worker", Echo)
+    results = gpu.Results(tmp_path / "gpu.json", peak=989)
+    numerics, train = (x for x in ALL if x.name in ("numerics torch", "train torch base"))
+    gpu.Bench(options(), results, "caches").run([numerics, train])
+    rows = json.loads((tmp_path / "gpu.json").read_text())
+    assert "it died" in rows["numerics torch"]["error"]
+    found = rows["train torch base"]
+    assert (found["tokens_per_s"], round(found["share"], 3)) == (819_200, 0.319)
+    assert "numerics torch" in results.table() and "Why" in results.table()
+
+
+def test_without_time_nothing_starts(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "Worker", None)
+    results = gpu.Results(tmp_path / "gpu.json", peak=989)
+    gpu.Bench(options(minutes=0), results, "caches").run(ALL)
+    assert {row["error"] for row in results.rows.values()} == {"no time was left"}
+
+
+def test_a_worker_needs_a_gpu_unless_told_otherwise(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    results = gpu.Results(tmp_path / "gpu.json", peak=989)
+    (check,) = (x for x in ALL if x.name == "ceilings")
+    bench = gpu.Bench(options(), results, str(tmp_path))
+    bench.run([check])
+    assert "sees no GPU here" in results.rows["ceilings"]["error"]
+    bench.run([dataclasses.replace(gpu.shrunk(check), cases=())])
+    assert results.rows["ceilings"]["device"] == "cpu"
