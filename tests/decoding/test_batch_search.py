@@ -16,8 +16,8 @@ from keras_transformer.decoding.batch_search import (
     BatchSearch,
 )
 from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES
+from keras_transformer.decoding.decoding_loop import make_strategy, search
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import make_strategy, search
 from keras_transformer.decoding.steps import Request
 from keras_transformer.layers.attention.cache import Cache
 

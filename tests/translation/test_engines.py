@@ -11,13 +11,8 @@ from keras_transformer.translation.engines import open_translator
 
 pytestmark = pytest.mark.once
 
-
 V = 60
-
-
 OPTIONS = SearchOptions(beam_size=1, max_length=3)
-
-
 TEXTS = [source for source, _ in SENTENCES[:3]]
 
 
@@ -41,10 +36,19 @@ def new_run(folder, seed=0):
     return run
 
 
-def test_another_model_is_converted_again(run, capsys):
+def test_both_engines_translate_alike_and_follow_the_model(tmp_path, capsys):
+    run = new_run(tmp_path / "run")
     before = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
     save_model(run, seed=1)
     expected = open_translator(run, OPTIONS).translate(TEXTS)
     found = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
     assert found == expected != before
     assert "Converting" in capsys.readouterr().err
+
+
+def test_what_an_engine_does_not_have_is_refused(tmp_path):
+    run = new_run(tmp_path / "run")
+    with pytest.raises(ValueError, match="Received: 1 runs, .* use_shortlist=True"):
+        open_translator(run, OPTIONS, engine="ctranslate2", use_shortlist=True)
+    with pytest.raises(ValueError, match="Received: 2 runs"):
+        open_translator([run, run], OPTIONS, engine="ctranslate2")
