@@ -35,18 +35,16 @@ def test_all_distances_are_allowed():
     assert to_numpy(FullAttention().allows(np.arange(-3, 4), 0)).all()
 
 
-def test_a_fused_kernel_is_taken_where_there_is_one_and_nothing_is_dropped(monkeypatch):
-    monkeypatch.setattr(module, "fused_attention", lambda *_: "fused")
-    inputs = Problem(3, 3).inputs
-    dropout = Dropout(0.5)
-    assert FullAttention()(*inputs) == "fused"
-    assert FullAttention()(*inputs, dropout=dropout) == "fused"
-    assert to_numpy(FullAttention()(*inputs, dropout=dropout, training=True)).shape == (2, 3, 3, 7)
-
-
-def test_blocks_of_nothing_are_refused():
-    with pytest.raises(ValueError, match="Received: block_size=0"):
-        FullAttention(0)
+@pytest.mark.parametrize(
+    ("options", "is_fused"),
+    [({}, True), ({"use_causal_mask": True}, True), ({"training": True}, False)],
+)
+def test_a_fused_kernel_is_taken_where_there_is_one_and_nothing_is_dropped(
+    monkeypatch, options, is_fused
+):
+    monkeypatch.setattr(module, "attend", lambda *_: "fused")
+    heads = FullAttention()(*Problem(3, 3).inputs, dropout=Dropout(0.5), **options)
+    assert (heads == "fused") if is_fused else (to_numpy(heads).shape == (2, 3, 3, 7))
 
 
 # --- Blocks of keys ------------------------------------------------------------------------------
